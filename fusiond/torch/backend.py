@@ -1,0 +1,266 @@
+"""The backend of `torch.compile`: graphs whose regions run as measured kernels where there are answers."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fusiond.frameworks import asking
+from fusiond.frameworks.asking import Asker, Found, Question
+from fusiond.frameworks.launching import Unusable
+from fusiond.torch import explaining, importer, recording, regions, splicing
+from fusiond.torch.explaining import Record, Region
+from fusiond.torch.graphs import Graph, Tensor
+from fusiond.torch.operators import Unsupported
+from fusiond.torch.regions import Segment
+
+log = logging.getLogger("fusiond.torch")
+
+FALLBACKS = ("inductor", "eager")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of `torch.compile(..., options={...})`."""
+
+    always: bool = False
+    """Run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests."""
+    block: bool = False
+    """Tune here and now, without a daemon, what is unknown."""
+    search: Mapping[str, Any] | None = None
+    """How, as in a job: `{"trials": 20}`."""
+    fallback: str | None = None
+    """What runs the rest: `inductor` or `eager`; None: Inductor where it is."""
+    device: str | None = None
+    """As a job names it; else the one on which the tensors are."""
+    db: Path | str | None = None
+    """Another store than the user's."""
+
+
+def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **others: Any) -> Any:
+    """A function as `torch.compile` wants it. Whatever is wrong with the options is one ValueError; whatever fails
+    later leaves the graph to torch."""
+    chosen = _options(options or {})
+    if not asking.enabled():
+        return _torchs(graph, inputs, chosen)
+    record = explaining.opened()
+    if others:
+        record.notes.append(f"not known here, and left out: {', '.join(sorted(others))}")
+    if chosen.fallback != "eager" and not _inductor():
+        record.notes.append("Inductor is not there: the rest runs eagerly")
+    compiling = functools.partial(_compiled, chosen, record)
+    if chosen.fallback == "eager" or not _inductor():
+        return _eager(graph, inputs, compiling)
+    return _by_inductor(graph, inputs, compiling)
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    known = [each.name for each in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"fusiond has no option {name!r}; it has {', '.join(known)}")
+    found = Options(**given)
+    if found.fallback not in (None, *FALLBACKS):
+        raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
+    return found
+
+
+@functools.cache
+def _inductor() -> bool:
+    return importlib.util.find_spec("torch._inductor") is not None
+
+
+def _torchs(graph: Any, inputs: Sequence[Any], options: Options) -> Any:
+    if options.fallback == "eager" or not _inductor():
+        return graph.forward
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, inputs)
+
+
+def _eager(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any]) -> Any:
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiled(module: Any, examples: Sequence[Any], part: str) -> Any:
+        return compiling(module, part, lambda: make_boxed_func(module.forward), None)
+
+    return aot_autograd(
+        fw_compiler=functools.partial(compiled, part="forward"),
+        bw_compiler=functools.partial(compiled, part="backward"),
+    )(graph, inputs)
+
+
+def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any]) -> Any:
+    from torch._functorch import config as functorch
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def inner(module: Any, examples: Sequence[Any], **named: Any) -> Any:
+        part = "backward" if named.get("is_backward") else "forward"
+        kept = splicing.copied(module)  # Inductor rewrites what it is given
+        return compiling(kept, part, lambda: compile_fx_inner(module, examples, **named), compile_fx_inner)
+
+    # What is kept across processes are Inductor's graphs, which say nothing of ours.
+    with functorch.patch(enable_autograd_cache=False):
+        return compile_fx(graph, inputs, inner_compile=inner)
+
+
+def _compiled(options: Options, record: Record, module: Any, part: str, default: Callable[[], Any], inner: Any) -> Any:
+    """A graph of AOTAutograd's as something to call with a list of its inputs."""
+    try:
+        running = Running(options, module, part, inner)
+        record.graphs.append(running.regions)
+    except Exception as problem:  # whatever is wrong here, the graph is torch's
+        log.info("a graph is not fused", exc_info=True)
+        record.notes.append(f"{part}: torch's, for {type(problem).__name__}: {_line(problem)}")
+        return default()
+    return running.started(default)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A segment, and what is known of it."""
+
+    segment: Segment
+    region: Region
+    question: Question | None = None
+    code: Any = field(default=None, repr=False)
+
+
+class Running:
+    """A graph that is called: as torch has it until there are answers, spliced from then on."""
+
+    def __init__(self, options: Options, module: Any, part: str, inner: Any) -> None:
+        self._options, self._module, self._inner = options, module, inner
+        self._lock = threading.Lock()
+        self._graph: Graph = recording.recorded(module.graph)
+        self._shapes = self._graph.tensors()
+        self._asker: Asker = asking.of(options.db)
+        self._parts = [self._asked(part, place, each) for place, each in enumerate(regions.cut(self._graph))]
+        self._current: Any = None
+        self._renewed = False
+
+    def regions(self) -> list[Region]:
+        """What became of each segment, by now."""
+        found = []
+        for each in self._parts:
+            problem = getattr(each.code, "problem", "")
+            found.append(each.region if not problem else _region(each.region, "refused", problem))
+        return found
+
+    def started(self, default: Callable[[], Any]) -> Any:
+        """Something to call with a list of inputs."""
+        fused = any(each.code is not None for each in self._parts)
+        self._current = self._spliced() if fused else default()
+        waiting = [each for each in self._parts if each.question is not None and each.region.state == "unknown"]
+        if not waiting and not fused:
+            return self._current
+        me = weakref.ref(self)
+        for each in waiting:
+            self._asker.want(each.question, functools.partial(_changed, me, each))  # type: ignore[arg-type]
+
+        def called(inputs: list[Any]) -> Any:
+            if self._renewed:
+                self._take_up()
+            return self._current(inputs)
+
+        called._boxed_call = True  # type: ignore[attr-defined]
+        return called
+
+    def _take_up(self) -> None:
+        """Between two calls, in the thread of the caller: its kernels are built by now."""
+        with self._lock:
+            if not self._renewed:
+                return
+            self._renewed = False
+            try:
+                self._current = self._spliced()
+            except Exception:
+                log.warning("an answer could not be taken up", exc_info=True)
+
+    def _spliced(self) -> Any:
+        codes = {place: each.code for place, each in enumerate(self._parts) if each.code is not None}
+        return splicing.spliced(self._module, [each.segment for each in self._parts], codes, self._inner)
+
+    # --- a segment ---
+
+    def _asked(self, name: str, place: int, segment: Segment) -> _Part:
+        region = Region(name=f"{name}_{place}", state="library", reason=segment.reason, operators=segment.operators)
+        if not segment.fusable:
+            return _Part(segment, region)
+        inputs = {each: self._tensor(each) for each in segment.inputs}
+        device = next(each.device for node in segment.nodes for each in node.results if each is not None)
+        if device != "cpu" and not device.startswith("cuda"):
+            return _Part(segment, _region(region, "refused", f"no kernels for {device}"))
+        if device == "cpu" and not self._options.always:
+            return _Part(segment, _region(region, "refused", "kernels for a processor are for trying out: always=True"))
+        try:
+            text = importer.text(f"torch_{name}_{place}", segment.nodes, inputs, segment.outputs)
+        except Unsupported as why:
+            return _Part(segment, _region(region, "refused", str(why)))
+        question = Question(name=region.name, text=text, device=self._options.device or device)
+        part = _Part(segment, region, question)
+        found = self._asker.look(question)
+        if found.state == "unknown" and self._options.block:
+            found = self._asker.tune(question, self._options.search)
+        self.judge(part, found)
+        return part
+
+    def _tensor(self, name: str) -> Tensor:
+        (found,) = self._shapes[name]
+        assert found is not None, f"{name} is no tensor"
+        return found
+
+    def judge(self, part: _Part, found: Found) -> None:
+        """Sets what is known of a part, with its code where it is to be launched."""
+        options = self._options
+        if found.state in ("unknown", "refused"):
+            part.region = _region(part.region, found.state, found.reason)
+        elif not options.always and (found.state == "keep" or found.evidence != "measured"):
+            why = "torch's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
+            part.region = _region(part.region, "kept", why)
+        elif found.program is None:
+            part.region = _region(part.region, "kept", "there is no fused program")
+        else:
+            self._build(part, found)
+
+    def _build(self, part: _Part, found: Found) -> None:
+        from fusiond.torch import code
+
+        inputs = [self._tensor(each) for each in part.segment.inputs]
+        outputs = [self._tensor(each) for each in part.segment.outputs]
+        try:
+            part.code = code.built(found, inputs, outputs)
+            measured = found.evidence == "measured"
+            why = "" if measured else f"its answer is {found.evidence}, and says nothing about time"
+            part.region = _region(part.region, "fused", why, found.speedup if measured else None)
+        except Unusable as problem:
+            part.region = _region(part.region, "refused", str(problem))
+
+    def renew(self, part: _Part) -> None:
+        """Takes up what is known of a part by now; in the thread of the asker."""
+        assert part.question is not None
+        self.judge(part, self._asker.look(part.question))
+        if part.code is not None:
+            self._renewed = True
+
+
+def _changed(running: weakref.ref[Running], part: _Part) -> None:
+    me = running()
+    if me is not None:
+        me.renew(part)
+
+
+def _region(region: Region, state: str, reason: str, speedup: float | None = None) -> Region:
+    return Region(name=region.name, state=state, reason=reason, operators=region.operators, speedup=speedup)
+
+
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:300]

@@ -1,0 +1,89 @@
+"""An answer as a function of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fusiond.build import gxx
+from fusiond.frameworks import launching as plans
+from fusiond.frameworks.asking import Found
+from fusiond.frameworks.launching import Unusable
+from fusiond.torch.graphs import Tensor
+from fusiond.torch.launching import Gpu, LaunchFailed, Machine, Plan, Processor
+
+ALIGNMENT = 16
+"""Bytes: the widest access of a kernel."""
+DTYPES = {
+    "pred": torch.bool, "s8": torch.int8, "s16": torch.int16, "s32": torch.int32, "s64": torch.int64,
+    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "f16": torch.float16,
+    "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+}  # fmt: skip
+
+
+def built(found: Found, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Code:
+    """The code of an answer for a region of such inputs and outputs. Unusable where it cannot be launched here."""
+    assert found.program is not None
+    plan = plans.flat(found.program, *plans.argument_names(len(inputs), len(outputs)))
+    device = torch.device(outputs[0].device)
+    if device.type == "cpu":
+        paths, entries = plans.built_for_cpu(found.program)
+        return Code(Plan(plan, Processor(gxx.scheduler(), paths, entries, plan)), inputs, outputs, device)
+    if found.arch is None:
+        raise Unusable("the answer is of no GPU")
+    here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    if found.arch.rstrip("af") != here:
+        raise Unusable(f"the answer is for {found.arch}, and {device} is {here}")
+    cubins, symbols = plans.built_for_gpu(found.program, found.arch)
+    with torch.cuda.device(device):
+        torch.empty(1, device=device)  # makes its context current
+        machine: Machine = Gpu(cubins, symbols, plan)
+    return Code(Plan(plan, machine), inputs, outputs, device)
+
+
+class Code:
+    """A plan, and how its arguments lie in memory."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
+        self.problem = ""
+        """Why it is not launched any more."""
+        self._plan, self._device = plan, device
+        self._inputs = [(each.dims, DTYPES[each.dtype], _order(each)) for each in inputs]
+        self._outputs = [
+            ([each.dims[at] for at in each.order], DTYPES[each.dtype], _inverse(_order(each))) for each in outputs
+        ]
+
+    def __call__(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The results. LaunchFailed where something is not as it was when the question was asked, or the driver says
+        no."""
+        given = [self._stored(each, *wanted) for each, wanted in zip(tensors, self._inputs, strict=True)]
+        made = [torch.empty(dims, dtype=dtype, device=self._device) for dims, dtype, _ in self._outputs]
+        scratch = [torch.empty(math.ceil(each), dtype=torch.uint8, device=self._device) for each in self._plan.scratch]
+        addresses = [each.data_ptr() for each in (*given, *made, *scratch)]
+        if self._device.type == "cpu":
+            self._plan.run(addresses)
+        else:
+            with torch.cuda.device(self._device):
+                self._plan.run(addresses, torch.cuda.current_stream(self._device).cuda_stream)
+        # The allocator hands memory that is let go here to later work of the same stream only.
+        return tuple(
+            each if back is None else each.permute(back) for each, (_, _, back) in zip(made, self._outputs, strict=True)
+        )
+
+    def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int] | None) -> Any:
+        if tuple(tensor.shape) != dims or tensor.dtype != dtype or tensor.device.type != self._device.type:
+            raise LaunchFailed(f"a {tensor.dtype}{list(tensor.shape)} on {tensor.device} where {dtype}{list(dims)} was")
+        stored = tensor.detach() if order is None else tensor.detach().permute(tuple(order))
+        stored = stored.contiguous()
+        return stored if stored.data_ptr() % ALIGNMENT == 0 else stored.clone()
+
+
+def _order(tensor: Tensor) -> tuple[int, ...] | None:
+    return None if tensor.order == tuple(range(len(tensor.dims))) else tensor.order
+
+
+def _inverse(order: Sequence[int] | None) -> list[int] | None:
+    return None if order is None else [order.index(each) for each in range(len(order))]

@@ -1,0 +1,109 @@
+"""What became of a compiled model: which of its regions are fused, which are not, and why."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A part of a graph."""
+
+    name: str
+    state: str
+    """`fused`; `kept` (measured, and torch's is as fast), `unknown` (asked for), `refused`, or `library` (torch's)."""
+    reason: str
+    operators: tuple[str, ...]
+    speedup: float | None = None
+    """Over the unfused kernels that it was measured against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `explain` says."""
+
+    regions: tuple[Region, ...]
+    notes: tuple[str, ...] = ()
+    """What concerns whole graphs."""
+
+    def __str__(self) -> str:
+        lines = list(self.notes)
+        for each in self.regions:
+            gain = f", {each.speedup:.2f}x its unfused kernels" if each.speedup and each.state == "fused" else ""
+            lines.append(f"{each.name}  {each.state}{gain}{f': {each.reason}' if each.reason else ''}")
+            lines.append(f"    {_counted(each.operators)}")
+        return "\n".join(lines) or "nothing was compiled by fusiond yet: call the model first"
+
+
+def _counted(operators: Sequence[str]) -> str:
+    names = [each.removeprefix("aten.").removesuffix(".default") for each in operators if each != "getitem"]
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+
+
+class Record:
+    """What is known of the graphs of one compilation."""
+
+    def __init__(self, context: object) -> None:
+        self.context = _weak(context)
+        self.notes: list[str] = []
+        self.graphs: list[Callable[[], Sequence[Region]]] = []
+
+
+_records: list[Record] = []
+_guard = threading.Lock()
+MOST = 1000
+"""Compilations that are remembered."""
+
+
+def opened() -> Record:
+    """The record of the compilation that is under way in this thread."""
+    record = Record(_compiling())
+    with _guard:
+        _records.append(record)
+        del _records[:-MOST]
+    return record
+
+
+def explain(compiled: Any = None) -> Report:
+    """What of a compiled model or function is fused, what not, and why, for all shapes that it was called with; without
+    an argument, of all that fusiond has compiled in this process. Nothing runs."""
+    wanted = None if compiled is None else _context_of(compiled)
+    with _guard:
+        records = [each for each in _records if wanted is None or each.context() is wanted]
+    notes = [note for each in records for note in each.notes]
+    regions = [region for each in records for graph in each.graphs for region in graph()]
+    return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)))
+
+
+def _weak(value: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _compiling() -> object:
+    """torch's object for the call of `torch.compile` whose function is being compiled: dynamo hands backends nothing
+    that names it, but it is on the stack."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "compile_wrapper" and "self" in frame.f_locals:
+            return frame.f_locals["self"]
+    return None
+
+
+def _context_of(compiled: Any) -> object:
+    found = getattr(compiled, "dynamo_ctx", None)
+    if found is not None:
+        return found
+    for cell in getattr(compiled, "__closure__", None) or ():
+        if hasattr(cell.cell_contents, "callback"):
+            return cell.cell_contents
+    return compiled

@@ -1,0 +1,107 @@
+"""A graph of torch's operators as plain data: what is read from FX, and what regions are cut from.
+
+    Graph := inputs, nodes in topological order, outputs
+    Node  := name, operator (`aten.add.Tensor`, `getitem`), arguments (numbers, texts, tuples, Refs), results
+
+torch is not needed to make one, so tests have graphs as Python data. dtypes are HLO's words, shapes are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DTYPES: Mapping[str, str] = {
+    "bool": "pred", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64", "uint8": "u8", "uint16": "u16",
+    "uint32": "u32", "uint64": "u64", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+}  # fmt: skip
+"""torch's element types -> HLO's; tensors of any other type stay torch's."""
+BYTES: Mapping[str, int] = {each: 1 if each == "pred" else int(each.lstrip("subf")) // 8 for each in DTYPES.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor with a fixed shape."""
+
+    dims: tuple[int, ...]
+    dtype: str
+    """HLO's word."""
+    strides: tuple[int, ...] | None = None
+    """In elements; None: row-major."""
+    device: str = "cpu"
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * BYTES[self.dtype]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions from the slowest to the fastest, where they fill memory without gaps; else as they stand,
+        which means that a row-major copy is what is read and written."""
+        plain = tuple(range(len(self.dims)))
+        if self.strides is None:
+            return plain
+        strides = self.strides
+        # Of a dimension of size 1 the stride says nothing: it stays where it is among the others.
+        order = sorted((each for each in plain if self.dims[each] != 1), key=lambda each: (-strides[each], each))
+        expected = 1
+        for each in reversed(order):
+            if strides[each] != expected:
+                return plain
+            expected *= self.dims[each]
+        return (*(each for each in plain if self.dims[each] == 1), *order) if order != sorted(order) else plain
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The result of a node, or an input, as an argument."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator."""
+
+    name: str
+    operator: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    results: tuple[Tensor | None, ...]
+    """None: nothing that can be computed here (a number that is not fixed, a type that is not known)."""
+    effect: str = ""
+    """`random` or `mutation`: it keeps its place among others of its kind."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of what it reads, each once."""
+        return tuple(dict.fromkeys(refs((self.arguments, tuple(self.named.values())))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Operators between inputs and outputs."""
+
+    inputs: Mapping[str, Tensor | None]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    """Names of inputs and nodes."""
+
+    def tensors(self) -> dict[str, tuple[Tensor | None, ...]]:
+        """Name -> what it holds."""
+        return {name: (each,) for name, each in self.inputs.items()} | {each.name: each.results for each in self.nodes}
+
+
+def refs(value: Any) -> Iterator[str]:
+    """The names in an argument, at any depth."""
+    if isinstance(value, Ref):
+        yield value.name
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from refs(each)

@@ -1,0 +1,218 @@
+"""Writes HLO text, one instruction a line, as XLA prints it: `v3 = f32[2,64] add(v1, v2)`.
+
+All tensors are row-major. Equal computations give equal text: names are numbers in the order of writing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an instruction gives."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+
+Number = bool | int | float
+
+_REDUCTIONS: Mapping[str, Number | None] = {
+    "add": 0,
+    "multiply": 1,
+    "maximum": None,
+    "minimum": None,
+    "and": True,
+    "or": False,
+}
+"""Operation of a reduce -> its neutral value; None: the least or the greatest of the type."""
+
+
+class Writer:
+    """A module in the making."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._parameters = 0
+        self._computations: dict[str, str] = {}
+        self._constants: dict[tuple[str, str], Value] = {}
+
+    def module(self, name: str, results: Sequence[Value]) -> str:
+        """The text, with these results in a tuple."""
+        shapes = ", ".join(_shape(each.dtype, each.dims) for each in results)
+        names = ", ".join(each.name for each in results)
+        lines = [f"HloModule {name}", "", *self._computations.values(), "ENTRY main {"]
+        lines += [f"  {each}" for each in self._lines]
+        return "\n".join([*lines, f"  ROOT result = ({shapes}) tuple({names})", "}", ""])
+
+    def add(
+        self, opcode: str, dtype: str, dims: Sequence[int], operands: Sequence[Value], attributes: str = ""
+    ) -> Value:
+        return self._add(dtype, dims, f"{opcode}({', '.join(each.name for each in operands)})", attributes)
+
+    def _add(self, dtype: str, dims: Sequence[int], call: str, attributes: str = "") -> Value:
+        made = Value(f"v{len(self._lines)}", dtype, tuple(dims))
+        self._lines.append(f"{made.name} = {_shape(dtype, dims)} {call}{', ' if attributes else ''}{attributes}")
+        return made
+
+    # --- sources ---
+
+    def parameter(self, dtype: str, dims: Sequence[int]) -> Value:
+        self._parameters += 1
+        return self._add(dtype, dims, f"parameter({self._parameters - 1})")
+
+    def constant(self, value: Number, dtype: str, dims: Sequence[int] = ()) -> Value:
+        """A number, in all elements."""
+        text = _literal(value, dtype)
+        key = (dtype, text)
+        if key not in self._constants:
+            if dtype in ("f16", "bf16"):
+                self._constants[key] = self.convert(self.constant(value, "f32"), dtype)
+            else:
+                self._constants[key] = self._add(dtype, (), f"constant({text})")
+        return self.broadcast(self._constants[key], dims, ())
+
+    def iota(self, dtype: str, dims: Sequence[int], dimension: int) -> Value:
+        return self._add(dtype, dims, "iota()", f"iota_dimension={dimension}")
+
+    # --- element by element ---
+
+    def unary(self, opcode: str, x: Value) -> Value:
+        return self.add(opcode, x.dtype, x.dims, [x])
+
+    def binary(self, opcode: str, a: Value, b: Value) -> Value:
+        return self.add(opcode, a.dtype, a.dims, [a, b])
+
+    def compare(self, direction: str, a: Value, b: Value) -> Value:
+        return self.add("compare", "pred", a.dims, [a, b], f"direction={direction}")
+
+    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+        return self.add("select", then.dtype, then.dims, [condition, then, otherwise])
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        """To another element type, as torch does it: what is not zero is true."""
+        if x.dtype == dtype:
+            return x
+        if dtype == "pred":
+            return self.compare("NE", x, self.constant(0, x.dtype, x.dims))
+        return self.add("convert", dtype, x.dims, [x])
+
+    def like(self, x: Value, value: Number) -> Value:
+        """A number in the shape and type of a value."""
+        return self.constant(value, x.dtype, x.dims)
+
+    # --- movement ---
+
+    def broadcast(self, x: Value, dims: Sequence[int], mapping: Sequence[int]) -> Value:
+        """`mapping`: dimension of x -> dimension of the result."""
+        if tuple(dims) == x.dims and tuple(mapping) == tuple(range(len(dims))):
+            return x
+        return self.add("broadcast", x.dtype, dims, [x], f"dimensions={_list(mapping)}")
+
+    def expand(self, x: Value, dims: Sequence[int]) -> Value:
+        """NumPy's broadcasting: trailing dimensions meet, and those of size 1 are repeated."""
+        if x.dims == tuple(dims):
+            return x
+        front = len(dims) - len(x.dims)
+        kept = [at for at, size in enumerate(x.dims) if size != 1 or dims[front + at] == 1]
+        narrow = self.reshape(x, [x.dims[at] for at in kept])
+        return self.broadcast(narrow, dims, [front + at for at in kept])
+
+    def reshape(self, x: Value, dims: Sequence[int]) -> Value:
+        return x if x.dims == tuple(dims) else self.add("reshape", x.dtype, dims, [x])
+
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        """`order`: dimension of the result -> dimension of x."""
+        if tuple(order) == tuple(range(len(x.dims))):
+            return x
+        return self.add("transpose", x.dtype, [x.dims[each] for each in order], [x], f"dimensions={_list(order)}")
+
+    def slice(self, x: Value, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> Value:
+        dims = [max(0, -(-(b - a) // s)) for a, b, s in zip(starts, limits, strides, strict=True)]
+        if tuple(dims) == x.dims:
+            return x
+        ranges = ", ".join(f"[{a}:{b}:{s}]" for a, b, s in zip(starts, limits, strides, strict=True))
+        return self.add("slice", x.dtype, dims, [x], f"slice={{{ranges}}}")
+
+    def pad(self, x: Value, value: Number, sides: Sequence[tuple[int, int, int]]) -> Value:
+        """(low, high, interior) for each dimension."""
+        dims = [size + low + high + max(0, size - 1) * inner
+                for size, (low, high, inner) in zip(x.dims, sides, strict=True)]  # fmt: skip
+        text = "x".join("_".join(map(str, each)) for each in sides)
+        return self.add("pad", x.dtype, dims, [x, self.constant(value, x.dtype)], f"padding={text}")
+
+    def concatenate(self, values: Sequence[Value], dimension: int) -> Value:
+        if len(values) == 1:
+            return values[0]
+        dims = list(values[0].dims)
+        dims[dimension] = sum(each.dims[dimension] for each in values)
+        return self.add("concatenate", values[0].dtype, dims, values, f"dimensions={{{dimension}}}")
+
+    def reverse(self, x: Value, dimensions: Sequence[int]) -> Value:
+        return self.add("reverse", x.dtype, x.dims, [x], f"dimensions={_list(dimensions)}")
+
+    def point_gather(self, x: Value, indices: Value) -> Value:
+        """Elements of x at points: the last dimension of the indices holds one number for each of x's."""
+        rank = len(x.dims)
+        every = _list(range(rank))
+        attributes = (
+            f"offset_dims={{}}, collapsed_slice_dims={every}, start_index_map={every}, "
+            f"index_vector_dim={len(indices.dims) - 1}, slice_sizes={_list([1] * rank)}"
+        )
+        return self.add("gather", x.dtype, indices.dims[:-1], [x, indices], attributes)
+
+    # --- reductions ---
+
+    def reduce(self, operation: str, x: Value, dimensions: Sequence[int]) -> Value:
+        """add, multiply, maximum, minimum, and, or over dimensions, which are gone."""
+        if not dimensions:
+            return x
+        neutral = _REDUCTIONS[operation]
+        if neutral is None:
+            neutral = _edge(x.dtype, least=operation == "maximum")
+        first = self.constant(neutral, x.dtype)
+        dims = [size for at, size in enumerate(x.dims) if at not in dimensions]
+        called = self._computation(operation, x.dtype)
+        attributes = f"dimensions={_list(sorted(dimensions))}, to_apply={called}"
+        return self.add("reduce", x.dtype, dims, [x, first], attributes)
+
+    def _computation(self, operation: str, dtype: str) -> str:
+        name = f"{operation}_{dtype}"
+        shape = f"{dtype}[]"
+        self._computations[name] = (
+            f"{name} {{\n  {name}_a = {shape} parameter(0)\n  {name}_b = {shape} parameter(1)\n"
+            f"  ROOT {name}_c = {shape} {operation}({name}_a, {name}_b)\n}}\n"
+        )
+        return name
+
+
+def _shape(dtype: str, dims: Sequence[int]) -> str:
+    return f"{dtype}[{','.join(map(str, dims))}]"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _edge(dtype: str, *, least: bool) -> Number:
+    if dtype == "pred":
+        return not least
+    if dtype[0] in "fb":
+        return -math.inf if least else math.inf
+    bits = int(dtype[1:]) - (dtype[0] == "s")
+    return (-(2**bits) if dtype[0] == "s" else 0) if least else 2**bits - 1
+
+
+def _literal(value: Number, dtype: str) -> str:
+    if dtype == "pred":
+        return "true" if value else "false"
+    if dtype[0] in "su":
+        return str(int(value))
+    number = float(value)
+    if dtype == "f32" and abs(number) > 3.4028235677973366e38:  # rounds to what float32 does not have
+        number = math.copysign(math.inf, number)
+    return "nan" if math.isnan(number) else repr(number)

@@ -1,0 +1,10 @@
+"""The table: operator of torch -> a function that writes its instructions."""
+
+from __future__ import annotations
+
+from fusiond.torch.operators import elementwise, losses, movement, normalisation, reductions
+from fusiond.torch.operators.table import MOVEMENT, TABLE, VIEWS, Call, Unsupported
+
+__all__ = ["MOVEMENT", "TABLE", "VIEWS", "Call", "Unsupported"]
+
+_ = (elementwise, losses, movement, normalisation, reductions)  # each fills the table

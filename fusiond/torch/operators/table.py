@@ -1,0 +1,186 @@
+"""What a function of the table is given, and the table itself.
+
+As torch does, arithmetic in float16 and bfloat16 is done in float32 and rounded once for each operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fusiond.torch.graphs import DTYPES, Node, Ref, Tensor
+from fusiond.torch.instructions import Number, Value, Writer
+
+
+class Unsupported(Exception):
+    """This call of an operator is left to torch; the text is why."""
+
+
+Written: TypeAlias = "Value | tuple[Value | None, ...] | None"
+Function: TypeAlias = "Callable[[Call], Written]"
+
+TABLE: dict[str, Function] = {}
+MOVEMENT: set[str] = {"getitem"}
+"""Operators that compute nothing."""
+VIEWS: set[str] = set()
+"""Those of which torch makes no copy: where one leaves a region, torch does it."""
+
+_WIDTHS = {"pred": 0, "u8": 1, "s8": 1, "s16": 2, "u16": 2, "s32": 3, "u32": 3, "s64": 4, "u64": 4, "f16": 10,
+           "bf16": 10, "f32": 11, "f64": 12}  # fmt: skip
+
+
+def operator(*names: str, movement: bool = False, view: bool = False) -> Callable[[Function], Function]:
+    """Enters a function for operators (`add.Tensor`; aten's unless a namespace is named)."""
+
+    def entered(function: Function) -> Function:
+        for name in names:
+            whole = name if name.startswith("prims.") else f"aten.{name}"
+            TABLE[whole] = function
+            if movement or view:
+                MOVEMENT.add(whole)
+            if view:
+                VIEWS.add(whole)
+        return function
+
+    return entered
+
+
+def working(dtype: str) -> str:
+    """The type in which a value of this type is computed with."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operator with its arguments written."""
+
+    writer: Writer
+    node: Node
+    values: Mapping[str, Written]
+    """Name -> what the nodes before it gave."""
+
+    # --- arguments ---
+
+    def argument(self, place: int, name: str = "", default: Any = None) -> Any:
+        """By place or by name; a Value, a number, a text, or a tuple of them."""
+        if place < len(self.node.arguments):
+            return self._value(self.node.arguments[place])
+        return self._value(self.node.named[name]) if name in self.node.named else default
+
+    def _value(self, argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return self.values[argument.name]
+        if isinstance(argument, tuple):
+            return tuple(self._value(each) for each in argument)
+        return argument
+
+    def tensor(self, place: int, name: str = "") -> Value:
+        found = self.argument(place, name)
+        if not isinstance(found, Value):
+            raise Unsupported(f"argument {place} is no tensor")
+        return found
+
+    def optional(self, place: int, name: str = "") -> Value | None:
+        found = self.argument(place, name)
+        return found if isinstance(found, Value) else None
+
+    def integers(self, place: int, name: str = "", default: Sequence[int] | None = ()) -> tuple[int, ...] | None:
+        found = self.argument(place, name, default)
+        if found is None:
+            return None
+        found = (found,) if isinstance(found, int) else tuple(found)
+        if not all(type(each) is int for each in found):
+            raise Unsupported("a size is not fixed")
+        return found
+
+    def dimensions(self, x: Value, place: int, name: str = "dim") -> tuple[int, ...]:
+        """Which are meant, from 0; none named: all."""
+        rank = len(x.dims)
+        return tuple(each % rank for each in self.integers(place, name) or range(rank)) if rank else ()
+
+    def dimension(self, x: Value, place: int, name: str = "dim", default: int = 0) -> int:
+        return int(self.argument(place, name, default)) % max(1, len(x.dims))
+
+    # --- the result ---
+
+    @property
+    def result(self) -> Tensor:
+        return self.result_of(0)
+
+    def result_of(self, place: int) -> Tensor:
+        found = self.node.results[place]
+        if found is None:
+            raise Unsupported("its result is no tensor of a fixed shape and a known type")
+        return found
+
+    # --- values as they are computed with ---
+
+    def wide(self, place: int, name: str = "", dtype: str | None = None) -> Value:
+        """A tensor or a number in the type in which the result is computed, and in its shape."""
+        return self.shaped(self.argument(place, name), dtype or working(self.result.dtype), self.result.dims)
+
+    def shaped(self, value: Any, dtype: str, dims: Sequence[int]) -> Value:
+        if isinstance(value, Value):
+            return self.writer.expand(self.writer.convert(value, dtype), dims)
+        if isinstance(value, bool | int | float):
+            return self.writer.constant(value, dtype, dims)
+        raise Unsupported(f"{value!r} is neither a tensor nor a number")
+
+    def floating(self, x: Value) -> Value:
+        """A tensor as it is computed with, in its own shape."""
+        return self.writer.convert(x, working(x.dtype))
+
+    def finished(self, x: Value, place: int = 0) -> Value:
+        """In the type of the result."""
+        return self.writer.convert(x, self.result_of(place).dtype)
+
+
+def common(values: Iterable[Any]) -> str:
+    """The type to which torch brings operands (`torch.result_type`): tensors with dimensions decide, then those
+    without, then numbers; a later kind counts only where it is of a higher category (bool, whole, float)."""
+    ranked: list[list[str]] = [[], [], []]
+    for each in values:
+        if isinstance(each, Value):
+            ranked[0 if each.dims else 1].append(each.dtype)
+        elif isinstance(each, bool):
+            ranked[2].append("pred")
+        elif isinstance(each, int | float):
+            ranked[2].append("s64" if isinstance(each, int) else "f32")
+    found = ""
+    for dtypes in ranked:
+        for dtype in dtypes[:1]:
+            for other in dtypes[1:]:
+                dtype = _wider(dtype, other)
+            if not found or category(dtype) > category(found):
+                found = dtype
+    return found
+
+
+def category(dtype: str) -> int:
+    return 0 if dtype == "pred" else 2 if dtype[0] in "fb" else 1
+
+
+def _wider(a: str, b: str) -> str:
+    if a == b:
+        return a
+    if {a, b} == {"f16", "bf16"}:
+        return "f32"
+    if {a, b} == {"u8", "s8"}:
+        return "s16"
+    return a if _WIDTHS[a] > _WIDTHS[b] else b
+
+
+def hlo_type(name: Any) -> str | None:
+    """Of a dtype as an argument (`float32`); None: none is named."""
+    if name is None:
+        return None
+    if name not in DTYPES:
+        raise Unsupported(f"the type {name} is not known")
+    return DTYPES[name]
+
+
+def number(value: Any) -> Number:
+    if isinstance(value, bool | int | float):
+        return value
+    raise Unsupported(f"{value!r} is no number")

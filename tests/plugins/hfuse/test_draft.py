@@ -304,3 +304,29 @@ def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
     job = Job(strategy="hfuse", request={}, sizes={}, path=str(source))
     with pytest.raises(RequestError, match="`whole` is declared in none of the files"):
         strategy.draft(str(source), "", JobInputs(registry, job))
+
+
+def test_a_number_that_a_build_gives_is_asked_for(drafted, analyse, kernel_file):
+    """What stands where a number may; a name that is called, or is a type, is no number."""
+    source = "__global__ void k(float* p)\n{\n    __shared__ float s[_N_];\n    s[threadIdx.x % _N_] = OFFSET;\n    p[0] = s[0];\n}\n"
+    text = drafted(source)
+    assert pyyaml.safe_load(text)["defines"] == {"_N_": "?", "OFFSET": "?"}
+    assert "# Asked for: _N_, which no file here defines" in text
+    with pytest.raises(RequestError, match=r'not filled in yet, and still "\?": defines\._N_, defines\.OFFSET'):
+        analyse(kernel_file("k", source, text), "hist")
+    with pytest.raises(RequestError, match="_N_"):
+        drafted(source.replace("= OFFSET", "= _N_(1)"))
+
+
+def test_a_header_of_a_folder_beside_is_found_if_it_is_the_only_one(strategy, registry, tmp_path):
+    for folder in ("maths", "kernels", "others"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "maths" / "ptx.cuh").write_text("typedef int whole;\n")
+    source = tmp_path / "kernels" / "k.cu"
+    source.write_text('#include "ptx.cuh"\n__global__ void k(whole* p) {}\n')
+    inputs = JobInputs(registry, Job(strategy="hfuse", request={}, sizes={}, path=str(source)))
+    assert "# Found: ../maths/ptx.cuh\n" in strategy.draft(str(source), "", inputs)
+    (tmp_path / "others" / "ptx.cuh").write_text("typedef float whole;\n")
+    with pytest.raises(RequestError, match="`whole` is declared in none of the files"):
+        strategy.draft(str(source), "", inputs)

@@ -115,10 +115,13 @@ class Walk:
         """Those of a record that are the host's: they go though it stays, unless a constructor names them."""
         methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
         needed = [each for each in methods if each.kind in _NEEDED_METHODS]
+        friends = any(each.kind is CursorKind.FRIEND_DECL for each in cursors.children(record))
         named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
         for each in methods:
             if each.kind in _NEEDED_METHODS or not self._host(each) or each.spelling in named:
                 continue
+            if friends and each.spelling.startswith("operator"):
+                continue  # what a friend does by a macro names none
             if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
                 continue
             start, end = self._extent(each)

@@ -54,7 +54,10 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     entry, given = _entry(path, name, known)
     last = entry.rpartition("::")[2]
     instance, chosen = "", ""
-    for _ in range(_MOST_DEFINED):
+    wanted: list[str] = []
+    first: RequestError | None = None
+    most = _MOST_ASKED if len(unit.text) < _LARGE else 1
+    while True:  # each round defines one more, and there is a most of them
         try:
             instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, path)
             sliced, parsed = parse_kernel(
@@ -69,7 +72,12 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
             word = (named.group(1) or named.group(2)) if named is not None else ""
             left_out = slicing.declared_left_out(unit, word, defines) if word else None
             if left_out is None:
-                raise
+                if not word or len(wanted) == most or not _is_value(word, code):
+                    raise first or problem from None
+                first = first or problem
+                wanted.append(word)  # a number that a build gives, or a header that is not here
+                defines = (*defines, (word, _STAND_IN))
+                continue
             more = _switch(left_out[1], defines)
             if more is None or len(defines) == _MOST_DEFINED:
                 raise RequestError(
@@ -80,6 +88,8 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
             defines = (*defines, more)
             said.append(_why(more, unit, left_out))
     said += [f"Chosen: {chosen}"] if chosen else []
+    said += [f"Asked for: {each}, which no file here defines" for each in wanted]
+    defines = tuple((name, f'"{UNKNOWN}"' if name in wanted else value) for name, value in defines)
     if parsed.settable:  # once the host has set them, they are no reason to refuse
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
@@ -90,6 +100,19 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
 
 
 _MOST_DEFINED = 4
+_MOST_ASKED = 12
+_LARGE = 400_000
+"""Bytes of a text that takes seconds to read."""
+_STAND_IN = "64"
+"""For a number that is asked for, while the file is read."""
+
+
+def _is_value(word: str, code: str) -> bool:
+    """Whether a text names a word nowhere but where a number may stand: no call, no type, no namespace."""
+    places = list(re.finditer(rf"(?<![\w.])(?<!->)(?<!::){word}\b\s*(.)", code))
+    return bool(places) and all(re.match(r"[^\w(<:{.]", each.group(1)) for each in places)
+
+
 _UNDECLARED = re.compile(r"`(\w+)` is declared in none of the files|.*?(?:identifier|type name|template named) '(\w+)'")
 _OF_BUILDS = re.compile(r"(?i)\w*(?:cuda|gpu|nvcc|cublas|cudnn)\w*")
 """Macros by which a project says that it is compiled for a GPU, as every `.cu` file of it is."""
@@ -156,6 +179,9 @@ def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
             except RequestError:
                 continue
             return folder
+        beside = _beside(Path(path).parent.joinpath(*[".."] * above), header)
+        if len(beside) == 1:
+            return "/".join([*[".."] * above, beside[0]])
     return None
 
 
@@ -169,6 +195,15 @@ def _above(folder: Path) -> int:
         if each.parent == each:
             return above - 1
     return _MOST_ABOVE
+
+
+def _beside(folder: Path, header: str) -> list[str]:
+    """The folders in a folder that hold a header themselves: `maths/ptx.cuh`."""
+    try:
+        names = sorted(each.name for each in itertools.islice(folder.iterdir(), _MOST_PARTS))
+    except OSError:
+        return []
+    return [each for each in names if not each.startswith(".") and (folder / each / header).is_file()]
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,10 +1,12 @@
 // <cuda/atomic>, and the names of cuda::std that are std's here.
+#if !defined(_GLIBCXX_ATOMIC_BASE_H) && !defined(_LIBCPP_VERSION)
 namespace std {
 enum memory_order {
     memory_order_relaxed, memory_order_consume, memory_order_acquire, memory_order_release, memory_order_acq_rel,
     memory_order_seq_cst
 };
 }
+#endif
 namespace cuda {
 namespace std = ::std;
 using ::std::memory_order;

@@ -16,20 +16,21 @@ from jax.extend import core
 
 ELEMENTWISE = frozenset({
     "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",
-    "acosh", "asin", "asinh", "atan", "atanh", "copy", "copy_p", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
-    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
-    "mul", "ne", "neg", "nextafter", "not", "or", "population_count", "pow", "reduce_precision", "rem", "round",
+    "acosh", "asin", "asinh", "atan", "atanh", "copy", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max",
+    "min", "mul", "ne", "neg", "nextafter", "not", "or", "population_count", "pow", "reduce_precision", "rem", "round",
     "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
     "square", "stop_gradient", "sub", "tan", "tanh", "xor", "clz",
 })  # fmt: skip
 REDUCTIONS = frozenset({
-    "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
-    "reduce_xor",
+    "argmax", "argmin", "cummax", "cummin", "cumprod", "cumsum", "reduce", "reduce_and", "reduce_max", "reduce_min",
+    "reduce_or", "reduce_prod", "reduce_sum", "reduce_window", "reduce_window_max", "reduce_window_min",
+    "reduce_window_sum", "reduce_xor",
 })  # fmt: skip
 MOVEMENT = frozenset({
-    "broadcast_in_dim", "bitcast_convert_type", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims",
-    "gather", "iota", "pad", "reshape", "rev", "scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul",
-    "slice", "split", "squeeze", "transpose",
+    "broadcast_in_dim", "bitcast_convert_type", "concatenate", "dynamic_slice", "dynamic_update_slice", "gather",
+    "iota", "name", "pad", "reshape", "rev", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul",
+    "scatter-sub", "slice", "split", "squeeze", "tile", "transpose",
 })  # fmt: skip
 """Primitives that stitching reads, by what they do; all others are library calls, and stay XLA's."""
 FUSABLE = ELEMENTWISE | REDUCTIONS | MOVEMENT
@@ -38,7 +39,7 @@ INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_c
 """Calls that are looked into -> the parameter that holds what they call."""
 DTYPES = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-    "float64",
+    "float64", "float8_e4m3fn", "float8_e5m2",
 })  # fmt: skip
 _SUNK = MOVEMENT | {"convert_element_type", "stop_gradient"}
 LEAST = 2

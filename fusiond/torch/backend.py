@@ -145,6 +145,7 @@ class Running:
         self._asker: Asker = asking.of(options.db)
         self._parts = [self._asked(part, place, each) for place, each in enumerate(regions.cut(self._graph))]
         self._current: Any = None
+        self._strides: splicing.Strides | None = None
         self._renewed = False
 
     def regions(self) -> list[Region]:
@@ -158,7 +159,12 @@ class Running:
     def started(self, default: Callable[[], Any]) -> Any:
         """Something to call with a list of inputs."""
         fused = any(each.code is not None for each in self._parts)
-        self._current = self._spliced() if fused else default()
+        if fused:
+            self._current = self._spliced()
+        else:
+            self._current = default()
+            # The backward graph is compiled for what the forward one gives now.
+            self._strides = list(splicing.reported() or ()) or None
         waiting = [each for each in self._parts if each.question is not None and each.region.state == "unknown"]
         if not waiting and not fused:
             return self._current
@@ -187,7 +193,7 @@ class Running:
 
     def _spliced(self) -> Any:
         codes = {place: each.code for place, each in enumerate(self._parts) if each.code is not None}
-        return splicing.spliced(self._module, [each.segment for each in self._parts], codes, self._inner)
+        return splicing.spliced(self._module, [each.segment for each in self._parts], codes, self._inner, self._strides)
 
     # --- a segment ---
 

@@ -123,6 +123,8 @@ class Writer:
         return self.broadcast(narrow, dims, [front + at for at in kept])
 
     def reshape(self, x: Value, dims: Sequence[int]) -> Value:
+        if math.prod(dims) != math.prod(x.dims):
+            raise ValueError(f"{list(x.dims)} cannot be {list(dims)}")
         return x if x.dims == tuple(dims) else self.add("reshape", x.dtype, dims, [x])
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -13,6 +13,9 @@ from torch import fx
 from fusiond.torch.regions import Segment
 
 log = logging.getLogger("fusiond.torch")
+
+Strides: TypeAlias = Sequence["tuple[int, ...] | None"]
+"""In elements, of one tensor after the other; None: any."""
 
 
 class Launched(torch.nn.Module):  # type: ignore[misc] # without torch it is anything
@@ -33,19 +36,61 @@ class Launched(torch.nn.Module):  # type: ignore[misc] # without torch it is any
 
 
 class Rest(torch.nn.Module):  # type: ignore[misc]
-    """What lies between regions, as Inductor compiles it."""
+    """What lies between regions, as Inductor compiles it: its code is for inputs with certain strides, and gives
+    results with such as it likes."""
 
-    def __init__(self, compiled: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, compiled: Callable[[list[Any]], Any], inputs: Strides, outputs: Strides) -> None:
         super().__init__()
-        self.compiled = compiled
+        self.compiled, self.inputs, self.outputs = compiled, inputs, outputs
 
     def forward(self, *tensors: Any) -> Any:
-        return self.compiled(list(tensors))
+        return fitted(self.compiled(fitted(tensors, self.inputs)), self.outputs)
 
 
-def spliced(module: Any, segments: Sequence[Segment], codes: Mapping[int, Any], inner: Any) -> Any:
+def fitted(tensors: Sequence[Any], strides: Strides) -> list[Any]:
+    """Tensors with such strides: as they are where they have them, else copies."""
+    found = []
+    for tensor, wanted in zip(tensors, strides, strict=True):
+        if wanted is not None and isinstance(tensor, torch.Tensor) and tensor.stride() != wanted:
+            copy = torch.empty_strided(tensor.shape, wanted, dtype=tensor.dtype, device=tensor.device)
+            tensor = copy.copy_(tensor)
+        found.append(tensor)
+    return found
+
+
+def _strides(nodes: Iterable[Any]) -> Strides:
+    values = [each.meta.get("val") if isinstance(each, fx.Node) else None for each in nodes]
+    return [tuple(each.stride()) if isinstance(each, torch.Tensor) and _fixed(each) else None for each in values]
+
+
+def _fixed(tensor: Any) -> bool:
+    # An expanded tensor has more elements than memory: such strides are never made.
+    return all(type(each) is int for each in tensor.stride()) and 0 not in tensor.stride()
+
+
+def reported() -> list[Any] | None:
+    """What torch is told of the strides of a graph's outputs while that is compiled: a list to be filled, or None."""
+    context = torch._guards.TracingContext.try_get()
+    return None if context is None else context.output_strides
+
+
+def _unreported(function: Callable[[], Any]) -> Any:
+    """Compiles a part, of which torch is told nothing."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None:
+        return function()
+    kept, context.output_strides = context.output_strides, None
+    try:
+        return function()
+    finally:
+        context.output_strides = kept
+
+
+def spliced(
+    module: Any, segments: Sequence[Segment], codes: Mapping[int, Any], inner: Any, strides: Strides | None = None
+) -> Any:
     """Something to call with a list of inputs. `codes`: place of a segment -> its code; `inner`: Inductor's compiler of
-    graphs, or None."""
+    graphs, or None; `strides`: of the outputs, where others count on them; else those of the graph."""
     root = torch.nn.Module()
     by_name = {each.name: each for each in module.graph.nodes}
     graph = fx.Graph()
@@ -67,11 +112,15 @@ def spliced(module: Any, segments: Sequence[Segment], codes: Mapping[int, Any], 
             made[each] = graph.call_function(operator.getitem, (called, place))
     graph.output(fx.map_arg(output.args[0], lambda each: made[each.name]))
     found = fx.GraphModule(root, graph)
+    told = reported()
+    wanted = strides or _strides(output.args[0])
+    if told is not None and not told:
+        told += wanted
 
     def run(inputs: list[Any]) -> Any:
         given = list(inputs)
         inputs.clear()
-        return found(*given)
+        return fitted(found(*given), wanted)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
@@ -122,9 +171,14 @@ def _rest(part: Any, inner: Any) -> Any:
     """Compiled by Inductor; as it is where there is nothing to compute, or Inductor refuses."""
     if all(each.op != "call_function" for each in part.graph.nodes):
         return part
-    examples = [each.meta["val"] for each in part.graph.nodes if each.op == "placeholder"]
+    inputs = [each for each in part.graph.nodes if each.op == "placeholder"]
+    own = copied(part)
+    (output,) = (each for each in own.graph.nodes if each.op == "output")
+    outputs = _strides(output.args[0])
+    output.meta |= {"user_visible_output_idxs": list(range(len(outputs))), "original_output_strides": outputs}
     try:
-        return Rest(inner(copied(part), examples))
+        compiled = _unreported(lambda: inner(own, [each.meta["val"] for each in inputs]))
+        return Rest(compiled, _strides(inputs), outputs)
     except Exception:
         log.info("Inductor did not compile what lies between two regions", exc_info=True)
         return part

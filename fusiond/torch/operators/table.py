@@ -125,7 +125,7 @@ class Call:
             return self.writer.expand(self.writer.convert(value, dtype), dims)
         if isinstance(value, bool | int | float):
             return self.writer.constant(value, dtype, dims)
-        raise Unsupported(f"{value!r} is neither a tensor nor a number")
+        raise Unsupported("an argument is missing" if value is None else f"{value!r} is neither a tensor nor a number")
 
     def floating(self, x: Value) -> Value:
         """A tensor as it is computed with, in its own shape."""

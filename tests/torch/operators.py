@@ -1,0 +1,351 @@
+"""Calls of the table's operators as recorded graphs of one node, with what NumPy, SciPy and JAX say they give."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import scipy.special
+
+from fusiond.torch.graphs import DTYPES, Graph, Node, Ref, Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    graph: Graph
+    inputs: tuple[Array, ...]
+    wanted: tuple[Array | None, ...]
+
+
+def tensor(array: Array) -> Tensor:
+    return Tensor(array.shape, DTYPES[str(array.dtype)])
+
+
+_numbers = itertools.count()
+
+
+def case(operator: str, *arguments: Any, gives: Any, **named: Any) -> Case:
+    """Arrays among the arguments are inputs. `gives`: an array, several, or a function of the inputs."""
+    inputs: list[Array] = []
+
+    def given(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            inputs.append(value)
+            return Ref(f"in{len(inputs) - 1}")
+        return tuple(given(each) for each in value) if isinstance(value, list | tuple) else value
+
+    arguments = tuple(given(each) for each in arguments)
+    found = gives(*inputs) if callable(gives) else gives
+    several = isinstance(found, tuple)
+    wanted = tuple(None if each is None else np.asarray(each) for each in (found if several else (found,)))
+    whole = operator if operator.startswith("prims.") else f"aten.{operator}"
+    results = tuple(None if each is None else tensor(each) for each in wanted)
+    nodes = [Node(name="out", operator=whole, arguments=arguments, named=named, results=results)]
+    outputs = ("out",)
+    if several:
+        kept = [at for at, each in enumerate(results) if each is not None]
+        nodes += [
+            Node(name=f"out{at}", operator="getitem", arguments=(Ref("out"), at), results=(results[at],)) for at in kept
+        ]
+        outputs = tuple(f"out{at}" for at in kept)
+    graph = Graph(
+        inputs={f"in{at}": tensor(each) for at, each in enumerate(inputs)}, nodes=tuple(nodes), outputs=outputs
+    )
+    return Case(f"{operator}-{next(_numbers)}", graph, tuple(inputs), wanted)
+
+
+def floats(*dims: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(low, high, dims).astype(np.float32)
+
+
+def whole(*dims: int, low: int = -5, high: int = 6, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(low, high, dims)
+
+
+def f32(function: Callable[..., Any]) -> Callable[..., Array]:
+    """Computed in float64, rounded once."""
+    return lambda *arrays: np.asarray(
+        function(*(each.astype(np.float64) if each.dtype == np.float32 else each for each in arrays))
+    ).astype(np.float32)
+
+
+def jaxed(function: Callable[..., Any]) -> Callable[..., Array]:
+    return lambda *arrays: np.asarray(function(*map(jnp.asarray, arrays)))
+
+
+def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a function of one array at a point, times what comes from above: (above, point)."""
+    return lambda above, point: np.asarray(jax.vjp(function, jnp.asarray(point))[1](jnp.asarray(above))[0])
+
+
+X, Y, ROW, POSITIVE = floats(4, 6), floats(4, 6, seed=1), floats(6, seed=2), floats(4, 6, low=0.1, seed=3)
+WHOLE, DIVISORS, TRUE = whole(4, 6), whole(4, 6, low=1, seed=1), floats(4, 6, seed=4) > 0
+BRAIN = X.astype(ml_dtypes.bfloat16)
+CUBE = floats(2, 3, 5, seed=5)
+ZERO = np.array(0.7, np.float32)
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "exp": np.exp, "expm1": np.expm1, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan, "floor": np.floor,
+    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "ceil": np.ceil, "round": np.rint, "sign": np.sign,
+    "sgn": np.sign, "abs": np.abs, "neg": np.negative, "sigmoid": scipy.special.expit, "exp2": np.exp2,
+    "square": np.square, "reciprocal": np.reciprocal, "trunc": np.trunc, "relu": lambda x: np.maximum(x, 0),
+}  # fmt: skip
+_POSITIVE: dict[str, Callable[..., Any]] = {
+    "log": np.log, "log1p": np.log1p, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}  # fmt: skip
+_ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    "silu": jax.nn.silu, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "relu6": jax.nn.relu6,
+    "hardsigmoid": jax.nn.hard_sigmoid, "hardswish": jax.nn.hard_silu, "softplus": jax.nn.softplus,
+    "elu": jax.nn.elu, "hardtanh": jax.nn.hard_tanh, "leaky_relu": jax.nn.leaky_relu,
+}  # fmt: skip
+_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+            "ge": np.greater_equal}  # fmt: skip
+ODD = np.array([[np.nan, np.inf, -np.inf, 1.0]], np.float32)
+
+
+def _elementwise() -> list[Case]:
+    cases = [case(f"{name}.default", X, gives=f32(function)) for name, function in _UNARY.items()]
+    cases += [case(f"{name}.default", POSITIVE, gives=f32(function)) for name, function in _POSITIVE.items()]
+    cases += [case(f"{name}.default", X * 2, gives=jaxed(function)) for name, function in _ACTIVATIONS.items()]
+    cases += [case(f"{name}.default", X, gives=X) for name in ("clone", "alias", "detach", "lift_fresh_copy",
+                                                               "contiguous")]  # fmt: skip
+    for name, compare in _COMPARE.items():
+        cases += [
+            case(f"{name}.Tensor", X, Y, gives=compare),
+            case(f"{name}.Scalar", WHOLE, 1.5, gives=compare(WHOLE, 1.5)),
+        ]
+    for name, function in (("isnan", np.isnan), ("isinf", np.isinf), ("isfinite", np.isfinite)):
+        cases.append(case(f"{name}.default", ODD, gives=function))
+    for name in ("and", "or", "xor"):
+        logical, bits = getattr(np, f"logical_{name}"), getattr(np, f"bitwise_{name}")
+        cases.append(case(f"logical_{name}.default", TRUE, X, gives=logical))
+        cases.append(case(f"bitwise_{name}.Tensor", WHOLE, DIVISORS, gives=bits))
+        cases.append(case(f"bitwise_{name}.Scalar", WHOLE, 3, gives=bits(WHOLE, 3)))
+    for overload in ("Tensor", "Scalar"):
+        b: Any = ROW if overload == "Tensor" else 1.5
+        cases += [
+            case(f"add.{overload}", X, b, gives=X + np.float32(2) * b, alpha=2),
+            case(f"sub.{overload}", X, b, gives=X - b),
+            case(f"rsub.{overload}", X, b, gives=b - X),
+            case(f"mul.{overload}", X, b, gives=X * b),
+            case(f"div.{overload}", X, b, gives=X / b),
+            case(f"div.{overload}_mode", WHOLE, DIVISORS if overload == "Tensor" else 2, rounding_mode="floor",
+                 gives=WHOLE // (DIVISORS if overload == "Tensor" else 2)),
+            case(f"remainder.{overload}", X, b, gives=np.remainder(X, b)),
+            case(f"fmod.{overload}", X, b, gives=np.fmod(X, b)),
+        ]  # fmt: skip
+    for name in ("maximum", "minimum"):
+        function = getattr(np, name)
+        cases += [
+            case(f"{name}.default", X, Y, gives=function),
+            case(f"{name[:3]}.other", ODD, X[:1, :4], gives=function),
+        ]
+    where = np.where(TRUE, X, np.float32(0.5))
+    cases += [
+        case("add.Tensor", BRAIN, BRAIN, gives=BRAIN + BRAIN),
+        case("mul.Tensor", WHOLE, X, gives=(WHOLE * X).astype(np.float32)),
+        case("atan2.default", X, Y, gives=f32(np.arctan2)),
+        case("logical_not.default", WHOLE, gives=np.logical_not),
+        case("bitwise_not.default", WHOLE, gives=np.invert),
+        case("pow.Tensor_Tensor", POSITIVE, Y, gives=f32(np.power)),
+        case("pow.Tensor_Scalar", X, 3, gives=X**3),
+        case("pow.Tensor_Scalar", POSITIVE, -0.5, gives=f32(lambda x: x**-0.5)),
+        case("pow.Scalar", 2.0, X, gives=f32(np.exp2)),
+        case("where.self", TRUE, X, Y, gives=np.where),
+        case("where.ScalarSelf", TRUE, 0.5, X, gives=np.where(TRUE, np.float32(0.5), X)),
+        case("where.ScalarOther", TRUE, X, 0.5, gives=where),
+        case("where.Scalar", TRUE, 1.5, 0.5, gives=np.where(TRUE, np.float32(1.5), np.float32(0.5))),
+        case("masked_fill.Scalar", X, TRUE, -1e9, gives=np.where(TRUE, np.float32(-1e9), X)),
+        case("masked_fill.Tensor", X, TRUE, ZERO, gives=np.where(TRUE, ZERO, X)),
+        case("clamp.default", X, -0.5, 0.7, gives=np.clip(X, -0.5, 0.7)),
+        case("clamp.Tensor", X, Y - 1, Y + 1, gives=np.clip),
+        case("clamp_min.default", X, 0.1, gives=np.maximum(X, np.float32(0.1))),
+        case("clamp_max.default", X, 0.1, gives=np.minimum(X, np.float32(0.1))),
+        case("clamp_min.Tensor", X, Y, gives=np.maximum),
+        case("clamp_max.Tensor", X, Y, gives=np.minimum),
+        case("lerp.Scalar", X, Y, 0.8, gives=f32(lambda a, b: a + 0.8 * (b - a))),
+        case("lerp.Tensor", X, Y, POSITIVE, gives=f32(lambda a, b, w: a + w * (b - a))),
+        case("addcmul.default", X, Y, POSITIVE, value=0.5, gives=f32(lambda a, b, c: a + 0.5 * b * c)),
+        case("addcdiv.default", X, Y, POSITIVE, value=-0.5, gives=f32(lambda a, b, c: a - 0.5 * b / c)),
+        case("gelu.default", X, approximate="tanh", gives=jaxed(jax.nn.gelu)),
+        case("gelu_backward.default", Y, X, gives=gradient(_ACTIVATIONS["gelu"])),
+        case("gelu_backward.default", Y, X, approximate="tanh", gives=gradient(jax.nn.gelu)),
+        case("silu_backward.default", Y, X, gives=gradient(jax.nn.silu)),
+        case("threshold_backward.default", Y, X, 0, gives=gradient(jax.nn.relu)),
+        case("hardtanh_backward.default", Y, X, -1.0, 1.0, gives=gradient(jax.nn.hard_tanh)),
+        case("leaky_relu_backward.default", Y, X, 0.01, False, gives=gradient(jax.nn.leaky_relu)),
+        case("tanh_backward.default", Y, np.tanh(X), gives=gradient(jnp.tanh)(Y, X)),
+        case("sigmoid_backward.default", Y, scipy.special.expit(X), gives=gradient(jax.nn.sigmoid)(Y, X)),
+        case("_to_copy.default", X * 3, dtype="int32", gives=(X * 3).astype(np.int32)),
+        case("_to_copy.default", WHOLE, dtype="bool", gives=WHOLE.astype(bool)),
+        case("to.dtype", X, "bfloat16", gives=BRAIN),
+        case("prims.convert_element_type.default", BRAIN, "float32", gives=BRAIN.astype(np.float32)),
+    ]  # fmt: skip
+    return cases
+
+
+def _reductions() -> list[Case]:
+    def over(function: Any, axis: Any = None, keep: bool = False) -> Callable[..., Array]:
+        return f32(lambda x: function(x, axis=axis, keepdims=keep))
+
+    norm = np.linalg.norm
+    return [
+        case("sum.default", CUBE, gives=over(np.sum)),
+        case("sum.dim_IntList", CUBE, [0, -1], True, gives=over(np.sum, (0, 2), True)),
+        case("sum.dim_IntList", TRUE, [1], gives=TRUE.sum(1)),
+        case("mean.default", CUBE, gives=over(np.mean)),
+        case("mean.dim", CUBE, [1], gives=over(np.mean, 1)),
+        case("mean.dim", BRAIN, [1], gives=BRAIN.astype(np.float64).mean(1).astype(ml_dtypes.bfloat16)),
+        case("prod.default", CUBE, gives=over(np.prod)),
+        case("prod.dim_int", CUBE, 1, True, gives=over(np.prod, 1, True)),
+        case("amax.default", CUBE, [0, 2], gives=CUBE.max((0, 2))),
+        case("amin.default", WHOLE, [1], True, gives=WHOLE.min(1, keepdims=True)),
+        case("max.default", CUBE, gives=CUBE.max()),
+        case("min.default", CUBE, gives=CUBE.min()),
+        case("any.default", TRUE, gives=TRUE.any()),
+        case("any.dim", WHOLE, 1, gives=WHOLE.any(1)),
+        case("any.dims", TRUE, [0], True, gives=TRUE.any(0, keepdims=True)),
+        case("all.default", TRUE, gives=TRUE.all()),
+        case("all.dim", TRUE, 0, gives=TRUE.all(0)),
+        case("all.dims", WHOLE, [0, 1], gives=WHOLE.all((0, 1))),
+        case("var.correction", CUBE, [0, 1], gives=f32(lambda x: x.var((0, 1), ddof=1))),
+        case("std.correction", CUBE, [2], correction=0, keepdim=True, gives=f32(lambda x: x.std(2, keepdims=True))),
+        case("var_mean.correction", CUBE, [1], correction=0, keepdim=True,
+             gives=lambda x: (x.var(1, keepdims=True), x.mean(1, keepdims=True))),
+        case("logsumexp.default", CUBE * 50, [-1], gives=f32(lambda x: scipy.special.logsumexp(x, -1))),
+        case("linalg_vector_norm.default", CUBE, 2, [1], gives=f32(lambda x: norm(x, 2, axis=1))),
+        case("linalg_vector_norm.default", CUBE, 1, [1], gives=f32(lambda x: norm(x, 1, axis=1))),
+        case("linalg_vector_norm.default", CUBE, float("inf"), [2], gives=f32(lambda x: norm(x, np.inf, axis=2))),
+    ]  # fmt: skip
+
+
+def _normalisations() -> list[Case]:
+    scale, shift = floats(6, seed=6), floats(6, seed=7)
+
+    def normal(x: Any, weight: Any, bias: Any) -> Any:
+        middle, spread = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        return (x - middle) / jnp.sqrt(spread + 1e-5) * weight + bias
+
+    middle, inverse = X.mean(1, keepdims=True), 1 / np.sqrt(X.var(1, keepdims=True) + np.float32(1e-5))
+    gradients = jax.vjp(normal, *map(jnp.asarray, (X, scale, shift)))[1](jnp.asarray(Y))
+    return [
+        case("_softmax.default", CUBE, 1, False, gives=f32(lambda x: scipy.special.softmax(x, 1))),
+        case("_log_softmax.default", CUBE * 50, -1, False, gives=f32(lambda x: scipy.special.log_softmax(x, -1))),
+        case("_softmax_backward_data.default", Y, scipy.special.softmax(X, 1), 1, "float32",
+             gives=gradient(lambda x: jax.nn.softmax(x, 1))(Y, X)),
+        case("_log_softmax_backward_data.default", Y, scipy.special.log_softmax(X, 0), 0, "float32",
+             gives=gradient(lambda x: jax.nn.log_softmax(x, 0))(Y, X)),
+        case("native_layer_norm.default", X, [6], scale, shift, 1e-5,
+             gives=(np.asarray(normal(X, scale, shift)), middle, inverse)),
+        case("native_layer_norm_backward.default", Y, X, [6], middle, inverse, scale, shift, [True, True, True],
+             gives=tuple(map(np.asarray, gradients))),
+        case("native_layer_norm_backward.default", Y, X, [6], middle, inverse, scale, shift, [True, False, True],
+             gives=(np.asarray(gradients[0]), None, np.asarray(gradients[2]))),
+    ]  # fmt: skip
+
+
+CLASSES = np.array([1, 0, -100, 5])
+WEIGHTS = floats(6, low=0.1, high=1.0, seed=8)
+
+
+def _losses() -> list[Case]:
+    valid = CLASSES >= 0
+    place = np.where(valid, CLASSES, 0)
+    cases = []
+    for weight in (None, WEIGHTS):
+        each = np.where(valid, np.ones(6, np.float32)[place] if weight is None else weight[place], np.float32(0))
+        for reduction in (0, 1, 2):
+
+            def loss(x: Any, each: Any = each, reduction: int = reduction) -> Any:
+                losses = -jnp.take_along_axis(x, jnp.asarray(place)[:, None], 1)[:, 0] * each
+                return losses if reduction == 0 else losses.sum() / (each.sum() if reduction == 1 else 1)
+
+            total = np.float32(0 if reduction == 0 else each.sum())
+            above = floats(4, seed=9) if reduction == 0 else ZERO
+            cases += [
+                case("nll_loss_forward.default", X, CLASSES, weight, reduction, -100,
+                     gives=(np.asarray(loss(X)), total)),
+                case("nll_loss_backward.default", above, X, CLASSES, weight, reduction, -100, np.asarray(total),
+                     gives=gradient(loss)(above, X)),
+            ]  # fmt: skip
+    for reduction, function in ((0, lambda d: d), (1, jnp.mean), (2, jnp.sum)):
+        squares = lambda x, function=function: function((x - Y) ** 2)  # noqa: E731
+        above = floats(4, 6, seed=9) if reduction == 0 else ZERO
+        cases += [
+            case("mse_loss.default", X, Y, reduction, gives=np.asarray(squares(jnp.asarray(X)))),
+            case("mse_loss_backward.default", above, X, Y, reduction, gives=gradient(squares)(above, X)),
+        ]
+    return cases
+
+
+def _movement() -> list[Case]:
+    column = np.array([[0], [5], [2], [1]])
+    scattered = X.copy()
+    np.put_along_axis(scattered, column, np.float32(-1), 1)
+    replaced = X.copy()
+    np.put_along_axis(replaced, column, floats(4, 1, seed=10), 1)
+    sliced, selected = CUBE.copy(), CUBE.copy()
+    sliced[:, :, 0:5:2] = 7
+    selected[:, 2] = 7
+    nothing: list[Case] = [
+        case(name, *arguments, gives=np.broadcast_to(np.float32(value), (4, 6)))
+        for name, arguments, value in (
+            ("full.default", ([4, 6], 2.5), 2.5), ("full_like.default", (X, 3), 3), ("zeros.default", ([4, 6],), 0),
+            ("zeros_like.default", (X,), 0), ("ones.default", ([4, 6],), 1), ("ones_like.default", (X,), 1),
+            ("new_zeros.default", (X, [4, 6]), 0), ("new_ones.default", (X, [4, 6]), 1),
+            ("new_full.default", (X, [4, 6], 1.5), 1.5),
+        )
+    ]  # fmt: skip
+    return [
+        *nothing,
+        *(case(name, CUBE, [6, 5], gives=CUBE.reshape(6, 5)) for name in ("view.default", "_unsafe_view.default",
+                                                                            "reshape.default")),
+        case("unsqueeze.default", X, 1, gives=X[:, None]),
+        case("squeeze.default", X[:, None], gives=X),
+        case("squeeze.dim", X[:, None], 1, gives=X),
+        case("squeeze.dims", X[:, None], [1, 2], gives=X),
+        case("permute.default", CUBE, [2, 0, 1], gives=CUBE.transpose(2, 0, 1)),
+        case("transpose.int", CUBE, 0, -1, gives=CUBE.swapaxes(0, 2)),
+        case("t.default", X, gives=X.T),
+        case("expand.default", CUBE[:1], [4, 3, 5], gives=np.broadcast_to(CUBE[:1], (4, 3, 5))),
+        case("expand.default", ROW, [-1, 4, 6], gives=np.broadcast_to(ROW, (2, 4, 6))),
+        case("slice.Tensor", CUBE, 1, 1, 2**63 - 1, 2, gives=CUBE[:, 1::2]),
+        case("slice.Tensor", CUBE, 2, -2, gives=CUBE[:, :, -2:]),
+        case("select.int", CUBE, 1, -1, gives=CUBE[:, -1]),
+        case("cat.default", [X, Y], 1, gives=np.concatenate([X, Y], 1)),
+        case("stack.default", [X, Y], -1, gives=np.stack([X, Y], -1)),
+        case("repeat.default", X, [2, 1, 3], gives=np.tile(X, (2, 1, 3))),
+        case("flip.default", CUBE, [0, 2], gives=np.flip(CUBE, (0, 2))),
+        case("tril.default", X, -1, gives=np.tril(X, -1)),
+        case("triu.default", X, 1, gives=np.triu(X, 1)),
+        case("constant_pad_nd.default", X, [1, 2, 0, 3], 0.5,
+             gives=np.pad(X, ((0, 3), (1, 2)), constant_values=0.5)),
+        case("constant_pad_nd.default", X, [-1, 2], gives=np.pad(X[:, 1:], ((0, 0), (0, 2)))),
+        case("slice_scatter.default", CUBE, np.full((2, 3, 3), 7, np.float32), 2, 0, 5, 2, gives=sliced),
+        case("select_scatter.default", CUBE, np.full((2, 5), 7, np.float32), 1, 2, gives=selected),
+        case("split.Tensor", CUBE, 2, 2, gives=tuple(np.split(CUBE, [2, 4], 2))),
+        case("split_with_sizes.default", CUBE, [1, 4], 2, gives=tuple(np.split(CUBE, [1], 2))),
+        case("unbind.int", CUBE, 1, gives=tuple(CUBE[:, at] for at in range(3))),
+        case("gather.default", X, 1, column, gives=np.take_along_axis(X, column, 1)),
+        case("gather.default", X, 0, column.T % 4, gives=np.take_along_axis(X[:, :4], column.T % 4, 0)),
+        case("scatter.value", X, 1, column, -1.0, gives=scattered),
+        case("scatter.src", X, 1, column, floats(4, 1, seed=10), gives=replaced),
+        case("scalar_tensor.default", 3.5, gives=np.float32(3.5)),
+        case("arange.default", 6, gives=np.arange(6)),
+        case("arange.start", 2, 6, gives=np.arange(2, 6)),
+        case("arange.start_step", 1, 13, 2, dtype="float32", gives=np.arange(1, 13, 2).astype(np.float32)),
+        case("prims.iota.default", 6, start=2, step=3, gives=np.arange(2, 20, 3)),
+    ]  # fmt: skip
+
+
+CASES = [*_elementwise(), *_reductions(), *_normalisations(), *_losses(), *_movement()]

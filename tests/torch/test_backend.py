@@ -1,0 +1,183 @@
+"""`torch.compile(model, backend="fusiond")`, where torch is installed, gives what eager torch gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond[torch]'")
+
+from fusiond.frameworks import asking  # noqa: E402
+from fusiond.frameworks.asking import Found, Question  # noqa: E402
+from fusiond.torch import explain  # noqa: E402
+from fusiond.torch.backend import backend  # noqa: E402
+from fusiond.torch.splicing import Launched  # noqa: E402
+
+from ..jax.conftest import emitted  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.a, self.b = torch.nn.LayerNorm(16), torch.nn.Linear(16, 24), torch.nn.Linear(24, 5)
+
+    def forward(self, x: Any, target: Any) -> Any:
+        hidden = torch.nn.functional.silu(self.a(self.norm(x))) * 2
+        return torch.nn.functional.cross_entropy(self.b(hidden), target)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
+    def make(find: Callable[[Question], Found]) -> list[Question]:
+        asked: list[Question] = []
+
+        def look(self: asking.Asker, question: Question) -> Found:
+            asked.append(question)
+            return find(question)
+
+        monkeypatch.setattr(asking.Asker, "look", look)
+        return asked
+
+    return make
+
+
+def step(model: Any, parameters: Any, *arguments: Any) -> list[Any]:
+    parameters.zero_grad()
+    loss = model(*arguments)
+    loss.backward()
+    return [loss.detach().clone(), *(each.grad.clone() for each in parameters.parameters())]
+
+
+def same(got: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fallback", ["eager", "inductor"])
+def test_a_model_gives_what_it_gave(answers: Callable[..., Any], tmp_path: Path, fallback: str) -> None:
+    asked = answers(emitted)
+    model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
+    wanted = step(model, model, x, target)
+    compiled = torch.compile(
+        model, backend=backend, options={"always": True, "fallback": fallback, "db": tmp_path / "store.sqlite"}
+    )
+    for _ in range(2):
+        same(step(compiled, model, x, target), wanted)
+    states = [each.state for each in explain(compiled).regions]
+    assert states.count("fused") >= 3
+    assert not {"refused", "unknown", "kept"} & set(states)
+    assert asked
+
+
+def test_an_answer_is_taken_up_between_two_calls(answers: Callable[..., Any], tmp_path: Path) -> None:
+    known: list[bool] = []
+    changed: list[Callable[[], None]] = []
+    answers(lambda question: emitted(question) if known else Found(state="unknown", reason="nothing is known yet"))
+    asker = asking.of(tmp_path / "store.sqlite")
+    asker.want = lambda question, told: changed.append(told)  # type: ignore[method-assign, misc]
+    model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
+    wanted = step(model, model, x, target)
+    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(model, backend=backend, options=options)
+    same(step(compiled, model, x, target), wanted)
+    assert {each.state for each in explain(compiled).regions} == {"library", "unknown"}
+    known.append(True)
+    for each in changed:
+        each()
+    same(step(compiled, model, x, target), wanted)
+    assert "fused" in {each.state for each in explain(compiled).regions}
+    assert "unknown" not in {each.state for each in explain(compiled).regions}
+
+
+def test_a_kernel_that_fails_leaves_the_region_to_torch(
+    answers: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(emitted)
+    from fusiond.torch import code
+
+    def failing(self: Any, tensors: Any) -> Any:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(code.Code, "__call__", failing)
+    model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
+    wanted = step(model, model, x, target)
+    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(model, backend=backend, options=options)
+    same(step(compiled, model, x, target), wanted)
+    reasons = {each.reason for each in explain(compiled).regions if each.state == "refused"}
+    assert reasons == {"the device is gone"}
+
+
+def test_on_a_processor_nothing_runs_unasked(answers: Callable[..., Any], tmp_path: Path) -> None:
+    asked = answers(emitted)
+    model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
+    compiled = torch.compile(model, backend=backend, options={"fallback": "eager", "db": tmp_path / "store.sqlite"})
+    same(step(compiled, model, x, target), step(model, model, x, target))
+    assert asked == []
+    assert "kernels for a processor are for trying out: always=True" in str(explain(compiled))
+
+
+def test_fusiond_off(monkeypatch: pytest.MonkeyPatch, answers: Callable[..., Any], tmp_path: Path) -> None:
+    monkeypatch.setenv("FUSIOND", "off")
+    asked = answers(emitted)
+    function = torch.compile(lambda x: (x.exp() + 1).tanh(), backend=backend,
+                             options={"always": True, "fallback": "eager"})  # fmt: skip
+    x = torch.randn(8)
+    torch.testing.assert_close(function(x), (x.exp() + 1).tanh())
+    assert asked == []
+
+
+def test_memory_that_lies_otherwise(answers: Callable[..., Any], tmp_path: Path) -> None:
+    """Transposed, sliced and expanded inputs; transposed and broadcast outputs, with the strides of eager torch."""
+    answers(emitted)
+
+    def function(a: Any, b: Any, c: Any) -> Any:
+        total = (a.t() * 2 + b).exp()
+        return total, total.t(), (total + c).sum(0), a.t().tanh() * 3, (b + 1).expand(3, *b.shape)
+
+    a, b, c = torch.randn(5, 12), torch.randn(13, 5)[1:], torch.randn(1, 5).expand(12, 5)
+    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(function, backend=backend, options=options)
+    for got, wanted in zip(compiled(a, b, c), function(a, b, c), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-5, atol=1e-6)
+        assert got.stride() == wanted.stride()
+    assert "fused" in {each.state for each in explain(compiled).regions}
+
+
+def test_another_shape_is_another_question(answers: Callable[..., Any], tmp_path: Path) -> None:
+    asked = answers(emitted)
+    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
+    function = torch.compile(lambda x: (x.exp() + 1).tanh(), backend=backend, options=options, dynamic=False)
+    for rows in (4, 6, 4):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(function(x), (x.exp() + 1).tanh())
+    assert len({each.text for each in asked}) == 2
+
+
+def test_a_wrong_option_is_one_line() -> None:
+    function = torch.compile(lambda x: x + 1, backend=backend, options={"allways": True})
+    with pytest.raises(Exception, match="fusiond has no option 'allways'; it has always, block, "):
+        function(torch.randn(3))
+
+
+def test_a_region_falls_back_by_itself() -> None:
+    class Broken:
+        problem = ""
+
+        def __call__(self, tensors: Any) -> Any:
+            raise ValueError("broken")
+
+    region = Launched(Broken(), lambda x: (x + 1,))
+    assert region(1) == (2,)
+    assert region.code.problem == "broken"

@@ -1,0 +1,105 @@
+"""Each operator of the table gives what NumPy, SciPy and JAX say; stitching reads what is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="the oracle is XLA on the processor, from jax")
+
+from fusiond.torch import importer
+from fusiond.torch.graphs import Graph, Node, Ref, Tensor
+from fusiond.torch.operators import TABLE, Unsupported
+from fusiond_stitching.frontend import importer as stitching
+
+from .conftest import computed
+from .operators import CASES, Case
+
+
+def written(graph: Graph) -> str:
+    return importer.text("module", graph.nodes, graph.inputs, graph.outputs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda each: each.name)
+def test_an_operator_gives_what_it_should(case: Case) -> None:
+    tensors = case.graph.tensors()
+    assert importer.problem(case.graph.nodes[0], tensors) == ""
+    text = written(case.graph)
+    assert not stitching.read(text, "module").foreign
+    wanted = [each for each in case.wanted if each is not None]
+    for got, expected in zip(computed(text, case.inputs), wanted, strict=True):
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        loose = expected.dtype.itemsize == 2
+        np.testing.assert_allclose(
+            got.astype(np.float64), expected.astype(np.float64), rtol=8e-3 if loose else 3e-5, atol=1e-6
+        )
+
+
+def test_every_operator_of_the_table_is_tried() -> None:
+    assert set(TABLE) == {node.operator for each in CASES for node in each.graph.nodes} - {"getitem"}
+
+
+def test_memory_is_passed_as_it_lies() -> None:
+    """A transposed tensor is a parameter in the order of its memory, and so is a result."""
+    x = Tensor((4, 6), "f32", (1, 4))
+    node = Node(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(x,))
+    graph = Graph(inputs={"x": x}, nodes=(node,), outputs=("y",))
+    stored = np.random.default_rng(0).uniform(-1, 1, (6, 4)).astype(np.float32)
+    (got,) = computed(written(graph), [stored])
+    np.testing.assert_allclose(got, np.exp(stored), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "order"),
+    [
+        (Tensor((2, 3, 4), "f32", (12, 4, 1)), (0, 1, 2)),
+        (Tensor((2, 3, 4), "f32", (12, 1, 3)), (0, 2, 1)),
+        (Tensor((2, 1, 4), "f32", (1, 99, 2)), (1, 2, 0)),
+        (Tensor((2, 3), "f32", (0, 1)), (0, 1)),  # expanded
+        (Tensor((2, 3), "f32", (6, 2)), (0, 1)),  # with gaps
+        (Tensor((), "f32", ()), ()),
+    ],
+)
+def test_the_order_of_dimensions_in_memory(tensor: Tensor, order: tuple[int, ...]) -> None:
+    assert tensor.order == order
+
+
+FLOATS, LONG = Tensor((4, 6), "f32"), Tensor((4, 1), "s64")
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (Node(name="y", operator="aten.mm.default", results=(FLOATS,)), "a library's"),
+        (Node(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(None,)), "its result is no"),
+        (Node(name="y", operator="aten.exp.default", arguments=(Ref("s"),), results=(FLOATS,)), "it reads what is no"),
+        (Node(name="y", operator="aten.exp.default", arguments=(Ref("e"),), results=(Tensor((0, 6), "f32"),)),
+         "a tensor is empty"),
+        (Node(name="y", operator="aten.add.Tensor", arguments=(Ref("x"), Ref("g")), results=(FLOATS,)),
+         "its tensors lie on several devices"),
+        (Node(name="y", operator="aten.add_.Tensor", arguments=(Ref("x"), 1), results=(FLOATS,), effect="mutation"),
+         "it writes into what it is given"),
+        (Node(name="y", operator="aten.bernoulli.p", arguments=(Ref("x"),), results=(FLOATS,), effect="random"),
+         "it draws random numbers"),
+        (Node(name="y", operator="aten.div.Tensor_mode", arguments=(Ref("x"), 2.0), named={"rounding_mode": "floor"},
+              results=(FLOATS,)), "a floored quotient of floats"),
+        (Node(name="y", operator="aten.sum.dim_IntList", arguments=(Ref("x"), (0,)), results=(FLOATS,)),
+         "its arguments are not understood"),
+        (Node(name="y", operator="aten.slice.Tensor", arguments=(Ref("x"), 0, Ref("s")), results=(FLOATS,)),
+         "it reads"),
+        (Node(name="y", operator="aten.exp.default", results=(FLOATS,)), "an argument is missing"),
+        (Node(name="y", operator="aten.scatter.value", arguments=(Ref("x"), 1, Ref("i"), 1.0), results=(FLOATS,)), ""),
+    ],
+)  # fmt: skip
+def test_what_is_left_to_torch_has_its_reason(node: Node, reason: str) -> None:
+    on_gpu = Tensor((4, 6), "f32", device="cuda:0")
+    tensors = {"x": (FLOATS,), "s": (None,), "e": (Tensor((0, 6), "f32"),), "g": (on_gpu,), "i": (LONG,)}
+    found = importer.problem(node, tensors)
+    assert bool(found) == bool(reason)
+    assert found.startswith(reason)
+
+
+def test_a_region_that_cannot_be_written_is_refused() -> None:
+    node = Node(name="y", operator="aten.nothing.default", arguments=(Ref("x"),), results=(FLOATS,))
+    with pytest.raises(Unsupported, match=r"aten\.nothing\.default is not known"):
+        importer.text("module", [node], {"x": FLOATS}, ["y"])

@@ -42,6 +42,8 @@ READ = {
     "a member that is called like a function": GONE + "struct Cell { int lookup; };\n__device__ int lookup(gone::Table t) { return t.find(1); }\n"
         + HEAD + "    Cell cell{i + 1};\n    int value = cell.lookup;\n" + TAIL,
     "a condition that decides nothing": GONE + "#if HAS_HALVES(1)\n#include <cuda_fp16.h>\n#endif\n" + HEAD + "    int value = i + 1;\n" + TAIL,
+    "a branch that only the host's compiler reads": "template <class T> struct Bits { enum { wide = 8 }; };\n#if __GNUC__ > 5\ntemplate <> struct Bits<float> { enum { wide = 32 }; };\n#endif\n"
+        + HEAD + "    int value = i + 1;\n" + TAIL,
     "two kernels of a name": YAML.replace("entry: k\n", 'entry: k\ninstance: "k(int*, int)"\n') + "---" + "__device__ int lane() { return threadIdx.x; }\n"
         "__global__ void k(float* out, int n) { out[lane()] = 7; }\n" + HEAD + "    int value = i + 1;\n" + TAIL,
     "a kernel that is declared for something else, too": "__global__ void k(int* out, int n, float scale);\n" + HEAD + "    int value = i + 1;\n" + TAIL,

@@ -46,8 +46,8 @@ class Declaration:
     """The words in what such an operator takes."""
     repeats: bool = False
     """It declares once more what CUDA declares."""
-    member: bool = False
-    """It defines what a class declares."""
+    member: str = ""
+    """The method of a class declared elsewhere that it defines."""
 
 
 _FREE = re.compile(r"(?<!\w)(?<!->)(?<![^.]\.)[A-Za-z_]\w*")
@@ -149,7 +149,7 @@ class Walk:
         parent = cursor.semantic_parent
         if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
-            found.member = True
+            found.member = name
             return
         found.names.add(name)
         if _has(cursor, (CursorKind.CUDAGLOBAL_ATTR,)):
@@ -305,5 +305,5 @@ def grouped(declarations: Iterable[Declaration]) -> list[Declaration]:
             last.always |= each.always
             last.host &= each.host
             last.repeats &= each.repeats
-            last.member &= each.member
+            last.member = last.member if last.member == each.member else ""
     return [*found, *inner]

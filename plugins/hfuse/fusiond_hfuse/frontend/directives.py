@@ -35,11 +35,12 @@ _ASKING = frozenset({"defined", "__has_include", "__has_attribute", "__has_built
                      "__has_cpp_attribute"})  # fmt: skip
 
 
-def undecidable(
-    code: str, kept: Collection[tuple[int, int]], unread: Collection[tuple[int, int]]
+def idle_branches(
+    code: str, kept: Collection[tuple[int, int]], unread: Collection[tuple[int, int]], *, decided: bool
 ) -> Iterator[tuple[int, int]]:
-    """Of what is not read, that which stands in conditions that call a macro of no file here, and hold nothing that
-    stays: `#if LIBRARY_AT_LEAST(3, 4)`."""
+    """Of what is not read, that which stands in conditions that hold nothing that stays: another compiler would read
+    it, without what it needs. Where macros may come to have other values (not `decided`), only that of conditions
+    that call a macro of no file here: `#if LIBRARY_AT_LEAST(3, 4)`."""
     known = macros(code).keys() | _ASKING
     open_: list[tuple[int, bool]] = []
     for each in _CONDITION.finditer(code):
@@ -50,8 +51,8 @@ def undecidable(
             open_[-1] = (open_[-1][0], open_[-1][1] or calls)
         elif open_:
             start, calls = open_.pop()
-            if calls and not any(first < each.end() and start < last for first, last in kept):
-                yield from ((first, last) for first, last in unread if start < first and last < each.end())
+            if (calls or decided) and not any(first < each.end() and start < last for first, last in kept):
+                yield from ((first, last) for first, last in unread if start <= first and last <= each.end())
 
 
 _PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})

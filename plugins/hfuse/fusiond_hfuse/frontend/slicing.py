@@ -16,18 +16,17 @@ other kernels are not read any more.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from clang import cindex
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import cursors, directives, overloads, recheck
+from fusiond_hfuse.frontend import blanking, cursors, directives, overloads, recheck
 from fusiond_hfuse.frontend.declarations import Declaration, Walk, grouped
 from fusiond_hfuse.frontend.graph import Unit
 from fusiond_hfuse.frontend.includes import without_comments
@@ -244,7 +243,7 @@ def _walked(
                 known.names |= each.names
                 known.kernels |= each.kernels
                 known.host = known.host and each.host
-            unread = skipped if unread is None else _both(unread, skipped)
+            unread = skipped if unread is None else blanking.both(unread, skipped)
         finally:
             cursors.forget(tree)
     return _Walked(
@@ -281,17 +280,20 @@ def _found(
     gone = [(each.start, each.end) for each in groups if id(each) not in reached]
     covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
     gone += [
-        each for each in _between(covered, len(data)) if directives.LINE.sub("", code[slice(*each)]).strip("; \n\t")
+        each
+        for each in blanking.between(covered, len(data))
+        if directives.LINE.sub("", code[slice(*each)]).strip("; \n\t")
     ]
-    gone += _comments(code, covered, gone)
+    gone += blanking.comments(code, covered, gone)
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
-    gone += directives.undecidable(code, [(each.start, each.end) for each in groups if id(each) in reached], unread)
+
     declared = tuple(each for each in groups if id(each) in reached)
     kept = [(each.start, each.end) for each in declared]
+    gone += directives.idle_branches(code, kept, unread, decided=not defines)
     gone += directives.idle_errors(code, kept)
     undecided = tuple(directives.undecided(code, kept, {name for name, _ in defines}))
     named |= {word for start, end in walked.frame for word in directives.words(code[start:end])}
-    text = _without(data, code, gone, directives.idle_macros(code, named))
+    text = blanking.without(data, code, gone, directives.idle_macros(code, named))
     return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread, kept=declared)
 
 
@@ -331,7 +333,7 @@ def _without_broken(
             for each in found.kept
             if each.start in broken
             and (
-                each.member
+                (each.member and not _called(each, found.kept))
                 or not each.names & (sound | overloads.NAMES)
                 or any(
                     _OF_LIBRARIES.match(message) and "{" not in code[each.start : at]  # in what it takes, or is for
@@ -344,6 +346,15 @@ def _without_broken(
         gone |= more
         found = _found(read, entry, instance, defines, flags, variables, frozenset(gone))
     return found
+
+
+def _called(method: Declaration, kept: Iterable[Declaration]) -> bool:
+    """Whether anything but its class names a method."""
+    return any(
+        method.member in each.words | each.members
+        for each in kept
+        if each is not method and not method.names <= each.names
+    )
 
 
 def _errors(
@@ -395,38 +406,6 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s*([*&,()<>])\s*", r"\1", text.strip())
 
 
-def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
-    """What lies between these places: text that clang made nothing of, an explicit instantiation, a variable of a type
-    that is not known."""
-    at = 0
-    for first, last in sorted(covered):
-        if first > at:
-            yield at, first
-        at = max(at, last)
-    if end > at:
-        yield at, end
-
-
-def _comments(
-    code: str, covered: Iterable[tuple[int, int]], gone: Collection[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """What is said before a declaration that goes; what stands first in a file, its licence, stays."""
-    begins = {start for start, _ in gone}
-    places = set(gone)
-    for start, end in _between(covered, len(code)):
-        if end not in begins or (start, end) in places:
-            continue
-        if not start:  # what is set apart by an empty line is said of the file
-            start = max(code.rfind("\n\n", 0, end), 0)
-        yield start, end
-
-
-def _both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What both leave out."""
-    pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
-    return [(start, end) for start, end in pairs if start < end]
-
-
 def _reached(
     groups: Iterable[Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]
 ) -> tuple[set[int], set[str]]:
@@ -468,22 +447,6 @@ def _reached(
             if each.takes & by_name.keys() & seen:
                 stay(each)
     return reached, seen
-
-
-def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iterable[tuple[int, int]]) -> str:
-    """The text with these places blank, but for preprocessor directives; those of `idle` go too."""
-    kept = [each.span() for each in directives.KEPT.finditer(code.encode("latin-1", "replace"))]
-    begins, ends = [each[0] for each in kept], [each[1] for each in kept]
-    found = bytearray(data)
-    for start, end in gone:
-        at = start
-        between = kept[bisect.bisect_right(ends, start) : bisect.bisect_left(begins, end)]
-        for first, last in [*between, (end, end)]:
-            found[at:first] = re.sub(rb"[^\n]", b" ", data[at:first])
-            at = max(at, last)
-    for start, end in idle:
-        found[start:end] = re.sub(rb"[^\n]", b" ", data[start:end])
-    return re.sub(rb"[ \t]+(?=\n)", b"", bytes(found)).decode()
 
 
 def _brought(text: str, headers: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
@@ -55,10 +57,53 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         record.notes.append(f"not known here, and left out: {', '.join(sorted(others))}")
     if chosen.fallback != "eager" and not _inductor():
         record.notes.append("Inductor is not there: the rest runs eagerly")
-    compiling = functools.partial(_compiled, chosen, record)
-    if chosen.fallback == "eager" or not _inductor():
-        return _eager(graph, inputs, compiling)
-    return _by_inductor(graph, inputs, compiling)
+    eager = chosen.fallback == "eager" or not _inductor()
+    compiling = functools.partial(
+        _eager if eager else _by_inductor, compiling=functools.partial(_compiled, chosen, record)
+    )
+    return _ByShape(graph, compiling, record).called() if _varies(inputs) else compiling(graph, inputs)
+
+
+def _varies(inputs: Sequence[Any]) -> bool:
+    """Whether a graph is for inputs of many shapes."""
+    sizes = [size for each in inputs for size in getattr(each, "shape", (each,))]
+    return any(isinstance(each, torch.SymInt) for each in sizes)
+
+
+class _ByShape:
+    """A graph for many shapes, compiled for each that it meets: a new shape is a new question."""
+
+    MOST = 16
+    """Shapes; from then on it is eager torch's."""
+
+    def __init__(self, graph: Any, compiling: Callable[..., Any], record: Record) -> None:
+        self._graph, self._compiling, self._record = graph, compiling, record
+        self._found: dict[tuple[Any, ...], Any] = {}
+
+    def called(self) -> Any:
+        return torch._dynamo.disable(self._call, reason="do not trace what fusiond compiles")
+
+    def _call(self, *inputs: Any) -> Any:
+        key = tuple(map(_shape, inputs))
+        found = self._found.get(key)
+        if found is None:
+            found = self._compiled(inputs) if len(self._found) < self.MOST else self._graph.forward
+            self._found[key] = found
+        return found(*inputs)
+
+    def _compiled(self, inputs: Sequence[Any]) -> Any:
+        try:
+            return self._compiling(splicing.copied(self._graph), inputs)
+        except Exception as problem:
+            log.info("a shape is not compiled", exc_info=True)
+            self._record.notes.append(f"a shape is eager torch's, for {type(problem).__name__}: {_line(problem)}")
+            return self._graph.forward
+
+
+def _shape(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad
 
 
 def _options(given: Mapping[str, Any]) -> Options:

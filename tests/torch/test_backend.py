@@ -155,14 +155,41 @@ def test_memory_that_lies_otherwise(answers: Callable[..., Any], tmp_path: Path)
     assert "fused" in {each.state for each in explain(compiled).regions}
 
 
-def test_another_shape_is_another_question(answers: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("dynamic", [False, True, None])
+def test_another_shape_is_another_question(answers: Callable[..., Any], tmp_path: Path, dynamic: bool | None) -> None:
     asked = answers(emitted)
     options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
-    function = torch.compile(lambda x: (x.exp() + 1).tanh(), backend=backend, options=options, dynamic=False)
-    for rows in (4, 6, 4):
-        x = torch.randn(rows, 8)
-        torch.testing.assert_close(function(x), (x.exp() + 1).tanh())
-    assert len({each.text for each in asked}) == 2
+
+    def function(x: Any) -> Any:
+        return (x.exp() + 1).tanh() * x.shape[0]
+
+    compiled = torch.compile(function, backend=backend, options=options, dynamic=dynamic)
+    for rows in (4, 6, 7, 6, 4):
+        x = torch.randn(rows, 8, requires_grad=True)
+        compiled(x).sum().backward()
+        got, x.grad = x.grad, None
+        function(x).sum().backward()
+        torch.testing.assert_close(got, x.grad)
+    shapes = {each.text for each in asked if "forward" in each.name}
+    assert len(shapes) == 3
+    assert {each.state for each in explain(compiled).regions} <= {"fused", "library"}
+
+
+def test_what_is_written_into(answers: Callable[..., Any], tmp_path: Path) -> None:
+    """A buffer that each call changes: the same state after the same calls."""
+    answers(emitted)
+
+    def function(seen: Any, x: Any) -> Any:
+        seen.mul_(0.9).add_(x.mean(0))
+        return (x * 2).tanh() * seen.exp()
+
+    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(function, backend=backend, options=options)
+    one, other = torch.zeros(6), torch.zeros(6)
+    for _ in range(3):
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(compiled(one, x), function(other, x))
+        torch.testing.assert_close(one, other)
 
 
 def test_a_wrong_option_is_one_line() -> None:

@@ -62,7 +62,8 @@ _unary("erfc", lambda w, x: w.binary("subtract", w.like(x, 1), w.unary("erf", x)
 _unary("relu6", lambda w, x: w.binary("minimum", w.binary("maximum", x, w.like(x, 0)), w.like(x, 6)))
 
 
-@operator("clone.default", "alias.default", "detach.default", "lift_fresh_copy.default", "contiguous.default")
+@operator("alias.default", "detach.default", view=True)
+@operator("clone.default", "lift_fresh_copy.default", "contiguous.default", movement=True)
 def _identity(call: Call) -> Value:
     return call.tensor(0)
 

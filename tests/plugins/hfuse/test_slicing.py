@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cuda_declarations, cursors, declarations, directives, includes, slicing
+from fusiond_hfuse.frontend import blanking, cuda_declarations, cursors, declarations, directives, includes, slicing
 from fusiond_hfuse.frontend.graph import Unit
 
 YAML = """\
@@ -325,7 +325,7 @@ MUTANTS = {
     "macros are followed": (directives, "macros", lambda code: {}),
     "headers that others bring": (slicing, "_brought", lambda text, headers: ()),
     "declarations that overlap are one": (slicing, "grouped", lambda found: list(found)),
-    "text that is no declaration goes": (slicing, "_between", lambda covered, end: iter(())),
+    "text that is no declaration goes": (blanking, "between", lambda covered, end: iter(())),
     "headers that are not there": (includes._Expansion, "_missing", lambda self, target, path, number: self._cannot("no", path, number)),
 }  # fmt: skip
 

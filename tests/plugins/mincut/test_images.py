@@ -234,6 +234,8 @@ def cuts(of: Pipeline) -> list[str]:
     return list(dict.fromkeys(map(str, found)))
 
 
+@pytest.mark.sampled(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_whatever_is_fused_gives_what_numpy_gives(runner: Runner, name: str) -> None:
     cases, programs = [], []
@@ -267,6 +269,8 @@ def test_what_is_written_is_read_again(name: str) -> None:
     assert parser.read(documents.parse(printer.text(of), "again.yaml")) == of
 
 
+@pytest.mark.sampled(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_program_moved_to_a_size_is_the_one_that_is_emitted_there(name: str) -> None:
     of, other = given(name), resized(given(name), 131, 77)
@@ -469,6 +473,8 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part", "mistake"), WRONG)
 def test_a_wrong_text_is_seen(runner: Runner, name: str, part: str, mistake: str) -> None:
     of = resized(given(name), 61, 47)
@@ -526,6 +532,8 @@ def apart(program: Program, gap: int) -> Program:
     return dataclasses.replace(unsized(program), buffers=tuple(buffers), steps=tuple(steps))
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_rows_may_lie_apart(runner: Runner, name: str) -> None:
     plain = resized(given(name), 64, 37)

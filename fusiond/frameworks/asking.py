@@ -11,6 +11,7 @@ that does not answer is asked again after a while. `FUSIOND=off` turns everythin
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import logging
@@ -104,6 +105,7 @@ class Asker:
         self._submitted: dict[str, float] = {}
         """Digest -> when the daemon has to be asked again; infinite once it took the job."""
         self._thread: threading.Thread | None = None
+        self._taking_up = threading.Lock()
 
     def look(self, question: Question) -> Found:
         """What the store knows. Never raises."""
@@ -120,10 +122,10 @@ class Asker:
         from fusiond.store import lookup
 
         if not self.db.is_file():
-            return Found(state="unknown", reason="nothing is known yet")
+            return Found(state="unknown")
         (document,) = best.by_job(self.db, question.path, question.job(), device=question.device)
         if isinstance(document, NothingKnown):
-            return Found(state="unknown", reason=_line(document))
+            return Found(state="unknown")
         if document.get("imported"):
             return Found(state="unknown", reason="the answer is another box's, and was not measured here yet")
         verdict = "fuse" if document["verdict"] == "fuse" else "keep"
@@ -153,43 +155,63 @@ class Asker:
 
     # --- in the background ---
 
-    def want(self, question: Question, changed: Callable[[], None]) -> None:
-        """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own."""
+    def want(self, question: Question, changed: Callable[[], None], *, known: bool = False) -> None:
+        """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own; of
+        what is `known` at once, from that thread."""
         with self._lock:
+            if known:
+                self._submitted[question.digest] = float("inf")
             self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
                 self._thread.start()
 
+    def standing(self, question: Question) -> str:
+        """Where an unknown question is, for people."""
+        asked = self._submitted.get(question.digest)
+        if asked is None:
+            return "not asked for yet"
+        if asked == float("inf"):
+            return "handed to the daemon, which has no answer yet"
+        return "no daemon answers; `fusiond serve` starts one"
+
+    @property
+    def in_background(self) -> bool:
+        """Whether this is the thread that calls `changed`."""
+        return threading.current_thread() is self._thread
+
     def _follow(self) -> None:
-        stamp: object = None
-        while True:
+        looked: dict[str, object] = {}
+        while not _ending.is_set():
             with self._lock:
-                wanted = list(self._wanted.values())
+                wanted = [question for question, _ in self._wanted.values()]
                 if not wanted:
                     self._thread = None
                     return
-            for question, _ in wanted:
+            for question in wanted:
                 if self._submitted.get(question.digest, 0.0) <= time.monotonic():
                     self._submit(question)
-            time.sleep(POLL_SECS)
             now = self._stamp()
-            if now == stamp:
-                continue
-            stamp = now
-            for question, _ in wanted:
+            for question in wanted:
+                if looked.get(question.digest) == now:
+                    continue
+                looked[question.digest] = now
                 try:
                     self._taken_up(question)
                 except Exception:
                     log.warning("an answer to %s could not be taken up", question.name, exc_info=True)
+            time.sleep(POLL_SECS)
 
     def _taken_up(self, question: Question) -> None:
         if self.look(question).state not in ("fuse", "keep"):
             return
-        with self._lock:
-            _, told = self._wanted.pop(question.digest, (question, []))
-        for changed in told:
-            changed()
+        with self._taking_up:
+            if _ending.is_set():
+                return
+            with self._lock:
+                _, told = self._wanted.pop(question.digest, (question, []))
+            for changed in told:
+                changed()
 
     def _stamp(self) -> object:
         """Changes with the store."""
@@ -208,9 +230,7 @@ class Asker:
             self._submitted[question.digest] = float("inf")
         except DaemonError:
             self._submitted[question.digest] = time.monotonic() + AGAIN_SECS
-        except (
-            Exception
-        ) as problem:  # a mistake in what was asked, or another version's daemon: not the caller's matter
+        except Exception as problem:  # a mistake in what was asked, or another version's: not the caller's matter
             log.info("%s was not handed in: %s", question.name, _line(problem))
             self._submitted[question.digest] = float("inf")
 
@@ -226,6 +246,25 @@ def of(db: Path | str | None = None) -> Asker:
         if path not in _askers:
             _askers[path] = Asker(path)
         return _askers[path]
+
+
+_ending = threading.Event()
+
+
+def ending() -> bool:
+    """Whether the process is about to end."""
+    return _ending.is_set()
+
+
+def _end() -> None:
+    """XLA aborts the process if the interpreter ends below it: what is being compiled is waited for, the rest is not
+    begun."""
+    _ending.set()
+    for each in _askers.values():
+        each._taking_up.acquire()
+
+
+atexit.register(_end)
 
 
 def _forget() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -103,6 +104,19 @@ def register(platform: str) -> None:
         _registered.add(platform)
 
 
+def built() -> Path | None:
+    """The handler's shared object, where it is in the cache."""
+    compiler = gxx.find()
+    out = None if compiler is None else _place(compiler)
+    return out if out is not None and out.is_file() else None
+
+
+def _place(compiler: str) -> Path:
+    said = [SOURCE.read_text(encoding="utf-8"), _ABI.read_text(encoding="utf-8"), jax.__version__]
+    key = hashlib.sha256("\n".join([*said, gxx.version(compiler)]).encode()).hexdigest()[:32]
+    return caches.default_folder() / "jax" / f"handler-{key}.so"
+
+
 def build() -> Path:
     """The handler's shared object, from the build cache. Unusable where g++ is missing or refuses it."""
     compiler = gxx.find()
@@ -110,13 +124,10 @@ def build() -> Path:
         raise Unusable(gxx.missing() or "g++ is missing")
     include = jax.ffi.include_dir()
     flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-w", f"-I{include}", f'-DFUSIOND_ABI_HEADER="{_ABI}"']
-    said = [SOURCE.read_text(encoding="utf-8"), _ABI.read_text(encoding="utf-8"), jax.__version__]
-    key = hashlib.sha256("\n".join([*said, gxx.version(compiler)]).encode()).hexdigest()[:32]
-    folder = caches.default_folder() / "jax"
-    out = folder / f"handler-{key}.so"
+    out = _place(compiler)
     if not out.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = out.with_suffix(f".{threading.get_ident()}.part")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = out.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
         done = subprocess.run(
             [compiler, *flags, str(SOURCE), "-o", str(part), "-ldl"], capture_output=True, text=True, check=False
         )
@@ -167,6 +178,8 @@ def _batched(arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: _Held, cod
 
 
 def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+    if getattr(context.module_context.axis_context, "num_devices", 1) > 1:  # else XLA gathers what is spread
+        return _as_written(context, *arguments, jaxpr=jaxpr, code=code)
     rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=False)
     return rule(context, *arguments, **code.attributes())
 

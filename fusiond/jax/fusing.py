@@ -19,6 +19,8 @@ from fusiond.frameworks.asking import Asker, Found, Question
 
 log = logging.getLogger("fusiond.jax")
 
+USED = ("fuse", "measured")
+"""The verdict and the evidence of answers that are used unasked."""
 MOST_SHAPES = 64
 """Of a function, that are compiled before an answer is taken up; others are when they come again."""
 
@@ -108,6 +110,8 @@ class Fused:
             self._codes.clear()
             made, seen = self._made(), list(self._seen.values())
             for arguments, named in seen:
+                if asking.ending():
+                    return
                 made.lower(*arguments, **named).compile()
             self._current = made
 
@@ -200,19 +204,29 @@ class Fused:
         if found.state == "unknown":
             if ask:
                 self._want(asker, question)
-            return region("unknown", found.reason), None
+            return region("unknown", found.reason or asker.standing(question)), None
+        if ask and not self._now(asker) and self._usable(found) and not _built():
+            self._want(asker, question, known=True)
+            return region("unknown", "its code is being loaded"), None
         return self._taken(region, found, segment, platform)
+
+    def _now(self, asker: Asker) -> bool:
+        """Whether this thread may compile: nobody waits for it, or whoever waits has asked for that."""
+        return self._options.block or self._options.always or asker.in_background
+
+    def _usable(self, found: Found) -> bool:
+        return found.program is not None and (self._options.always or (found.state, found.evidence) == USED)
 
     def _taken(self, region: Callable[..., Region], found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
         from fusiond.frameworks.launching import Unusable
 
         if found.state == "refused":
             return region("refused", found.reason), None
-        if not self._options.always and (found.state == "keep" or found.evidence != "measured"):
-            reason = "XLA's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
-            return region("kept", reason), None
         if found.program is None:
             return region("kept", "there is no fused program"), None
+        if not self._usable(found):
+            reason = "XLA's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
+            return region("kept", reason), None
         try:
             from fusiond.jax import ffi
 
@@ -222,7 +236,7 @@ class Fused:
             return region("refused", str(problem)), None
         return region("fused", speedup=found.speedup), code
 
-    def _want(self, asker: Asker, question: Question) -> None:
+    def _want(self, asker: Asker, question: Question, *, known: bool = False) -> None:
         if question.digest in self._waiting:
             return
         self._waiting.add(question.digest)
@@ -234,7 +248,7 @@ class Fused:
                 fused._waiting.discard(question.digest)
                 fused.renew()
 
-        asker.want(question, changed)
+        asker.want(question, changed, known=known)
 
 
 def fuse(
@@ -314,6 +328,13 @@ def _fusable() -> frozenset[str]:
     from fusiond.jax import regions
 
     return regions.FUSABLE
+
+
+def _built() -> bool:
+    """Whether the handler is: it is built once for a version of JAX."""
+    from fusiond.jax import ffi
+
+    return ffi.built() is not None
 
 
 def _platform() -> str | None:

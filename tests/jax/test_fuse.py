@@ -308,3 +308,85 @@ def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., 
         return inner(two, one)
 
     same(fused.fuse(twice, always=True, db=db)(X), jax.jit(twice)(X))
+
+
+# --- threads that nobody waits for ----------------------------------------------------------------------
+
+
+def test_a_handler_that_is_not_built_is_not_built_by_the_caller(
+    answered: Callable[..., Any], db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusiond.jax import ffi, fusing
+
+    monkeypatch.setattr(asking, "POLL_SECS", 0.05)
+    monkeypatch.setattr(fusing.Fused, "_now", lambda self, asker: asker.in_background)
+    monkeypatch.setattr(ffi, "built", lambda: None)
+    builders: list[threading.Thread] = []
+    right = ffi.register
+
+    def register(platform: str) -> None:
+        builders.append(threading.current_thread())
+        right(platform)
+
+    monkeypatch.setattr(ffi, "register", register)
+    answered()
+    function = fused.fuse(layer, always=True, db=db)
+    wanted = jax.jit(layer)(PARAMETERS, X)
+    same(function(PARAMETERS, X), wanted)
+    late = time.monotonic() + 60
+    while function._current is function._plain or not builders or function._lock.locked():
+        assert time.monotonic() < late
+        time.sleep(0.05)
+    assert builders[0] is not threading.current_thread()
+    monkeypatch.setattr(ffi, "built", lambda: db)
+    same(function(PARAMETERS, X), wanted)
+    assert "fusiond_region" in function.lower(PARAMETERS, X).as_text()
+
+
+def test_a_process_may_end_while_an_answer_is_being_compiled(tmp_path: Path) -> None:
+    """XLA aborts a process whose interpreter ends below it."""
+    code = f"""
+import threading, jax, jax.numpy as jnp, fusiond.jax
+from fusiond.frameworks import asking
+asking.POLL_SECS = 0.05
+asking.Asker._submit = lambda self, question: None
+found = []
+asking.Asker.look = lambda self, question: asking.Found(state="keep" if found else "unknown")
+def f(x):
+    for _ in range(150):
+        x = jnp.tanh(x @ x) + jnp.sin(x)
+    return x
+began, renew = threading.Event(), fusiond.jax.Fused.renew
+def renewed(self):
+    began.set()
+    renew(self)
+fusiond.jax.Fused.renew = renewed
+fusiond.jax.fuse(f, always=True, device="cpu", db={str(tmp_path / "db")!r})(jnp.ones((16, 16)))
+found.append(True)
+open({str(tmp_path / "db")!r}, "w").write("changed")
+assert began.wait(60)
+threading.Event().wait(0.3)
+"""
+    _run(code, {"JAX_PLATFORMS": "cpu"})
+
+
+def test_arrays_on_several_devices_are_left_to_xla_inside_of_another_function() -> None:
+    code = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import fusiond.jax as fused
+from fusiond.frameworks import asking
+from tests.jax.conftest import emitted
+asking.Asker.look = lambda self, question: emitted(question)
+function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
+outer = jax.jit(lambda x: function(x) + 1)
+mesh = Mesh(jax.devices(), "i")
+x = jax.device_put(np.ones((8, 4), "float32"), NamedSharding(mesh, PartitionSpec("i")))
+assert "fusiond_region" not in outer.lower(x).as_text()
+assert outer(x).sharding.spec == PartitionSpec("i")
+assert "fusiond_region" in outer.lower(np.ones((8, 4), "float32")).as_text()
+each = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i")))
+assert "fusiond_region" in each.lower(x).as_text()
+np.testing.assert_allclose(each(x), jax.nn.softmax(x) * 2 + 1, rtol=1e-5)
+"""
+    _run(code, {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"})

@@ -74,6 +74,15 @@ def test_what_costs_no_more_to_read_goes_where_it_is_read() -> None:
     ]
 
 
+def test_what_is_less_than_what_it_is_made_of_stays() -> None:
+    """Sums of rows are made where the rows are read, not once more behind the product."""
+    r = Recorder(x=X, w=Tensor((6, 6), "f32"))
+    sums = r("sum.dim_IntList", r("exp.default", "x", dims=(4, 6)), [1], True, dims=(4, 1))
+    product = r("mm.default", "x", "w", dims=(4, 6))
+    result = r("tanh.default", r("div.Tensor", product, sums, dims=(4, 6)), dims=(4, 6))
+    assert kinds(regions.cut(r.graph(result))) == [(True, ["exp", "sum"]), (False, ["mm"]), (True, ["div", "tanh"])]
+
+
 def test_what_is_written_into_is_read_before() -> None:
     """A copy into an input stands behind all that was there before it, and before all that is there after it."""
     r = Recorder(x=X, w=Tensor((6, 6), "f32"))

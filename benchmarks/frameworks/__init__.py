@@ -1,0 +1,1 @@
+"""What it costs a program to call functions that fusiond.jax has fused."""

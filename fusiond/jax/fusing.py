@@ -36,6 +36,8 @@ class Region:
     primitives: tuple[str, ...]
     speedup: float | None = None
     """Over the unfused kernels that it was measured against."""
+    evidence: str = ""
+    """`measured`, or `emulated`: then `speedup` says nothing of a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class Report:
         lines = []
         for each in self.regions:
             gain = f", {each.speedup:.2f}x its unfused kernels" if each.speedup and each.state == "fused" else ""
+            gain += f" ({each.evidence})" if gain and each.evidence != "measured" else ""
             why = f": {each.reason}" if each.reason else ""
             lines.append(f"{each.name}  {each.state}{gain}{why}")
             lines.append(f"    {_counted(each.primitives)}")
@@ -175,8 +178,9 @@ class Fused:
     def _judged(self, number: int, segment: Any, *, ask: bool) -> tuple[Region, Any]:
         name = f"{self._name}_{number}"
 
-        def region(state: str, reason: str = "", speedup: float | None = None) -> Region:
-            return Region(name=name, state=state, reason=reason, primitives=segment.primitives, speedup=speedup)
+        def region(state: str, reason: str = "", speedup: float | None = None, evidence: str = "") -> Region:
+            said = {"primitives": segment.primitives, "speedup": speedup, "evidence": evidence}
+            return Region(name=name, state=state, reason=reason, **said)
 
         if not segment.fusable:
             small = all(each in _fusable() for each in segment.primitives)
@@ -234,7 +238,7 @@ class Fused:
             code = ffi.launched(found.program, len(segment.inputs), len(segment.outputs), platform, found.arch)
         except Unusable as problem:
             return region("refused", str(problem)), None
-        return region("fused", speedup=found.speedup), code
+        return region("fused", speedup=found.speedup, evidence=found.evidence), code
 
     def _want(self, asker: Asker, question: Question, *, known: bool = False) -> None:
         if question.digest in self._waiting:

@@ -1,0 +1,110 @@
+"""A fused function is called ten thousand times while the daemon beneath it comes, goes and changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
+
+CALLS = 10_000
+SHAPES = 8
+CALLER = """
+import json, sys, time
+import jax, jax.numpy as jnp, numpy as np
+import fusiond.jax
+
+def layer(x, scale):
+    y = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+    return jax.nn.softmax(y) * jax.nn.silu(y)
+
+calls, shapes = int(sys.argv[1]), int(sys.argv[2])
+function, plain = fusiond.jax.fuse(layer, always=True, device="cpu"), jax.jit(layer)
+raised, wrong, first, later, fused_at = [], 0, [], [], None
+random = np.random.default_rng(0)
+for number in range(calls):
+    which = min(number * shapes // calls, shapes - 1)
+    if number * shapes % calls < shapes:
+        x = jnp.asarray(random.normal(size=(16, 64 + 16 * which)), jnp.float32)
+        scale = jnp.ones(x.shape[1])
+        wanted = np.asarray(plain(x, scale))
+        fresh = True
+        print("shape", which, flush=True)
+    began = time.perf_counter()
+    try:
+        got = np.asarray(function(x, scale))
+        wrong += not np.allclose(got, wanted, rtol=1e-5, atol=1e-7)
+    except Exception as problem:
+        raised.append(repr(problem))
+    (first if fresh else later).append(time.perf_counter() - began)
+    fresh = False
+    if fused_at is None and number % 50 == 0 and fusiond.jax.explain(function, x, scale).regions[0].state == "fused":
+        fused_at = number
+    time.sleep(0.006)
+report = [each.state for each in fusiond.jax.explain(function, x, scale).regions]
+print(json.dumps({"calls": number + 1, "raised": raised, "wrong": wrong, "first_secs": max(first, default=0),
+                  "later_secs": max(later, default=0), "fused_at": fused_at, "last": report}))
+"""
+DAEMON = """
+import sys, fusiond
+fusiond.__version__ = sys.argv[1]
+from fusiond.cli import main
+sys.exit(main(["serve"]))
+"""
+
+
+def serve(version: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, "-c", DAEMON, version], env=environment, start_new_session=True, **quiet)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_ten_thousand_calls(tmp_path: Path) -> None:
+    """Not one is wrong, and none raises. The first shape has an answer, the others are unknown.
+    (Times are printed: `pytest -s`.)"""
+    environment = {**os.environ, "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    environment = {name: value for name, value in environment.items() if not name.startswith(("FUSIOND", "XDG"))}
+    tuned = CALLER.replace("always=True", "always=True, block=True, search={'trials': 1}")
+    subprocess.run([sys.executable, "-c", tuned, "1", "1"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(CALLS), str(SHAPES)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    daemon: subprocess.Popen[bytes] | None = None
+    killed = locked = 0
+    version = 0
+    try:
+        while caller.poll() is None:
+            version += 1
+            daemon = serve(f"{version}.0.0", environment)
+            time.sleep(12 if version == 1 else 18)
+            for store in tmp_path.rglob("fusiond.sqlite"):
+                with sqlite3.connect(store, timeout=10, isolation_level=None) as held:
+                    held.execute("BEGIN EXCLUSIVE")
+                    time.sleep(3)
+                    held.execute("ROLLBACK")
+                locked += 1
+            os.killpg(daemon.pid, signal.SIGKILL if version % 2 else signal.SIGTERM)
+            daemon.wait(30)
+            killed += 1
+            time.sleep(2)
+        out = caller.communicate()[0]
+    finally:
+        for each in (caller, daemon):
+            if each is not None and each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL) if each is daemon else each.kill()
+                each.wait()
+    assert caller.returncode == 0, out
+    found = json.loads(out.splitlines()[-1])
+    print(found, f"daemons killed {killed}, stores locked {locked}")
+    assert (found["calls"], found["raised"], found["wrong"]) == (CALLS, [], 0)
+    assert found["fused_at"] is not None
+    assert min(killed, locked) >= 3

@@ -25,9 +25,11 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fusiond.jax
 from benchmarks import runs
+from fusiond.build import gxx
 
 ROUNDS, CALLS, TRACES, STARTS = 60, 200, 15, 9
 KEPT = runs.RESULTS / "cpu" / "frameworks.json"
@@ -62,12 +64,27 @@ def main() -> None:
             # The same equations below both: XLA's, so that what is compared is the call.
             "call_two_arrays_us": _calls(fusiond.jax.fuse(layer, db=db), jax.jit(layer), x, scale),
             "call_tree_of_100_us": _calls(fusiond.jax.fuse(_moved, db=db), jax.jit(_moved), tree),
+            # A region that launches nothing beside one sum by XLA: what the handler itself takes.
+            "call_handler_us": _calls(jax.jit(_nothing(x, scale)), jax.jit(lambda x, scale: x + scale), x, scale),
             "import_ms": _imports(),
             "trace_ms": _traces(options, x, scale),
             "gpu_steps": "not yet measured on a GPU",
         }
     runs.write(KEPT, result)
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
+
+
+def _nothing(*given: Any) -> Callable[..., Any]:
+    """A function of one region whose plan has no steps; what it returns is what was in the memory."""
+    from fusiond.frameworks.launching import VERSION, LaunchPlan
+    from fusiond.jax import ffi
+
+    ffi.register("cpu")
+    words = np.asarray([VERSION, len(given), 1, 0, 0], np.int64)
+    names = tuple(f"in_{i}" for i in range(len(given)))
+    code = ffi.Launched("cpu", LaunchPlan(words, (), (), names, ("out_0",)), (), (), str(gxx.scheduler()))
+    jaxpr = jax.make_jaxpr(lambda x, scale: x + scale)(*given)
+    return lambda *arguments: ffi.region(jaxpr, code, arguments)[0]
 
 
 def _moved(tree: Any) -> Any:

@@ -71,6 +71,7 @@ class Question:
         named = re.sub(r"^HloModule [^,\s]+", f"HloModule {self.workload}", self.text, count=1)
         lines = ["strategy: stitching", "module: |", textwrap.indent(named, "  ")]
         lines += [f"device: {json.dumps(self.device)}"] if self.device else []
+        lines += ["accept_constant: true"]  # a mask of a region may be true everywhere for what it is tried with
         lines += [f"search: {json.dumps(dict(search))}"] if search else []  # JSON is YAML
         return "\n".join([*lines, ""])
 

@@ -180,8 +180,8 @@ SCORES = _said(
     """How far above the expectation of random choice the best time so far is, over the recorded seconds in which that
     expectation goes from 1 to 95 % of the way from the median to the optimum: 1 is the optimum throughout, 0 is random
     choice (package `autotuning_methodology`; the curve is the mean over seeds, told times). Searches end after {trials}
-    trials, and a failed config costs its seconds. Five searches at random are not their expectation: they come out above
-    0 in some spaces and below in others, and some of them end before the range does. `--score --trials 300`."""
+    trials, and a failed config costs its seconds. Five searches at random are not their expectation: they come out
+    above 0 in some spaces and below in others, and some of them end before the range does. `--score --trials 300`."""
 )
 FINALS = _said(
     """Three finalists that are measured afresh lose 0.028 % on the mean (0.13 % in the worst of 20 searches) to the

@@ -84,10 +84,13 @@ class Fused:
         """What was decided of a region, by its text, until `renew`."""
         self._seen: dict[Any, tuple[Any, Any]] = {}
         """The shapes of arguments that were traced."""
-        self._several = jax.device_count() > 1
+        self._several: bool | None = None
+        """Whether there are several devices; asked at the first call, since a decorator must start no backend."""
         self._current: Any = self._made() if asking.enabled() else self._plain
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._several is None:
+            self._several = jax.device_count() > 1
         if self._several and _spread((arguments, named)):
             return self._plain(*arguments, **named)  # a region knows nothing of shards
         try:

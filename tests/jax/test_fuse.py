@@ -267,6 +267,14 @@ assert len(function(x).sharding.device_set) == 4 and not asked
     _run(code, environment)
 
 
+def test_a_decorator_starts_no_backend() -> None:
+    _run(
+        "import jax, fusiond.jax as fused\nfused.fuse(lambda x: x)\n"
+        "from jax._src import xla_bridge\nassert not xla_bridge.backends_are_initialized()",
+        {},
+    )
+
+
 def test_importing_it_loads_nothing_heavy() -> None:
     _run("import sys, fusiond.jax; assert not {'jax', 'numpy', 'fusiond_stitching', 'httpx'} & set(sys.modules)", {})
 

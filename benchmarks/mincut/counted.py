@@ -63,7 +63,8 @@ def _ways(name: str, given: Pipeline) -> Iterator[tuple[str, Program]]:
         program = made(given, fused, STRIPS[0])
         (step,) = program.steps
         assert isinstance(step, Launch)
-        source = Source(name=name, text=path.read_text(encoding="utf-8"), entries=(name,), flags=("-fmad=false",))
+        source = Source(name=name, text=path.read_text(encoding="utf-8"), entries=(name,), flags=("-fmad=false",),
+                        include_dirs=(str(BY_HAND.resolve()),))  # fmt: skip
         grid = (-(-given.width // GRID["columns"]), -(-given.height // GRID["rows"]), 1)
         mine = dataclasses.replace(step, source=name, entry=name, grid=grid, block=(32, 4, 1), shared_bytes=0)
         yield "by hand", dataclasses.replace(program, sources=(source,), steps=(mine,))

@@ -23,10 +23,10 @@ from fusiond.program import Memory, Program
 from fusiond.tuning.measuring import Measurer, References
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit
-from fusiond_transfer.codegen.emit import Way
+from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend.graph import Graph, Mix
 
@@ -55,35 +55,43 @@ def _uniform(vector: Any) -> Any:
     return dataclasses.replace(vector.fill, kind="uniform", low=0.0, high=1.0)
 
 
-def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list[tuple[str, Schedule, Way]]:
+def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list[tuple[str, Schedule, Execution]]:
     """(name, schedule, way) of everything that is measured; the separate one is first."""
-    found = Ways(graph)
+    found = Schedules(graph)
     kind = Memory(memory)
     allocation = "each" if counted else "ahead"
     fused = "group" if counted else "ahead"
-    pooled = [("fused, pooled", found.grouping("fewest"), Way(memory=memory, allocation="pooled"))] if counted else []
+    pooled = (
+        [("fused, pooled", found.grouping("interval_stabbing"), Execution(memory=memory, allocation="pooled"))]
+        if counted
+        else []
+    )
     wanted = [
-        ("separate", found.separate(early=False), Way(memory=memory, allocation=allocation)),
+        ("separate", found.separate(early=False), Execution(memory=memory, allocation=allocation)),
         (
             "separate, overlapped",
             found.separate(early=True),
-            Way(memory=memory, allocation=allocation, issue="overlapped"),
+            Execution(memory=memory, allocation=allocation, issue="overlapped"),
         ),
-        ("fused", found.grouping("fewest"), Way(memory=memory, allocation=fused)),
-        ("fused, one allocation", found.grouping("fewest"), Way(memory=memory, allocation="one")),
+        ("fused", found.grouping("interval_stabbing"), Execution(memory=memory, allocation=fused)),
+        ("fused, one allocation", found.grouping("interval_stabbing"), Execution(memory=memory, allocation="one")),
         *pooled,
-        ("fused, overlapped", found.grouping("fewest"), Way(memory=memory, allocation=fused, issue="overlapped")),
         (
-            "fastest",
-            found.fast(costs, "probes", memory=kind, overlapped=True),
-            Way(memory=memory, allocation=fused, issue="overlapped"),
+            "fused, overlapped",
+            found.grouping("interval_stabbing"),
+            Execution(memory=memory, allocation=fused, issue="overlapped"),
         ),
-        ("batch", found.grouping("fewest"), Way(memory=memory, allocation=allocation, send="batch")),
+        (
+            "local_search",
+            found.fast(costs, "probes", memory=kind, overlapped=True),
+            Execution(memory=memory, allocation=fused, issue="overlapped"),
+        ),
+        ("batch", found.grouping("interval_stabbing"), Execution(memory=memory, allocation=allocation, send="batch")),
     ]
     if not counted:
         wanted = [each for each in wanted if each[2].allocation == "ahead"]
         if memory == "pinned" and all(kernel.device for kernel in graph.kernels):
-            wanted.append(("graph", found.grouping("fewest"), Way(memory=memory, issue="graph")))
+            wanted.append(("graph", found.grouping("interval_stabbing"), Execution(memory=memory, issue="graph")))
     return wanted
 
 
@@ -145,7 +153,7 @@ def _row(
         assert references is not None
         row |= _measured(bench, measurer, program, reference, references)
     return {
-        "transfers": len(Ways(graph).crossings),
+        "transfers": len(Schedules(graph).crossings),
         "costs": costs.missing == 0,
         "ways": rows,
         "rivals": named.transfer(rows, emulated=bench.emulated),

@@ -132,7 +132,7 @@ def test_it_runs_on_the_processor(tmp_path: Path, gxx_here: None) -> None:
     run = json.loads(file.read_text())
     assert run["evidence"] == "emulated"
     ways = {each["way"]: each for row in run["table_5"] for each in row["ways"]}
-    assert {"separate", "fused", "fastest", "batch"} <= set(ways)
+    assert {"separate", "fused", "local_search", "batch"} <= set(ways)
     # A busy machine may be too noisy; nothing else may go wrong.
     assert all("time_us" in each or each["problem"].startswith("too_noisy") for each in ways.values()), ways
     assert run["table_6"]

@@ -28,7 +28,7 @@ JOBS = {
     "transfer": "strategy: transfer\ngraph: fig2\nsizes: {elements: 700}\n",
     "stitching": "strategy: stitching\nmodule: nmt_attn\n",
 }
-SEEDS = {"mincut": "seed:algorithm1", "transfer": "seed:fewest_pageable_one_stream", "stitching": None}
+SEEDS = {"mincut": "seed:algorithm1", "transfer": "seed:interval_stabbing_pageable_one_stream", "stitching": None}
 """The first seed that is fused, where none is named."""
 
 

@@ -1,6 +1,6 @@
 """The space of a graph, where to begin in it, and its unfused ways.
 
-grouping     separate | paper_greedy | paper_tight | fewest | fewest_tight | fastest
+grouping     separate | paper_greedy | paper_tight | interval_stabbing | min_residency | local_search
 when         late | early                       (separate: at the last slot, or the first)
 send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
 memory       pageable | pinned                  (on the host)
@@ -99,15 +99,15 @@ def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
         "group" if "group" in offer.allocations else next((each for each in offer.allocations if each != "each"), first)
     )
     for grouping, memory, issue in (
-        ("fewest", "pageable", "one_stream"),
-        ("fewest_tight", "pageable", "one_stream"),
+        ("interval_stabbing", "pageable", "one_stream"),
+        ("min_residency", "pageable", "one_stream"),
         ("paper_greedy", "pageable", "one_stream"),
         ("paper_tight", "pageable", "one_stream"),
-        ("fewest", "pinned", "one_stream"),
-        ("fewest", "pinned", "overlapped"),
-        ("fastest", "pinned", "overlapped"),
-        ("fastest", "pageable", "overlapped"),
-        ("fewest", "pinned", "graph"),
+        ("interval_stabbing", "pinned", "one_stream"),
+        ("interval_stabbing", "pinned", "overlapped"),
+        ("local_search", "pinned", "overlapped"),
+        ("local_search", "pageable", "overlapped"),
+        ("interval_stabbing", "pinned", "graph"),
     ):
         values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
         if offer.counted:

@@ -22,10 +22,10 @@ from fusiond.words import counted
 from fusiond_transfer import space
 from fusiond_transfer.analysis import cost, describe, heuristic, order
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Ways, claims, described_costs, reordered, startups_by_memory
+from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
-from fusiond_transfer.codegen.emit import Way
+from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema
 from fusiond_transfer.frontend.graph import Graph
@@ -52,8 +52,8 @@ class Analysed:
     """An Analysis' payload."""
 
     asked: Request
-    ways: Ways
-    other: Ways | None
+    schedules: Schedules
+    other: Schedules | None
     """In another order of the kernels, where that needs fewer messages."""
     offer: space.Offer
     costs: dict[str, cost.Costs] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Transfer(StrategyBase[Request, Analysed]):
     """Fewer and better messages between host and device."""
 
     name = "transfer"
-    version = 1
+    version = 2
     job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries")
     names: Mapping[str, str] = frozen({"graph": "graph"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
@@ -112,14 +112,14 @@ class Transfer(StrategyBase[Request, Analysed]):
 
     def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         asked = workload.payload
-        ways = Ways(asked.graph, tries=asked.tries)
-        other = reordered(ways)
-        offer = _offer(asked, ways, other)
-        known = Analysed(asked=asked, ways=ways, other=other, offer=offer)
+        schedules = Schedules(asked.graph, tries=asked.tries)
+        other = reordered(schedules)
+        offer = _offer(asked, schedules, other)
+        known = Analysed(asked=asked, schedules=schedules, other=other, offer=offer)
         return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:
-        return describe.text(analysis.payload.ways)
+        return describe.text(analysis.payload.schedules)
 
     def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
@@ -138,9 +138,9 @@ class Transfer(StrategyBase[Request, Analysed]):
         for name, memory, allocation in space.baselines(about.offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
-                schedule = _ways(about, config).separate(early=config["when"] == "early")
-                way = Way(memory=memory, issue=config.text("issue"), allocation=allocation)
-                return emit.program(script(schedule), way, name=f"{about.asked.graph.name}, separate")
+                schedule = _schedules_of(about, config).separate(early=config["when"] == "early")
+                execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
+                return emit.program(script(schedule), execution, name=f"{about.asked.graph.name}, separate")
 
             counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
             found.append(
@@ -162,14 +162,14 @@ class Transfer(StrategyBase[Request, Analysed]):
         if problems:
             return Rejection(rule="not_in_space", nodes=(graph.name,), detail="; ".join(problems))
         schedule = self._schedule(about, config, answers)
-        way = Way(
+        execution = Execution(
             memory=config.text("memory"),
             issue=config.text("issue"),
             send=str(config.get("send", "message")),
             allocation=str(config.get("allocation", "ahead")),
         )
         plan = script(schedule)
-        program = emit.program(plan, way, name=f"{graph.name}, {config['grouping']}")
+        program = emit.program(plan, execution, name=f"{graph.name}, {config['grouping']}")
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
             if broken:
@@ -182,17 +182,17 @@ class Transfer(StrategyBase[Request, Analysed]):
         return program
 
     def _schedule(self, about: Analysed, config: Config, answers: Answers) -> Schedule:
-        ways = _ways(about, config)
+        schedules = _schedules_of(about, config)
         grouping = config.text("grouping")
         if grouping == "separate":
-            return ways.separate(early=config["when"] == "early")
-        if grouping != "fastest":
-            return ways.grouping(grouping)
+            return schedules.separate(early=config["when"] == "early")
+        if grouping != "local_search":
+            return schedules.grouping(grouping)
         answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
         name = content_key(answers)
         if name not in about.costs:
             about.costs[name] = cost.costs(about.asked.graph, answers)
-        return ways.fast(
+        return schedules.fast(
             about.costs[name],
             name,
             memory=Memory(config.text("memory")),
@@ -200,7 +200,7 @@ class Transfer(StrategyBase[Request, Analysed]):
         )
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
-        """With the grouping as the number of messages that it comes to: `fewest (4 messages)`."""
+        """With the grouping as the number of messages that it comes to: `interval_stabbing (4 messages)`."""
         about = analysis.payload
         if space.fused(about.offer).problems(config):
             return config
@@ -247,9 +247,9 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
     """Where not even separate messages fit, nothing can be measured."""
     if graph.limit_bytes is None:
         return
-    ways = Ways(graph)
-    plan = script(ways.separate(early=False))
-    peak = simulate.run(plan, emit.program(plan, Way(allocation="each"), name=graph.name)).peak_bytes
+    schedules = Schedules(graph)
+    plan = script(schedules.separate(early=False))
+    peak = simulate.run(plan, emit.program(plan, Execution(allocation="each"), name=graph.name)).peak_bytes
     if peak > graph.limit_bytes:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
@@ -259,10 +259,10 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
         )
 
 
-def _offer(asked: Request, ways: Ways, other: Ways | None) -> space.Offer:
+def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> space.Offer:
     graph = asked.graph
     offer = space.Offer(
-        paper=ways.has_paper,
+        paper=schedules.has_paper,
         reordered=other is not None,
         counted=asked.counted,
         graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
@@ -271,8 +271,8 @@ def _offer(asked: Request, ways: Ways, other: Ways | None) -> space.Offer:
         return offer
 
     def fits(allocation: str, early: bool) -> bool:
-        plan = script(ways.separate(early=early))
-        program = emit.program(plan, Way(allocation=allocation), name=graph.name)
+        plan = script(schedules.separate(early=early))
+        program = emit.program(plan, Execution(allocation=allocation), name=graph.name)
         return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
 
     allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
@@ -284,14 +284,16 @@ def _offer(asked: Request, ways: Ways, other: Ways | None) -> space.Offer:
 
 def _report(about: Analysed) -> dict[str, object]:
     """The JSON of `plan --json`."""
-    ways = about.ways
-    least = ways.least()
+    schedules = about.schedules
+    least = schedules.least()
     found = least.schedule
-    tightest = ways.grouping("fewest_tight")
-    paper = {name: ways.grouping(f"paper_{name}").saved if ways.has_paper else None for name in ("greedy", "tight")}
+    tightest = schedules.grouping("min_residency")
+    paper = {
+        name: schedules.grouping(f"paper_{name}").saved if schedules.has_paper else None for name in ("greedy", "tight")
+    }
     graph = about.asked.graph
     report: dict[str, object] = {
-        "transfers": len(ways.crossings),
+        "transfers": len(schedules.crossings),
         "startups": found.startups,
         "lower_bound": least.lower_bound,
         "saved": found.saved,
@@ -301,21 +303,21 @@ def _report(about: Analysed) -> dict[str, object]:
         "paper": paper,
         "proof": {
             name: [{"vector": each.vector, "slots": [each.earliest, each.latest]} for each in witnesses]
-            for name, witnesses in (("uploads", ways.bound.uploads), ("downloads", ways.bound.downloads))
+            for name, witnesses in (("uploads", schedules.bound.uploads), ("downloads", schedules.bound.downloads))
         },
-        "points": {"uploads": list(ways.bound.up_points), "downloads": list(ways.bound.down_points)},
-        "tight": {
-            "byte_slots": ways.byte_slots(tightest),
-            "fewest_byte_slots": ways.byte_slots(found),
-            "optimal": ways.tight_proven,
+        "points": {"uploads": list(schedules.bound.up_points), "downloads": list(schedules.bound.down_points)},
+        "min_residency": {
+            "byte_slots": schedules.byte_slots(tightest),
+            "fewest_byte_slots": schedules.byte_slots(found),
+            "optimal": schedules.min_residency_proven,
             "schedule": _listed(tightest),
         },
         "costs": described_costs(cost.costs(graph, {})),
         "assumed_startup_us": startups_by_memory(cost.costs(graph, {})),
-        "claims": list(claims(ways)),
+        "claims": list(claims(schedules)),
     }
-    if graph.limit_bytes is not None and ways.limited:
-        report["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": ways.fitting().peak_bytes}
+    if graph.limit_bytes is not None and schedules.limited:
+        report["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": schedules.fitting().peak_bytes}
     if about.other is not None:
         other = about.other.least()
         report["reordered"] = {
@@ -339,5 +341,5 @@ def _listed(schedule: Schedule) -> list[dict[str, object]]:
     ]
 
 
-def _ways(about: Analysed, config: Config) -> Ways:
-    return about.other if config.get("order") == "reordered" and about.other is not None else about.ways
+def _schedules_of(about: Analysed, config: Config) -> Schedules:
+    return about.other if config.get("order") == "reordered" and about.other is not None else about.schedules

@@ -83,7 +83,7 @@ class TestTransfer(StrategyContract):
         )
 
     def chosen_by_size(self, config: Config) -> bool:
-        return config.get("grouping") in ("fastest", "fewest_tight")  # which vectors are the long ones decides
+        return config.get("grouping") in ("local_search", "min_residency")  # which vectors are the long ones decides
 
     @pytest.mark.slow  # nvcc reports on every kernel
     def test_a_plan_can_be_shown(self) -> None:
@@ -181,7 +181,13 @@ def test_every_allocation_that_is_offered_has_its_baseline() -> None:
 def test_a_group_has_neighbours_or_a_batch(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     analysis = analyse("fig2", "allocations: counted")
     wrong = Config.of(
-        {"grouping": "fewest", "send": "message", "memory": "pageable", "allocation": "each", "issue": "one_stream"}
+        {
+            "grouping": "interval_stabbing",
+            "send": "message",
+            "memory": "pageable",
+            "allocation": "each",
+            "issue": "one_stream",
+        }
     )
     refused = strategy.emit(analysis, wrong, {})
     assert isinstance(refused, Rejection)

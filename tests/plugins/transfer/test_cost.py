@@ -11,8 +11,8 @@ from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis import cost, intervals, schedule
 from fusiond_transfer.analysis.cost import Costs, estimate_us
-from fusiond_transfer.analysis.fastest import fastest
-from fusiond_transfer.analysis.schedules import Ways, described_costs
+from fusiond_transfer.analysis.local_search import local_search
+from fusiond_transfer.analysis.schedules import Schedules, described_costs
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
@@ -59,7 +59,7 @@ def test_times_by_hand() -> None:
     graph = two_branches()
     crossings = intervals.crossings(graph)
     found = costs(graph, kernel_us=200.0)
-    together = schedule.build(graph, "fewest")
+    together = schedule.build(graph, "interval_stabbing")
     assert together.startups == 2
     # one message of 20 kB each way: 10 + 200
     serial = estimate_us(together, found, memory=Memory.PINNED, overlapped=False)
@@ -76,14 +76,14 @@ def test_times_by_hand() -> None:
 def test_the_fastest_is_not_the_fewest_where_copies_and_kernels_overlap() -> None:
     graph = two_branches()
     crossings = intervals.crossings(graph)
-    ways = Ways(graph)
-    starts = [ways.grouping("fewest")]
-    slow = fastest(graph, crossings, starts, costs(graph, 200.0), memory=Memory.PINNED, overlapped=True)
+    schedules = Schedules(graph)
+    starts = [schedules.grouping("interval_stabbing")]
+    slow = local_search(graph, crossings, starts, costs(graph, 200.0), memory=Memory.PINNED, overlapped=True)
     assert slow.schedule.startups == 4
     assert slow.time_us == pytest.approx(620.0)
-    quick = fastest(graph, crossings, starts, costs(graph, 1.0), memory=Memory.PINNED, overlapped=True)
+    quick = local_search(graph, crossings, starts, costs(graph, 1.0), memory=Memory.PINNED, overlapped=True)
     assert quick.schedule.startups < 4, "kernels too short to hide a startup behind"
-    serial = fastest(graph, crossings, starts, costs(graph, 200.0), memory=Memory.PINNED, overlapped=False)
+    serial = local_search(graph, crossings, starts, costs(graph, 200.0), memory=Memory.PINNED, overlapped=False)
     assert serial.schedule.startups == 2, "on one stream the fewest are the fastest"
 
 
@@ -93,7 +93,7 @@ def test_on_one_stream_nothing_is_faster_than_the_fewest() -> None:
         graph = random_graph(Shape(kernels=4, inputs=2, indegree=(1, 2), outdegree=(1, 2), seed=seed), elements=64)
         crossings = intervals.crossings(graph)
         found = costs(graph)
-        fewest = estimate_us(schedule.build(graph, "fewest"), found, memory=Memory.PINNED, overlapped=False)
+        fewest = estimate_us(schedule.build(graph, "interval_stabbing"), found, memory=Memory.PINNED, overlapped=False)
         for slots in itertools.product(*(range(each.earliest, each.latest + 1) for each in crossings)):
             other = schedule.scheduled(graph, crossings, slots)
             assert estimate_us(other, found, memory=Memory.PINNED, overlapped=False) >= fewest - 1e-9
@@ -107,10 +107,14 @@ def test_the_fastest_is_never_slower_than_its_starts_and_near_the_best_of_all_sl
         crossings = intervals.crossings(graph)
         if not 2 <= len(crossings) <= 6:
             continue
-        ways = Ways(graph)
-        starts = [ways.grouping("fewest"), ways.separate(early=True), ways.separate(early=False)]
+        schedules = Schedules(graph)
+        starts = [
+            schedules.grouping("interval_stabbing"),
+            schedules.separate(early=True),
+            schedules.separate(early=False),
+        ]
         model = costs(graph, 40.0)
-        found = fastest(graph, crossings, starts, model, memory=Memory.PINNED, overlapped=True)
+        found = local_search(graph, crossings, starts, model, memory=Memory.PINNED, overlapped=True)
         times = [estimate_us(each, model, memory=Memory.PINNED, overlapped=True) for each in starts]
         assert found.time_us <= min(times) + 1e-9
         best = min(
@@ -160,7 +164,7 @@ def test_without_probes_the_plan_says_so(analyse: Callable[..., Analysis]) -> No
 
 def test_measured_costs_decide_the_fastest(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     analysis = analyse("random24")
-    config = Config.of({"grouping": "fastest", "send": "message", "memory": "pinned", "issue": "overlapped"})
+    config = Config.of({"grouping": "local_search", "send": "message", "memory": "pinned", "issue": "overlapped"})
 
     def copies(answers: Mapping[str, float]) -> int:
         made = strategy.emit(analysis, config, dict(answers))
@@ -169,7 +173,7 @@ def test_measured_costs_decide_the_fastest(analyse: Callable[..., Analysis], str
 
     kernels = {each.key: 50.0 for each in strategy.probes(analysis) if "kernel" in each.key}
     resolved = strategy.resolved(analysis, config, {})
-    assert resolved["grouping"] == f"fastest ({copies({})} messages)"
+    assert resolved["grouping"] == f"local_search ({copies({})} messages)"
     dear = copies({**known(startup=500.0), **kernels})
     cheap = copies({**known(startup=0.01), **kernels})
     assert dear <= cheap

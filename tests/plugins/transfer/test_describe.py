@@ -40,7 +40,7 @@ def test_figure_2_is_drawn_as_in_the_paper(analyse: Callable[..., Analysis], str
 
 def test_a_loop_shows_the_next_turn(graph: Callable[..., Graph]) -> None:
     """The paper's table of the same graph, as a loop: a slot behind the last kernel is in the next iteration."""
-    text = describe.timeline(schedule.build(graph("cg"), "fewest"))
+    text = describe.timeline(schedule.build(graph("cg"), "interval_stabbing"))
     assert "[q]" in text
     assert "[p_next]" in text
 
@@ -63,7 +63,7 @@ kernels:
 
 def test_what_is_too_large_is_said_and_not_drawn() -> None:
     graph = random_graph(Shape(kernels=300, inputs=9, indegree=(1, 2), outdegree=(1, 2), seed=1))
-    found = schedule.build(graph, "fewest")
+    found = schedule.build(graph, "interval_stabbing")
     assert describe.timeline(found).startswith(f"time line: {len(found.crossings)} vectors over")
     assert all(len(line) <= 160 for line in describe.timeline(found).splitlines())
 

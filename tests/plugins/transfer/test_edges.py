@@ -96,7 +96,7 @@ def test_the_names_of_the_user_meet_no_names_of_ours(
     analysis = analyse(f"graph: clash\nsizes: {{elements: 7}}\n{CLASHES[name]}\n")
     baseline = strategy.baselines(analysis)[0]
     wanted = device.run(baseline.emit(next(baseline.space.points())))
-    config = next(each for each in strategy.space(analysis, {}).points() if each["grouping"] == "fewest")
+    config = next(each for each in strategy.space(analysis, {}).points() if each["grouping"] == "interval_stabbing")
     made = strategy.emit(analysis, config, {})
     assert isinstance(made, Program)
     arenas = {each.arena for each in made.buffers} - {None}

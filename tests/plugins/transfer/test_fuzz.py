@@ -16,15 +16,15 @@ from fusiond.errors import RequestError
 from fusiond.program import problems
 from fusiond_transfer.analysis.cost import costs
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Ways, reordered
+from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
 from fusiond_transfer.python import KernelGraph
 
-WAYS = tuple(
-    Way(issue=issue, send=send, allocation=allocation)
+EXECUTIONS = tuple(
+    Execution(issue=issue, send=send, allocation=allocation)
     for issue, send, allocation in itertools.product(
         ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "each", "group", "one", "pooled")
     )
@@ -79,15 +79,15 @@ def rich(seed: int, kernels: int) -> Graph | None:
 
 
 def schedules(graph: Graph) -> list[tuple[str, Schedule]]:
-    ways = Ways(graph)
-    found = [(name, ways.grouping(name)) for name in ("separate", "fewest", "fewest_tight")]
-    if ways.has_paper:
-        found += [(name, ways.grouping(name)) for name in ("paper_greedy", "paper_tight")]
-    found.append(("separate early", ways.separate(early=True)))
+    schedules = Schedules(graph)
+    found = [(name, schedules.grouping(name)) for name in ("separate", "interval_stabbing", "min_residency")]
+    if schedules.has_paper:
+        found += [(name, schedules.grouping(name)) for name in ("paper_greedy", "paper_tight")]
+    found.append(("separate early", schedules.separate(early=True)))
     from fusiond.program import Memory
 
-    found.append(("fastest", ways.fast(costs(graph, {}), "assumed", memory=Memory.PINNED, overlapped=True)))
-    other = reordered(ways)
+    found.append(("local_search", schedules.fast(costs(graph, {}), "assumed", memory=Memory.PINNED, overlapped=True)))
+    other = reordered(schedules)
     if other is not None:
         found.append(("reordered", other.least().schedule))
     return found
@@ -114,12 +114,12 @@ def _every_way(seed: int, kernels: int) -> None:
     generator = random.Random(seed)
     for name, schedule in schedules(graph):
         plan = script(schedule)
-        for way in generator.sample(WAYS, 3):
-            if way.allocation == "each" and way.send == "message" and not name.startswith("separate"):
+        for execution in generator.sample(EXECUTIONS, 3):
+            if execution.allocation == "each" and execution.send == "message" and not name.startswith("separate"):
                 continue
-            made = program(plan, way, name="x")
-            assert problems(made) == (), (seed, name, way)
-            assert simulate.faults(plan, made, seeds=(seed % 97,)) == (), (seed, name, way)
+            made = program(plan, execution, name="x")
+            assert problems(made) == (), (seed, name, execution)
+            assert simulate.faults(plan, made, seeds=(seed % 97,)) == (), (seed, name, execution)
 
 
 @given(seed=st.integers(0, 10**9), kernels=st.integers(1, 7))
@@ -128,7 +128,7 @@ def test_what_is_called_the_fewest_is_not_beaten(seed: int, kernels: int) -> Non
     graph = rich(seed, kernels)
     if graph is None:
         return
-    least = Ways(graph).least()
+    least = Schedules(graph).least()
     assert least.schedule.startups >= least.lower_bound
     for name, schedule in schedules(graph):
         if name != "reordered" and least.proven:
@@ -142,13 +142,13 @@ def test_rich_graphs_on_the_cpu_device(device: Any) -> None:
         graph = rich(seed, 5)
         if graph is None or not (graph.shares_storage or graph.adjacent or graph.placed):
             continue
-        ways = Ways(graph)
-        plain = device.run(program(script(ways.grouping("separate")), Way(), name="x"))
-        for grouping, way in (
-            ("fewest", Way(issue="overlapped")), ("fewest_tight", Way(send="batch")),
-            ("fewest", Way(allocation="group", issue="overlapped")),
+        schedules = Schedules(graph)
+        plain = device.run(program(script(schedules.grouping("separate")), Execution(), name="x"))
+        for grouping, execution in (
+            ("interval_stabbing", Execution(issue="overlapped")), ("min_residency", Execution(send="batch")),
+            ("interval_stabbing", Execution(allocation="group", issue="overlapped")),
         ):  # fmt: skip
-            made = program(script(ways.grouping(grouping)), way, name="x")
+            made = program(script(schedules.grouping(grouping)), execution, name="x")
             for order in range(3):
                 found = device.run(made, seed=order, kind=order % 2)
                 for name, values in plain.items():

@@ -16,7 +16,7 @@ from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
 
-GROUPINGS = ("paper_greedy", "paper_tight", "fewest", "fewest_tight")
+GROUPINGS = ("paper_greedy", "paper_tight", "interval_stabbing", "min_residency")
 
 
 def small(seed: int) -> Graph:
@@ -57,7 +57,7 @@ def test_500_random_graphs_against_all_sets_of_slots() -> None:
         graph = small(seed)
         crossings = intervals.crossings(graph)
         wanted = sum(fewest_slots([each for each in crossings if each.up is up]) for up in (True, False))
-        for grouping in ("fewest", "fewest_tight"):
+        for grouping in ("interval_stabbing", "min_residency"):
             assert schedule.build(graph, grouping).startups == wanted, (seed, grouping)
         assert schedule.bound(graph, crossings).messages == wanted, "as many witnesses as points"
 
@@ -70,7 +70,7 @@ def test_random_graphs_against_all_orders_in_memory() -> None:
         crossings = intervals.crossings(graph)
         if len(crossings) <= 6:
             tried += 1
-            assert schedule.build(graph, "fewest").startups == fewest_runs(crossings), seed
+            assert schedule.build(graph, "interval_stabbing").startups == fewest_runs(crossings), seed
     assert tried >= 150
 
 
@@ -97,7 +97,9 @@ def test_the_numbers_that_the_papers_text_determines(
     name: str, saved: int, greedy: int, tight: int, graph: Callable[..., Graph]
 ) -> None:
     """Table 4: `saved` of the best, of the greedy and of the tight heuristic."""
-    found = [schedule.build(graph(name), grouping).saved for grouping in ("fewest", "paper_greedy", "paper_tight")]
+    found = [
+        schedule.build(graph(name), grouping).saved for grouping in ("interval_stabbing", "paper_greedy", "paper_tight")
+    ]
     assert found == [saved, greedy, tight]
 
 
@@ -109,9 +111,13 @@ def test_figure_2_as_the_paper_prints_it(graph: Callable[..., Graph]) -> None:
         "D": (False, 0, 4), "E": (False, 0, 0), "I": (False, 2, 4), "J": (False, 3, 4), "K": (False, 3, 4),
         "L": (False, 4, 4), "M": (False, 4, 4),
     }  # fmt: skip
-    greedy = [(each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "fewest").messages]
+    greedy = [
+        (each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "interval_stabbing").messages
+    ]
     assert greedy == [(0, True, set("ABC")), (0, False, set("DE")), (2, True, set("F")), (4, False, set("IJKLM"))]
-    tight = [(each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "fewest_tight").messages]
+    tight = [
+        (each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "min_residency").messages
+    ]
     assert tight == [(0, True, set("AB")), (0, False, set("DE")), (2, True, set("CF")), (4, False, set("IJKLM"))]
 
 
@@ -190,8 +196,8 @@ def test_a_circle_is_stabbed_by_the_fewest_points(drawn: tuple[int, tuple[Crossi
 @pytest.mark.slow
 def test_every_grouping_of_a_large_graph_is_consistent() -> None:
     graph = random_graph(Shape(kernels=3000, inputs=50, indegree=(1, 3), outdegree=(1, 2), seed=5))
-    exact = schedule.build(graph, "fewest")
-    tight = schedule.build(graph, "fewest_tight")
+    exact = schedule.build(graph, "interval_stabbing")
+    tight = schedule.build(graph, "min_residency")
     assert exact.startups == tight.startups == schedule.bound(graph, exact.crossings).messages
     for found in (exact, tight):
         for each, slot in zip(found.crossings, found.slots, strict=True):
@@ -206,6 +212,6 @@ def test_regular_graphs_with_kernels_on_both_sides(make: Callable[..., Graph]) -
         graph = make(15, device_percent=50, seed=seed)
         crossings = intervals.crossings(graph)
         wanted = sum(fewest_slots([each for each in crossings if each.up is up]) for up in (True, False))
-        assert schedule.build(graph, "fewest").startups == wanted
+        assert schedule.build(graph, "interval_stabbing").startups == wanted
         if make is generator.chain:
-            assert schedule.build(graph, "fewest").saved == 0, "no two intervals of a chain overlap"
+            assert schedule.build(graph, "interval_stabbing").saved == 0, "no two intervals of a chain overlap"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fusiond_transfer.analysis import intervals, layout, schedule
-from fusiond_transfer.analysis.constrained_stabbing import untangled
+from fusiond_transfer.analysis.constrained_stabbing import constrained
 from fusiond_transfer.analysis.schedule import scheduled
-from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 
@@ -50,7 +50,7 @@ def test_neighbours_stay_together() -> None:
                 assert run in text
 
 
-def test_many_tangled_cells_are_joined_and_not_called_exact() -> None:
+def test_many_cells_in_several_groups_are_joined_and_not_called_exact() -> None:
     groups = [[f"c{number}", f"c{number + 1}"] for number in range(20)]
     found = layout.laid_out(groups)
     assert not found.exact
@@ -82,7 +82,7 @@ def test_runs_of_storage_in_place_are_joined_over_what_holds_nothing_yet() -> No
     messages, since what lies between may be copied along before it is there."""
     groups = (("x", "a"), ("x", "u"), ("x", "v"), ("x", "w"))
     assert min(messages(order, groups) for order in itertools.permutations("xauvw")) == 6
-    least = Ways(in_place()).least()
+    least = Schedules(in_place()).least()
     assert (least.schedule.startups, least.lower_bound, least.proven) == (4, 4, True)
     assert any(each.filler for each in least.schedule.messages)
 
@@ -104,13 +104,13 @@ def star() -> Graph:
 
 def test_storage_in_place_breaks_the_bound_and_says_so() -> None:
     """x would need three neighbours: five points in time, six messages, and all layouts were tried."""
-    ways = Ways(star())
-    least = ways.least()
+    schedules = Schedules(star())
+    least = schedules.least()
     assert (least.schedule.startups, least.lower_bound, least.proven) == (6, 5, True)
-    assert not ways.tight_proven
-    assert "storage is shared in place" in claims(ways)[0]
+    assert not schedules.min_residency_proven
+    assert "storage is shared in place" in claims(schedules)[0]
     plan = script(least.schedule)
-    assert simulate.faults(plan, program(plan, Way(issue="overlapped"), name="x"), seeds=(1, 2)) == ()
+    assert simulate.faults(plan, program(plan, Execution(issue="overlapped"), name="x"), seeds=(1, 2)) == ()
 
 
 def test_a_tangle_too_large_to_try_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +119,18 @@ def test_a_tangle_too_large_to_try_is_not_claimed(monkeypatch: pytest.MonkeyPatc
     bound = schedule.bound(graph, crossings)
     slots = schedule.stabbed(graph, crossings, bound)
     monkeypatch.setattr("fusiond_transfer.analysis.constrained_stabbing.EXHAUSTIVE", 0)
-    found = untangled(graph, crossings, slots, bound.points)
+    found = constrained(graph, crossings, slots, bound.points)
     assert not found.least
     assert found.schedule.startups <= scheduled(graph, crossings, slots).startups
 
 
 def test_programs_in_place_compute_what_the_graph_does() -> None:
     graph = in_place()
-    ways = Ways(graph)
-    for grouping in ("separate", "paper_greedy", "fewest", "fewest_tight"):
-        plan = script(ways.grouping(grouping))
+    schedules = Schedules(graph)
+    for grouping in ("separate", "paper_greedy", "interval_stabbing", "min_residency"):
+        plan = script(schedules.grouping(grouping))
         for issue in ("one_stream", "overlapped"):
-            found = simulate.faults(plan, program(plan, Way(issue=issue), name="x"), seeds=(1, 2, 3))
+            found = simulate.faults(plan, program(plan, Execution(issue=issue), name="x"), seeds=(1, 2, 3))
             assert found == (), (grouping, issue)
 
 
@@ -150,13 +150,13 @@ def test_a_gap_that_nobody_needs_is_copied_along() -> None:
     graph.device("d", reads=("a", "c"), writes=("e",))
     graph.host("h", reads=("b", "e"), writes=("f",))
     graph.outputs("f")
-    found = Ways(graph.build()).least()
+    found = Schedules(graph.build()).least()
     upload = next(each for each in found.schedule.messages if each.up)
     assert (upload.vectors, upload.filler) == (("a", "c"), ("b",))
     assert found.proven
     plan = script(found.schedule)
     for issue in ("one_stream", "overlapped"):
-        assert simulate.faults(plan, program(plan, Way(issue=issue), name="x"), seeds=(1, 2)) == ()
+        assert simulate.faults(plan, program(plan, Execution(issue=issue), name="x"), seeds=(1, 2)) == ()
 
 
 def test_a_gap_that_holds_something_is_skipped() -> None:
@@ -175,7 +175,7 @@ def test_a_gap_that_holds_something_is_skipped() -> None:
     found = scheduled(built, crossings, late)
     assert not any("b.store" in each.filler for each in found.messages)
     plan = script(found)
-    assert simulate.faults(plan, program(plan, Way(), name="x")) == ()
+    assert simulate.faults(plan, program(plan, Execution(), name="x")) == ()
 
 
 def test_a_gap_is_copied_only_where_that_is_worth_it() -> None:
@@ -200,7 +200,7 @@ def test_neighbours_of_the_catalogue_matrix(graph: Callable[..., Graph]) -> None
     """The paper's matrix product with the quarters of each operand side by side: as many messages as without."""
     plain = graph("matmul")
     wanted = tuple(tuple(f"{letter}{i}{j}" for i in (0, 1) for j in (0, 1)) for letter in "AB")
-    found = Ways(dataclasses.replace(plain, adjacent=wanted)).least()
+    found = Schedules(dataclasses.replace(plain, adjacent=wanted)).least()
     assert found.proven
     assert found.schedule.saved == 11
     order = " ".join(found.schedule.order)

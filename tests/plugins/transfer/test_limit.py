@@ -13,10 +13,10 @@ from fusiond.model import Analysis, Config, Rejection
 from fusiond.program import Program
 from fusiond_transfer.analysis import intervals, limit, schedule
 from fusiond_transfer.analysis.limit import Memory
-from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import Graph
@@ -39,11 +39,11 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
             yield [*smaller[:index], [first, *group], *smaller[index + 1 :]]
 
 
-def simulated_peak(graph: Graph, slots: Sequence[int], groups: Sequence[limit.Company]) -> int:
+def simulated_peak(graph: Graph, slots: Sequence[int], groups: Sequence[limit.MessageGroup]) -> int:
     """What the allocations of a real Program come to: an oracle for the profile."""
     found = schedule.scheduled(graph, intervals.crossings(graph), slots, groups)
     plan = script(found)
-    return simulate.run(plan, program(plan, Way(allocation="group"), name="x")).peak_bytes
+    return simulate.run(plan, program(plan, Execution(allocation="group"), name="x")).peak_bytes
 
 
 def least_groups(graph: Graph) -> int | None:
@@ -110,7 +110,7 @@ def test_the_profile_is_what_the_simulator_counts() -> None:
             schedule.separate(crossings, early=False),
             schedule.stabbed(graph, crossings, schedule.bound(graph, crossings)),
         ):
-            groups = schedule.companies(graph, crossings, slots)
+            groups = schedule.grouped(graph, crossings, slots)
             assert memory.peak(groups) == simulated_peak(graph, slots, groups), seed
 
 
@@ -173,13 +173,13 @@ def test_a_limit_that_is_none(wrong: str, parse: Callable[..., object]) -> None:
 
 def test_a_limit_makes_allocations_count_and_no_claim_too_much(analyse: Callable[..., Analysis]) -> None:
     analysis = analyse("random24", "limits: {device_bytes: 400000}")
-    ways: Ways = analysis.payload.ways
+    schedules: Schedules = analysis.payload.schedules
     assert analysis.payload.offer.counted
-    assert any("bytes on the device" in line for line in claims(ways))
-    least = ways.least()
+    assert any("bytes on the device" in line for line in claims(schedules))
+    least = schedules.least()
     assert least.proven == (least.schedule.startups == least.lower_bound)
     text = "not proven to be the fewest" if not least.proven else "proven to be the fewest"
-    assert any(text in line for line in claims(ways))
+    assert any(text in line for line in claims(schedules))
 
 
 def test_one_allocation_is_not_offered_where_it_does_not_fit(
@@ -187,7 +187,13 @@ def test_one_allocation_is_not_offered_where_it_does_not_fit(
 ) -> None:
     analysis = analyse("fig2", "limits: {device_bytes: 100000}")
     config = Config.of(
-        {"grouping": "fewest", "send": "message", "memory": "pageable", "allocation": "one", "issue": "one_stream"}
+        {
+            "grouping": "interval_stabbing",
+            "send": "message",
+            "memory": "pageable",
+            "allocation": "one",
+            "issue": "one_stream",
+        }
     )
     assert isinstance(strategy.emit(analysis, config, {}), Rejection)
     roomy = analyse("fig2", "limits: {device_bytes: 1000000}")

@@ -13,10 +13,10 @@ import pytest
 from fusiond.inputs.fills import initial
 from fusiond.program import Copy, Role, problems
 from fusiond_transfer.analysis import intervals
-from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
 from fusiond_transfer.python import KernelGraph
 
@@ -45,12 +45,12 @@ def test_random_loops_compute_what_they_should(send: str) -> None:
     wrapped = 0
     for seed in range(30):
         graph = random_loop(seed)
-        ways = Ways(graph)
-        wrapped += sum(each.latest >= len(graph.kernels) for each in ways.crossings)
-        for grouping in ("separate", "fewest", "fewest_tight"):
-            plan = script(ways.grouping(grouping))
+        schedules = Schedules(graph)
+        wrapped += sum(each.latest >= len(graph.kernels) for each in schedules.crossings)
+        for grouping in ("separate", "interval_stabbing", "min_residency"):
+            plan = script(schedules.grouping(grouping))
             for issue in ("one_stream", "overlapped"):
-                made = program(plan, Way(issue=issue, send=send), name="x")
+                made = program(plan, Execution(issue=issue, send=send), name="x")
                 assert problems(made) == (), seed
                 assert simulate.faults(plan, made, seeds=(seed,)) == (), (seed, grouping, issue)
     assert wrapped >= 5
@@ -59,22 +59,22 @@ def test_random_loops_compute_what_they_should(send: str) -> None:
 def test_the_steady_state_has_as_many_messages_in_every_turn() -> None:
     for seed in range(60):
         graph = dataclasses.replace(random_loop(seed), iterations=5)
-        ways = Ways(graph)
-        found = ways.least().schedule
+        schedules = Schedules(graph)
+        found = schedules.least().schedule
         plan = script(found)
-        made = program(plan, Way(), name="x")
+        made = program(plan, Execution(), name="x")
         counted = [step.name for step in made.steps if isinstance(step, Copy) and step.counted]
         for turn in range(5):
             assert sum(name.endswith(f"_i{turn}") for name in counted) == found.startups
 
 
 def test_conjugate_gradient_sends_its_direction_down_and_the_product_up(graph: Callable[..., Graph]) -> None:
-    ways = Ways(graph("cg"))
-    found = ways.least()
+    schedules = Schedules(graph("cg"))
+    found = schedules.least()
     assert [(each.up, each.vectors) for each in found.schedule.messages] == [(True, ("q",)), (False, ("p_next",))]
     assert found.proven
-    assert any("a loop" in line for line in claims(ways))
-    (direction,) = (each for each in ways.crossings if not each.up)
+    assert any("a loop" in line for line in claims(schedules))
+    (direction,) = (each for each in schedules.crossings if not each.up)
     # p_next is computed by the last kernel, the first of the next iteration reads it on the host.
     assert (direction.vector, direction.earliest, direction.latest) == ("p_next", 6, 6)
 
@@ -92,9 +92,9 @@ def test_an_interval_wraps_round() -> None:
     assert found["x2"] == (True, 2, 4)  # before kernel 2, 3, or 0 of the next iteration
     assert found["y2"] == (False, 3, 5)  # behind kernel 3, or 0 and 1 of the next
     assert found["v"] == (True, 3, 3)
-    ways = Ways(graph.build())
-    assert ways.least().schedule.startups == 2  # x2 with v; y2 with u
-    assert {frozenset(each.vectors) for each in ways.least().schedule.messages} >= {frozenset({"u", "y2"})}
+    schedules = Schedules(graph.build())
+    assert schedules.least().schedule.startups == 2  # x2 with v; y2 with u
+    assert {frozenset(each.vectors) for each in schedules.least().schedule.messages} >= {frozenset({"u", "y2"})}
 
 
 @pytest.mark.slow
@@ -102,10 +102,10 @@ def test_a_loop_of_hashes_on_the_device_is_the_plain_one(device: Any) -> None:
     """On the cpu device, with copies late and early: the outputs of every way are those of the separate one."""
     for seed in (3, 8, 21):
         graph = random_loop(seed)
-        ways = Ways(graph)
+        schedules = Schedules(graph)
         results = []
-        for grouping in ("separate", "fewest", "fewest_tight"):
-            made = program(script(ways.grouping(grouping)), Way(issue="overlapped"), name="x")
+        for grouping in ("separate", "interval_stabbing", "min_residency"):
+            made = program(script(schedules.grouping(grouping)), Execution(issue="overlapped"), name="x")
             results += [device.run(made, seed=order, kind=order % 2) for order in range(3)]
         for found in results[1:]:
             for name, values in results[0].items():
@@ -113,7 +113,9 @@ def test_a_loop_of_hashes_on_the_device_is_the_plain_one(device: Any) -> None:
 
 
 def test_the_inputs_of_a_loop_are_never_written(graph: Callable[..., Graph], device: Any) -> None:
-    made = program(script(Ways(graph("cg", "sizes: {side: 3}")).grouping("fewest")), Way(), name="x")
+    made = program(
+        script(Schedules(graph("cg", "sizes: {side: 3}")).grouping("interval_stabbing")), Execution(), name="x"
+    )
     names = {each.name for each in made.buffers if each.role is Role.INPUT}
     assert names == {"x", "r", "p", "rr"}
     assert all(initial(each, 0).size for each in made.buffers)

@@ -44,7 +44,7 @@ def test_the_tight_schedule_is_the_tightest_of_the_fewest() -> None:
         graph = uneven(seed)
         crossings = intervals.crossings(graph)
         bound = schedule.bound(graph, crossings)
-        slots, proven = schedule.tightened(graph, crossings, bound)
+        slots, proven = schedule.min_resident(graph, crossings, bound)
         assert proven
         for up in (True, False):
             chosen = [(each, slot) for each, slot in zip(crossings, slots, strict=True) if each.up is up]
@@ -64,7 +64,7 @@ def test_above_the_work_nothing_is_claimed(monkeypatch: object) -> None:
     old = min_residency.MOST_WORK
     try:
         min_residency.MOST_WORK = 0
-        slots, proven = schedule.tightened(graph, crossings, schedule.bound(graph, crossings))
+        slots, proven = schedule.min_resident(graph, crossings, schedule.bound(graph, crossings))
     finally:
         min_residency.MOST_WORK = old
     assert not proven

@@ -12,19 +12,19 @@ from fusiond_transfer.analysis import interval_stabbing, intervals, script
 from fusiond_transfer.analysis import schedule as schedules
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import _Lives
-from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Move, Script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, _Steps, program
+from fusiond_transfer.codegen.emit import Execution, _Steps, program
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 
-WAYS = (
-    Way(),
-    Way(issue="overlapped"),
-    Way(issue="overlapped", send="batch"),
-    Way(allocation="group", issue="overlapped"),
+EXECUTIONS = (
+    Execution(),
+    Execution(issue="overlapped"),
+    Execution(issue="overlapped", send="batch"),
+    Execution(allocation="group", issue="overlapped"),
 )
 
 
@@ -61,17 +61,17 @@ def turned() -> list[Graph]:
     return [graph.build()]
 
 
-def seen(graphs: Sequence[Graph], ways: Sequence[Way] = WAYS) -> bool:
+def seen(graphs: Sequence[Graph], executions: Sequence[Execution] = EXECUTIONS) -> bool:
     """Whether anything says that a plan is wrong."""
     for graph in graphs:
         try:
-            found = Ways(graph)
-            made = [found.separate(early=True), found.separate(early=False), found.grouping("fewest")]
-            made.append(found.grouping("fewest_tight"))
+            found = Schedules(graph)
+            made = [found.separate(early=True), found.separate(early=False), found.grouping("interval_stabbing")]
+            made.append(found.grouping("min_residency"))
             plans = [script.script(each) for each in made]
             emitted = [
-                (plan, program(plan, way, name="x"))
-                for plan in plans for way in ways if not graph.loop or way.allocation == "ahead"
+                (plan, program(plan, execution, name="x"))
+                for plan in plans for execution in executions if not graph.loop or execution.allocation == "ahead"
             ]  # fmt: skip
         except (ValueError, KeyError, AssertionError):
             return True
@@ -140,13 +140,13 @@ def test_waits_for_writers_only_are_killed_where_storage_is_used_again(monkeypat
         return right(self, step, reads, writes, lane)
 
     monkeypatch.setattr(_Steps, "_touch", forgetful)
-    assert seen(turned(), ways=(Way(issue="overlapped"),))
+    assert seen(turned(), executions=(Execution(issue="overlapped"),))
 
 
 def test_waits_that_are_taken_for_granted_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = _Steps._touch
     monkeypatch.setattr(_Steps, "_touch", lambda *given: right(*given) and ())
-    assert seen(straight(), ways=(Way(issue="overlapped"),))
+    assert seen(straight(), executions=(Execution(issue="overlapped"),))
 
 
 def test_the_wrong_turn_of_a_carried_cell_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_gap_that_holds_something_is_not_copied_over(monkeypatch: pytest.Monke
 
     def made() -> tuple[Script, Any]:
         plan = script.script(schedules.scheduled(graph, crossings, late))
-        return plan, program(plan, Way(), name="x")
+        return plan, program(plan, Execution(), name="x")
 
     plan, right = made()
     assert simulate.faults(plan, right) == ()
@@ -214,5 +214,5 @@ def test_an_arena_that_is_freed_with_its_first_reader_is_killed(monkeypatch: pyt
 
     monkeypatch.setattr(emit, "_device_cells", once)
     graph = straight()[0]
-    plan = script.script(Ways(graph).grouping("fewest"))
-    assert simulate.faults(plan, program(plan, Way(allocation="group"), name="x")) != ()
+    plan = script.script(Schedules(graph).grouping("interval_stabbing"))
+    assert simulate.faults(plan, program(plan, Execution(allocation="group"), name="x")) != ()

@@ -17,9 +17,9 @@ from fusiond.devices.base import ExecutionError
 from fusiond.inputs.fills import initial
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Program, Role
-from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import Graph
@@ -35,19 +35,31 @@ def given(made: Program, seed: int) -> Arrays:
 
 def ways_of(graph: Graph) -> list[tuple[str, Program]]:
     """A few Programs of a graph: the unfused, the fewest on one stream and overlapped, in batches, with allocations."""
-    ways = Ways(graph)
+    schedules = Schedules(graph)
     wanted = [
-        ("separate", Way()), ("separate", Way(issue="overlapped", memory="pinned")), ("fewest", Way()),
-        ("fewest_tight", Way(issue="overlapped", memory="pinned")), ("fewest", Way(issue="overlapped", send="batch")),
-    ]  # fmt: skip
+        ("separate", Execution()),
+        ("separate", Execution(issue="overlapped", memory="pinned")),
+        ("interval_stabbing", Execution()),
+        ("min_residency", Execution(issue="overlapped", memory="pinned")),
+        ("interval_stabbing", Execution(issue="overlapped", send="batch")),
+    ]
     if not graph.loop:
-        wanted += [("fewest_tight", Way(allocation="group", issue="overlapped")), ("separate", Way(allocation="each"))]
-        wanted += [("fewest", Way(allocation="pooled", issue="overlapped")), ("fewest", Way(allocation="one"))]
-    return [(f"{name} {way}", program(script(ways.grouping(name)), way, name="x")) for name, way in wanted]
+        wanted += [
+            ("min_residency", Execution(allocation="group", issue="overlapped")),
+            ("separate", Execution(allocation="each")),
+        ]
+        wanted += [
+            ("interval_stabbing", Execution(allocation="pooled", issue="overlapped")),
+            ("interval_stabbing", Execution(allocation="one")),
+        ]
+    return [
+        (f"{name} {execution}", program(script(schedules.grouping(name)), execution, name="x"))
+        for name, execution in wanted
+    ]
 
 
 def check(graph: Graph, device: Any, oracle: Callable[[Arrays], Mapping[str, NDArray[Any]]], rtol: float = 0.0) -> None:
-    """Every way, with late, early and random copies, on two sets of data."""
+    """Every execution, with late, early and random copies, on two sets of data."""
     for name, made in ways_of(graph):
         for seed in (0, 1, 2, 5):
             wanted = oracle(given(made, seed // 3))
@@ -135,7 +147,7 @@ def test_conjugate_gradient_solves_the_system(graph: Callable[..., Graph], devic
     """As many iterations as it takes: SciPy's solution."""
     side = 5
     loop = dataclasses.replace(graph("cg", f"sizes: {{side: {side}}}"), iterations=25)
-    made = program(script(Ways(loop).grouping("fewest")), Way(issue="overlapped"), name="x")
+    made = program(script(Schedules(loop).grouping("interval_stabbing")), Execution(issue="overlapped"), name="x")
     f = np.random.default_rng(0).standard_normal(side * side)
     state = {"x": np.zeros(side * side), "r": f, "p": f, "rr": np.array([f @ f])}
     found = device.run(made, inputs=state)
@@ -257,8 +269,8 @@ def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(
 
 def test_mutants_are_killed_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
     """A message that is missing, a wait that is missing, neighbours swapped: wrong outputs, whatever the data."""
-    plan = script(Ways(graph("fig2", "sizes: {elements: 301}")).grouping("fewest"))
-    made = program(plan, Way(issue="overlapped"), name="x")
+    plan = script(Schedules(graph("fig2", "sizes: {elements: 301}")).grouping("interval_stabbing"))
+    made = program(plan, Execution(issue="overlapped"), name="x")
     right = [device.run(made, seed=seed, kind=seed % 2) for seed in range(3)]
     mutants = []
     for at, step_ in enumerate(made.steps):
@@ -283,8 +295,8 @@ def test_mutants_are_killed_on_the_device(graph: Callable[..., Graph], device: A
 
 
 def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
-    plan = script(Ways(graph("fig2", "sizes: {elements: 301}")).grouping("fewest_tight"))
-    made = program(plan, Way(allocation="group"), name="x")
+    plan = script(Schedules(graph("fig2", "sizes: {elements: 301}")).grouping("min_residency"))
+    made = program(plan, Execution(allocation="group"), name="x")
     free = next(index for index, step in enumerate(made.steps) if step.name.startswith("free_"))
     steps = list(made.steps)
     steps.insert(free - 1, steps.pop(free))
@@ -295,7 +307,9 @@ def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Callable[..., G
 def test_odd_sizes_and_single_elements(analyse: Callable[..., Analysis], strategy: Transfer, device: Any) -> None:
     for elements in (1, 2, 255, 257):
         analysis = analyse("fig2", f"sizes: {{elements: {elements}}}")
-        config = Config.of({"grouping": "fewest", "send": "message", "memory": "pageable", "issue": "overlapped"})
+        config = Config.of(
+            {"grouping": "interval_stabbing", "send": "message", "memory": "pageable", "issue": "overlapped"}
+        )
         made = strategy.emit(analysis, config, {})
         assert isinstance(made, Program)
         graph = analysis.payload.asked.graph

@@ -10,9 +10,9 @@ import pytest
 
 from fusiond.inputs.fills import initial
 from fusiond.program import Fill, Program, Role
-from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph, Kernel, Text, Vector
 
 N = 40
@@ -78,8 +78,8 @@ def check(made: Program, device: Any, *, host: bool) -> None:
         loaded.close()
 
 
-WAYS = [
-    Way(memory=memory, issue=issue, send=send, allocation=allocation)
+EXECUTIONS = [
+    Execution(memory=memory, issue=issue, send=send, allocation=allocation)
     for memory, issue, send, allocation in itertools.product(
         ("pageable", "pinned"), ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "group", "one", "pooled")
     )
@@ -88,28 +88,28 @@ WAYS = [
 
 @pytest.mark.slow
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("grouping", ["separate", "fewest", "fewest_tight"])
+@pytest.mark.parametrize("grouping", ["separate", "interval_stabbing", "min_residency"])
 def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:
-    found = Ways(mixed(host=True))
+    found = Schedules(mixed(host=True))
     before = gpu.live_allocations
-    for way in WAYS:
-        check(program(script(found.grouping(grouping)), way, name="x"), gpu, host=True)
+    for execution in EXECUTIONS:
+        check(program(script(found.grouping(grouping)), execution, name="x"), gpu, host=True)
     assert gpu.live_allocations == before
 
 
 def test_a_graph_is_launched_as_one(gpu: Any) -> None:
-    found = Ways(mixed(host=False))
-    for grouping in ("separate", "fewest"):
-        made = program(script(found.grouping(grouping)), Way(memory="pinned", issue="graph"), name="x")
+    found = Schedules(mixed(host=False))
+    for grouping in ("separate", "interval_stabbing"):
+        made = program(script(found.grouping(grouping)), Execution(memory="pinned", issue="graph"), name="x")
         check(made, gpu, host=False)
     assert any("graph" in line.lower() for line in gpu.log())
 
 
 def test_as_many_copies_as_messages(gpu: Any) -> None:
-    found = Ways(mixed(host=True))
-    for grouping in ("separate", "fewest"):
+    found = Schedules(mixed(host=True))
+    for grouping in ("separate", "interval_stabbing"):
         schedule = found.grouping(grouping)
-        made = program(script(schedule), Way(memory="pinned"), name="x")
+        made = program(script(schedule), Execution(memory="pinned"), name="x")
         loaded = gpu.load(made)
         for buffer in made.buffers:
             loaded.write(buffer.name, initial(buffer, 0, kind=0))

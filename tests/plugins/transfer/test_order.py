@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fusiond.model import Analysis, Config
 from fusiond.program import Program
 from fusiond_transfer.analysis import intervals, order, schedule
-from fusiond_transfer.analysis.schedules import Ways, reordered
+from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.frontend import verify
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
@@ -45,11 +45,13 @@ def test_levels_against_all_orders_of_small_graphs() -> None:
 def test_a_graph_by_levels_is_never_worse_where_it_is_offered() -> None:
     offered = 0
     for seed in range(80):
-        ways = Ways(random_graph(Shape(kernels=12, inputs=4, indegree=(1, 3), outdegree=(1, 2), seed=seed), elements=4))
-        other = reordered(ways)
+        schedules = Schedules(
+            random_graph(Shape(kernels=12, inputs=4, indegree=(1, 3), outdegree=(1, 2), seed=seed), elements=4)
+        )
+        other = reordered(schedules)
         if other is not None:
             offered += 1
-            assert other.least().schedule.startups < ways.least().schedule.startups
+            assert other.least().schedule.startups < schedules.least().schedule.startups
     assert offered >= 20
 
 
@@ -61,7 +63,13 @@ def test_the_matrix_product_needs_two_messages_in_another_order(
     report = analysis.report["reordered"]
     assert (report["startups"], report["lower_bound"], report["optimal"]) == (2, 2, True)
     config = Config.of(
-        {"grouping": "fewest", "send": "message", "memory": "pageable", "issue": "one_stream", "order": "reordered"}
+        {
+            "grouping": "interval_stabbing",
+            "send": "message",
+            "memory": "pageable",
+            "issue": "one_stream",
+            "order": "reordered",
+        }
     )
     made = strategy.emit(analysis, config, {})
     assert isinstance(made, Program)
@@ -71,4 +79,4 @@ def test_the_matrix_product_needs_two_messages_in_another_order(
 
 
 def test_loops_and_storage_in_place_keep_their_order(graph: Callable[..., Graph]) -> None:
-    assert reordered(Ways(graph("cg"))) is None
+    assert reordered(Schedules(graph("cg"))) is None

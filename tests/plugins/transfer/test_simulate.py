@@ -11,39 +11,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
-from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import simulate
-from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
 
-WAYS = tuple(
-    Way(issue=issue, send=send, allocation=allocation)
+EXECUTIONS = tuple(
+    Execution(issue=issue, send=send, allocation=allocation)
     for issue, send, allocation in itertools.product(
         ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "each", "group", "one", "pooled")
     )
 )
-GROUPINGS = ("separate", "paper_greedy", "paper_tight", "fewest", "fewest_tight")
+GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency")
 
 
-def emitted(graph: Graph, grouping: str, way: Way) -> tuple[Script, Program] | None:
-    if way.allocation == "each" and way.send == "message" and grouping != "separate":
+def emitted(graph: Graph, grouping: str, execution: Execution) -> tuple[Script, Program] | None:
+    if execution.allocation == "each" and execution.send == "message" and grouping != "separate":
         return None
-    plan = script(Ways(graph).grouping(grouping))
-    return plan, program(plan, way, name="x")
+    plan = script(Schedules(graph).grouping(grouping))
+    return plan, program(plan, execution, name="x")
 
 
 @given(
     seed=st.integers(0, 10**6),
     kernels=st.integers(1, 9),
     grouping=st.sampled_from(GROUPINGS),
-    way=st.sampled_from(WAYS),
+    execution=st.sampled_from(EXECUTIONS),
 )
 @settings(max_examples=60)
-def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping: str, way: Way) -> None:
+def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping: str, execution: Execution) -> None:
     shape = Shape(kernels=kernels, inputs=1 + seed % 5, indegree=(1, 3), outdegree=(1, 3), seed=seed)
-    found = emitted(random_graph(shape, elements=16 + seed % 3), grouping, way)
+    found = emitted(random_graph(shape, elements=16 + seed % 3), grouping, execution)
     if found is not None:
         plan, made = found
         assert problems(made) == ()
@@ -53,22 +53,22 @@ def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig2", "cholesky", "matmul", "cg", "cg_step", "random24"])
 def test_the_catalogue_in_every_way(name: str, graph: Callable[..., Graph]) -> None:
-    ways = Ways(graph(name))
-    for grouping, way in itertools.product(("separate", "fewest", "fewest_tight"), WAYS):
-        if way.allocation == "each" and way.send == "message" and grouping != "separate":
+    schedules = Schedules(graph(name))
+    for grouping, execution in itertools.product(("separate", "interval_stabbing", "min_residency"), EXECUTIONS):
+        if execution.allocation == "each" and execution.send == "message" and grouping != "separate":
             continue
-        if ways.graph.loop and way.allocation != "ahead":
+        if schedules.graph.loop and execution.allocation != "ahead":
             continue
-        plan = script(ways.grouping(grouping))
-        made = program(plan, way, name="x")
-        assert problems(made) == (), (grouping, way)
-        assert simulate.faults(plan, made) == (), (grouping, way)
+        plan = script(schedules.grouping(grouping))
+        made = program(plan, execution, name="x")
+        assert problems(made) == (), (grouping, execution)
+        assert simulate.faults(plan, made) == (), (grouping, execution)
 
 
 def test_a_plan_that_does_nothing_is_seen(graph: Callable[..., Graph]) -> None:
     """The simulator starts with poison: without copies, everything is reported."""
-    plan = script(Ways(graph("fig2")).grouping("fewest"))
-    made = program(plan, Way(), name="x")
+    plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
+    made = program(plan, Execution(), name="x")
     bare = dataclasses.replace(made, steps=tuple(step for step in made.steps if not isinstance(step, Copy)))
     found = simulate.faults(plan, bare)
     assert any("k0 reads B@device before anything was written there" in line for line in found)
@@ -115,8 +115,8 @@ def slot_mutants(made: Program) -> Iterator[Mutant]:
 
 def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Callable[..., Graph]) -> None:
     """Fig. 2 with its greedy slots: all intervals that end at a point, so one step beyond breaks."""
-    plan = script(Ways(graph("fig2")).grouping("fewest"))
-    made = program(plan, Way(), name="x")
+    plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
+    made = program(plan, Execution(), name="x")
     # D and I..M may wait (D is no one's input on the host), A, B, C may not come later, E not leave earlier.
     killed = {name for name, mutant in slot_mutants(made) if simulate.faults(plan, mutant)}
     everything = {name for name, _ in slot_mutants(made)}
@@ -126,8 +126,8 @@ def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Call
 
 def test_a_download_before_its_kernel_is_killed(graph: Callable[..., Graph]) -> None:
     for name in ("fig2", "matmul", "cholesky", "random24"):
-        plan = script(Ways(graph(name)).grouping("fewest"))
-        made = program(plan, Way(), name="x")
+        plan = script(Schedules(graph(name)).grouping("interval_stabbing"))
+        made = program(plan, Execution(), name="x")
         for at, step in enumerate(made.steps):
             if isinstance(step, Copy) and step.source[0].endswith("@device"):
                 sources = set(step.source)
@@ -141,8 +141,8 @@ def test_a_download_before_its_kernel_is_killed(graph: Callable[..., Graph]) -> 
 
 def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -> None:
     for send in ("message", "batch"):
-        plan = script(Ways(graph("fig2")).grouping("fewest"))
-        made = program(plan, Way(send=send), name="x")
+        plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
+        made = program(plan, Execution(send=send), name="x")
         swapped = 0
         for at, step in enumerate(made.steps):
             if isinstance(step, Copy) and len(step.target) > 1:
@@ -160,8 +160,8 @@ def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -
 
 
 def test_offsets_swapped_on_one_side_are_killed(graph: Callable[..., Graph]) -> None:
-    plan = script(Ways(graph("fig2")).grouping("fewest"))
-    made = program(plan, Way(), name="x")
+    plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
+    made = program(plan, Execution(), name="x")
     a, b = made.buffer("A@device"), made.buffer("B@device")
     swapped = {a.name: b.offset_bytes, b.name: a.offset_bytes}
     buffers = tuple(
@@ -173,8 +173,8 @@ def test_offsets_swapped_on_one_side_are_killed(graph: Callable[..., Graph]) -> 
 
 def test_every_missing_copy_is_killed(graph: Callable[..., Graph]) -> None:
     for name in ("fig2", "cg", "cholesky"):
-        plan = script(Ways(graph(name)).grouping("fewest"))
-        made = program(plan, Way(issue="overlapped"), name="x")
+        plan = script(Schedules(graph(name)).grouping("interval_stabbing"))
+        made = program(plan, Execution(issue="overlapped"), name="x")
         for at, step in enumerate(made.steps):
             if isinstance(step, Copy) and step.counted:
                 last = name == "cg" and step.name.endswith("_i3")
@@ -185,8 +185,8 @@ def test_every_missing_wait_that_matters_is_killed(graph: Callable[..., Graph]) 
     """Overlapped: without one `after`, some legal order reads too early, or overwrites what is still read."""
     killed = alive = 0
     for name in ("fig2", "cholesky", "matmul"):
-        plan = script(Ways(graph(name)).grouping("fewest"))
-        made = program(plan, Way(issue="overlapped"), name="x")
+        plan = script(Schedules(graph(name)).grouping("interval_stabbing"))
+        made = program(plan, Execution(issue="overlapped"), name="x")
         for at, step in enumerate(made.steps):
             for gone in step.after:
                 mutant = replaced(
@@ -202,8 +202,8 @@ def test_every_missing_wait_that_matters_is_killed(graph: Callable[..., Graph]) 
 
 def test_what_is_freed_at_the_wrong_slot_is_killed(graph: Callable[..., Graph]) -> None:
     for allocation in ("each", "group", "pooled"):
-        plan = script(Ways(graph("fig2")).grouping("separate" if allocation == "each" else "fewest_tight"))
-        made = program(plan, Way(allocation=allocation), name="x")
+        plan = script(Schedules(graph("fig2")).grouping("separate" if allocation == "each" else "min_residency"))
+        made = program(plan, Execution(allocation=allocation), name="x")
         for at, step in enumerate(made.steps):
             touching = [
                 index for index, each in enumerate(made.steps)
@@ -230,17 +230,17 @@ def _touches(step: Step, names: set[str]) -> bool:
 def test_the_peak_is_what_the_allocations_come_to(graph: Callable[..., Graph]) -> None:
     """By hand, for fig. 2 with vectors of 16 KiB: which are alive at each kernel."""
     size = 4096 * 4
-    plan = script(Ways(graph("fig2")).grouping("separate"))
-    each = simulate.run(plan, program(plan, Way(allocation="each"), name="x"))
+    plan = script(Schedules(graph("fig2")).grouping("separate"))
+    each = simulate.run(plan, program(plan, Execution(allocation="each"), name="x"))
     # k0: A B D E; k2: C F H I and E, which k4 reads; k3: F H J K E; k4: H E L M.
     assert each.peak_bytes == 5 * size
-    one = simulate.run(plan, program(plan, Way(allocation="one"), name="x"))
+    one = simulate.run(plan, program(plan, Execution(allocation="one"), name="x"))
     assert one.peak_bytes == 12 * size  # all but G, which never leaves the host
 
 
 def test_a_reader_of_freed_memory_is_named(graph: Callable[..., Graph]) -> None:
-    plan = script(Ways(graph("fig2")).grouping("separate"))
-    made = program(plan, Way(allocation="each"), name="x")
+    plan = script(Schedules(graph("fig2")).grouping("separate"))
+    made = program(plan, Execution(allocation="each"), name="x")
     at = next(index for index, step in enumerate(made.steps) if step.name == "alloc_H@device")
     lines = simulate.run(plan, without(made, at)).problems
     assert lines == ()  # without a step that allocates it, it was there all the time

@@ -24,19 +24,19 @@ MOST_CROSSINGS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untangled:
+class Constrained:
     schedule: Schedule
     least: bool
     """No choice of slots and layout takes fewer messages."""
 
 
-def untangled(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Untangled:
+def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Constrained:
     """The best schedule found, beginning with the slots of the fewest points, of which there are `least`."""
     best = scheduled(graph, crossings, slots)
     if best.startups <= least:
-        return Untangled(schedule=best, least=True)
+        return Constrained(schedule=best, least=True)
     if len(crossings) > MOST_CROSSINGS:
-        return Untangled(schedule=best, least=False)
+        return Constrained(schedule=best, least=False)
     choices = [_choices(each, crossings) for each in crossings]
     orders = _orders(graph, crossings)
     if orders is not None and math.prod(len(each) for each in choices) * len(orders) <= EXHAUSTIVE:
@@ -45,7 +45,7 @@ def untangled(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int],
                 found = scheduled(graph, crossings, way, order=order)
                 if found.startups < best.startups:
                     best = found
-        return Untangled(schedule=best, least=True)
+        return Constrained(schedule=best, least=True)
     moved = True
     while moved and best.startups > least:
         moved = False
@@ -55,7 +55,7 @@ def untangled(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int],
                 found = scheduled(graph, crossings, way)
                 if found.startups < best.startups:
                     best, moved = found, True
-    return Untangled(schedule=best, least=best.startups <= least)
+    return Constrained(schedule=best, least=best.startups <= least)
 
 
 def _choices(each: Crossing, crossings: Sequence[Crossing]) -> tuple[int, ...]:

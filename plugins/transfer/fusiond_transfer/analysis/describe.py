@@ -9,17 +9,17 @@ from fusiond.words import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Least, Ways, claims
+from fusiond_transfer.analysis.schedules import Least, Schedules, claims
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_COLUMNS = 110
 MOST_ROWS = 60
 
 
-def text(ways: Ways) -> str:
+def text(schedules: Schedules) -> str:
     """Everything that `plan` prints of a graph."""
-    least = ways.least()
-    parts = [timeline(least.schedule), _messages(least.schedule), _layout(least.schedule), _proof(ways, least)]
+    least = schedules.least()
+    parts = [timeline(least.schedule), _messages(least.schedule), _layout(least.schedule), _proof(schedules, least)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -129,9 +129,9 @@ def _layout(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _proof(ways: Ways, least: Least) -> str:
-    lines = list(claims(ways))
-    for name, witnesses in (("uploads", ways.bound.uploads), ("downloads", ways.bound.downloads)):
+def _proof(schedules: Schedules, least: Least) -> str:
+    lines = list(claims(schedules))
+    for name, witnesses in (("uploads", schedules.bound.uploads), ("downloads", schedules.bound.downloads)):
         if witnesses:
             lines.append(f"{name} that no slot has in common: {_listed(witnesses)}")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ next to each other, put a cell into several groups. Then the messages of a layou
     sum over groups of |group|  -  sum over neighbours (a, b) of the groups that hold both
 
 so the best layout is a path of the greatest weight through the cells (the paper's Hamiltonian path, section 4, here
-over groups that are decided). It is found exactly for up to EXACT cells that are tangled with each other, by joining
+over groups that are decided). It is found exactly for up to EXACT cells that share groups with each other, by joining
 the heaviest edges first otherwise.
 """
 
@@ -79,7 +79,7 @@ def offsets(order: Sequence[str], sizes: Mapping[str, int]) -> tuple[dict[str, i
     return found, end
 
 
-# --- tangled cells --------------------------------------------------------------------------------------
+# --- cells in several groups-------------------------------------------------------------------------------
 # A piece is a run of cells that is kept together, in its order.
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.schedule import Company
+from fusiond_transfer.analysis.schedule import MessageGroup
 from fusiond_transfer.frontend.graph import Graph
 
 EXHAUSTIVE = 9
@@ -30,7 +30,7 @@ class Fitting:
     """The division that was found; `least`: there is none with fewer groups that fits. `groups` is empty where not even
     separate messages fit."""
 
-    groups: tuple[Company, ...]
+    groups: tuple[MessageGroup, ...]
     peak_bytes: int
     least: bool
 
@@ -55,7 +55,7 @@ class Memory:
             if touching:
                 self._add(self.base, min(touching), max(touching), vector.size_bytes)
 
-    def group(self, numbers: Sequence[int]) -> Company | None:
+    def group(self, numbers: Sequence[int]) -> MessageGroup | None:
         """A group at its best slot; None when its members have no slot in common."""
         members = [self.crossings[number] for number in numbers]
         first, last = max(each.earliest for each in members), min(each.latest for each in members)
@@ -64,7 +64,7 @@ class Memory:
         up = members[0].up
         return (last if up else first, up, tuple(numbers))
 
-    def place(self, profile: list[int], group: Company, sign: int = 1) -> None:
+    def place(self, profile: list[int], group: MessageGroup, sign: int = 1) -> None:
         """Add a group to what is on the device (or take it away)."""
         slot, up, numbers = group
         members = [self.crossings[number] for number in numbers]
@@ -75,7 +75,7 @@ class Memory:
             size = -(-size // layout.ALIGNMENT) * layout.ALIGNMENT + each.size_bytes
         self._add(profile, begin, end, sign * size)
 
-    def peak(self, groups: Sequence[Company]) -> int:
+    def peak(self, groups: Sequence[MessageGroup]) -> int:
         profile = list(self.base)
         for group in groups:
             self.place(profile, group)
@@ -100,15 +100,15 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int) -> Fitting:
         return Fitting(groups=found, peak_bytes=memory.peak(found), least=True)
     if len(crossings) * len(graph.kernels) > MOST_WORK:
         return Fitting(groups=tuple(separate), peak_bytes=peak, least=len(separate) == least)
-    ways = [_joined(memory, separate, graph.limit_bytes, up_first=first) for first in (True, False)]
-    found = min(ways, key=len)
+    known = [_joined(memory, separate, graph.limit_bytes, up_first=first) for first in (True, False)]
+    found = min(known, key=len)
     return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)
 
 
-def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[Company, ...]:
+def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[MessageGroup, ...]:
     """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
     for wanted in range(least, count + 1):
-        best: tuple[int, tuple[Company, ...]] | None = None
+        best: tuple[int, tuple[MessageGroup, ...]] | None = None
         for division in _divisions(memory, count, wanted):
             peak = memory.peak(division)
             if peak <= limit and (best is None or peak < best[0]):
@@ -118,11 +118,11 @@ def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[Com
     raise AssertionError("separate messages fit")
 
 
-def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Company, ...]]:
+def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[MessageGroup, ...]]:
     """Every way to divide the crossings into so many groups that each have a slot in common."""
     groups: list[list[int]] = []
 
-    def extend(number: int) -> Iterator[tuple[Company, ...]]:
+    def extend(number: int) -> Iterator[tuple[MessageGroup, ...]]:
         if number == count:
             if len(groups) == wanted:
                 placed = [memory.group(tuple(each)) for each in groups]
@@ -144,14 +144,16 @@ def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Compan
     yield from extend(0)
 
 
-def _joined(memory: Memory, separate: Sequence[Company], limit: int, *, up_first: bool) -> tuple[Company, ...]:
+def _joined(
+    memory: Memory, separate: Sequence[MessageGroup], limit: int, *, up_first: bool
+) -> tuple[MessageGroup, ...]:
     """In the order of their slots, each vector joins the group before it where that fits."""
     profile = list(memory.base)
     for group in separate:
         memory.place(profile, group)
-    done: list[Company] = []
+    done: list[MessageGroup] = []
     for up in (up_first, not up_first):
-        current: Company | None = None
+        current: MessageGroup | None = None
         for group in sorted((each for each in separate if each[1] is up), key=lambda each: (each[0], each[2])):
             together = None if current is None else memory.group((*current[2], *group[2]))
             if current is not None and together is not None:

@@ -27,18 +27,18 @@ MOST_WORK = 3_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tight:
+class MinResidency:
     points: tuple[int, ...]
     proven: bool
     """Nothing with as few messages has less bytes x slots."""
 
 
-def uploads(intervals: Sequence[Crossing]) -> Tight:
+def uploads(intervals: Sequence[Crossing]) -> MinResidency:
     """The points of the tightest uploads."""
     ends = sorted({each.latest for each in intervals})
     windows = _windows(intervals, ends)
     if _work(windows) > MOST_WORK:
-        return Tight(points=stab(intervals).points, proven=False)
+        return MinResidency(points=stab(intervals).points, proven=False)
     by_end = sorted(intervals, key=lambda each: each.latest)
     slots = [each.latest for each in by_end]
     weights = [0, *itertools.accumulate(each.size_bytes for each in by_end)]
@@ -51,15 +51,15 @@ def uploads(intervals: Sequence[Crossing]) -> Tight:
         """Bytes x slots that are saved by the vectors that cross at q, when the next point is p."""
         return q * ((weights[-1] if p is None else below(p)) - below(q))
 
-    return Tight(points=_best(intervals, windows, gained), proven=True)
+    return MinResidency(points=_best(intervals, windows, gained), proven=True)
 
 
-def downloads(intervals: Sequence[Crossing]) -> Tight:
+def downloads(intervals: Sequence[Crossing]) -> MinResidency:
     """The points of the tightest downloads."""
     begins = sorted({each.earliest for each in intervals})
     windows = _windows(intervals, begins)
     if _work(windows) * max(1, len(intervals) // max(1, len(windows))) > MOST_WORK:
-        return Tight(points=stab(intervals).points, proven=False)
+        return MinResidency(points=stab(intervals).points, proven=False)
     # Seen from the end, a download is an upload: slots count backwards.
     flipped = [each._replace(earliest=-each.latest, latest=-each.earliest) for each in intervals]
     windows = [[-slot for slot in reversed(window)] for window in reversed(windows)]
@@ -70,7 +70,7 @@ def downloads(intervals: Sequence[Crossing]) -> Tight:
         first, last = bisect.bisect_left(slots, q), len(slots) if p is None else bisect.bisect_left(slots, p)
         return -sum(each.size_bytes * max(0, -q - each.last_use) for each in by_end[first:last])
 
-    return Tight(points=tuple(-point for point in reversed(_best(flipped, windows, gained))), proven=True)
+    return MinResidency(points=tuple(-point for point in reversed(_best(flipped, windows, gained))), proven=True)
 
 
 def byte_slots(crossings: Sequence[Crossing], slots: Sequence[int]) -> int:

@@ -4,11 +4,11 @@
                     paper's baseline); `separate_early`: each as soon as it can
     paper_greedy    the paper's heuristic (`heuristic`), and
     paper_tight     the same with late uploads
-    fewest          the least number of messages (`fewest`), each vector as early as its points allow
-    fewest_tight    the same number, data on the device for the least bytes x slots (`tight`)
+    interval_stabbing   the least number of messages, each vector as early as its points allow
+    min_residency   the same number, data on the device for the least bytes x slots
 
 Where storage is shared in place, vectors are to be neighbours, or the device's memory is limited, the least number of
-points is a lower bound only; then `tangled` and `limit` look for the least that is possible.
+points is a lower bound only; then `constrained_stabbing` and `limit` look for the least that is possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, l
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
-GROUPINGS = ("separate", "paper_greedy", "paper_tight", "fewest", "fewest_tight", "fastest")
+GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency", "local_search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def stabbed(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[
     )
 
 
-def tightened(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[tuple[int, ...], bool]:
+def min_resident(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[tuple[int, ...], bool]:
     """The fewest messages with the least bytes x slots, and whether that is proven (never in a loop)."""
     if graph.loop:
         period = len(graph.kernels)
@@ -136,11 +136,11 @@ def _directions(crossings: Sequence[Crossing]) -> tuple[list[Crossing], list[Cro
 # --- messages -------------------------------------------------------------------------------------------
 
 
-Company = tuple[int, bool, tuple[int, ...]]
+MessageGroup = tuple[int, bool, tuple[int, ...]]
 """(slot, up, numbers of crossings): what crosses together."""
 
 
-def companies(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> list[Company]:
+def grouped(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> list[MessageGroup]:
     """All that cross at one slot in one direction, together."""
     period = len(graph.kernels)
     found: dict[tuple[int, bool], list[int]] = {}
@@ -153,7 +153,7 @@ def scheduled(
     graph: Graph,
     crossings: Sequence[Crossing],
     slots: Sequence[int],
-    groups: Sequence[Company] | None = None,
+    groups: Sequence[MessageGroup] | None = None,
     *,
     order: Sequence[str] | None = None,
     worth: Callable[[bool, int], bool] = lambda up, gap_bytes: True,
@@ -163,7 +163,7 @@ def scheduled(
     cheaper to copy than another message is to begin."""
     # At one slot uploads come before the kernel and downloads behind it: 2k is before kernel k, 2k + 1 behind it.
     timed = sorted(
-        companies(graph, crossings, slots) if groups is None else groups,
+        grouped(graph, crossings, slots) if groups is None else groups,
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
     )
     if order is None and not graph.shares_storage and not graph.adjacent:
@@ -189,7 +189,9 @@ def scheduled(
     )
 
 
-def _disjoint(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], timed: Sequence[Company]) -> Schedule:
+def _disjoint(
+    graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], timed: Sequence[MessageGroup]
+) -> Schedule:
     """Every vector has a cell to itself and crosses once: the groups are the messages, laid out one after the other."""
     names = [tuple(crossings[number].vector for number in numbers) for _, _, numbers in timed]
     messages = tuple(
@@ -300,7 +302,7 @@ class _Lives:
         return crossing is None or at > slot
 
 
-# --- the ways to group ----------------------------------------------------------------------------------
+# --- groupings -----------------------------------------------------------------------------------------
 
 
 def build(graph: Graph, grouping: str, *, early: bool = False, tries: int = heuristic.TRIES) -> Schedule:
@@ -313,8 +315,8 @@ def build(graph: Graph, grouping: str, *, early: bool = False, tries: int = heur
         way = heuristic.search(graph, found, tight=grouping == "paper_tight", tries=tries)
         return scheduled(graph, found, way.slots)
     least = bound(graph, found)
-    if grouping == "fewest":
+    if grouping == "interval_stabbing":
         return scheduled(graph, found, stabbed(graph, found, least))
-    if grouping == "fewest_tight":
-        return scheduled(graph, found, tightened(graph, found, least)[0])
+    if grouping == "min_residency":
+        return scheduled(graph, found, min_resident(graph, found, least)[0])
     raise ValueError(f"unknown grouping {grouping!r}")

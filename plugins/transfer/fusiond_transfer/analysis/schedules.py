@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fusiond.program import Memory
 from fusiond.words import counted
-from fusiond_transfer.analysis import cost, fastest, heuristic, intervals, limit, min_residency, order, schedule
-from fusiond_transfer.analysis.constrained_stabbing import untangled
+from fusiond_transfer.analysis import cost, heuristic, intervals, limit, local_search, min_residency, order, schedule
+from fusiond_transfer.analysis.constrained_stabbing import constrained
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import Fitting
 from fusiond_transfer.analysis.schedule import Bound, Schedule
@@ -28,7 +28,7 @@ class Least:
     proven: bool
 
 
-class Ways:
+class Schedules:
     """Schedules of a graph, kept. Not for graphs that change (none does)."""
 
     def __init__(self, graph: Graph, *, tries: int = heuristic.TRIES) -> None:
@@ -40,7 +40,7 @@ class Ways:
         self._fast: dict[tuple[Memory, bool, str], Schedule] = {}
         self._fitting: Fitting | None = None
         self._least: Least | None = None
-        self._tight_proven = False
+        self._min_residency_proven = False
 
     @property
     def has_paper(self) -> bool:
@@ -72,7 +72,7 @@ class Ways:
             return Least(schedule=found, lower_bound=bound, proven=fits.least)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
         if self.graph.shares_storage or self.graph.adjacent:
-            best = untangled(self.graph, self.crossings, slots, bound)
+            best = constrained(self.graph, self.crossings, slots, bound)
             return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)
         return Least(schedule=schedule.scheduled(self.graph, self.crossings, slots), lower_bound=bound, proven=True)
 
@@ -91,43 +91,45 @@ class Ways:
         return self._kept[name]
 
     def grouping(self, name: str) -> Schedule:
-        """A grouping that needs no costs: `separate`, `paper_greedy`, `paper_tight`, `fewest`, `fewest_tight`."""
+        """A grouping of `schedule.GROUPINGS` that needs no costs: any but `local_search`."""
         if name == "separate":
             return self.separate(early=False)
-        if name == "fewest":
+        if name == "interval_stabbing":
             return self.least().schedule
         if name not in self._kept:
             self._kept[name] = (
-                self._tightest() if name == "fewest_tight" else schedule.build(self.graph, name, tries=self.tries)
+                self._min_residency() if name == "min_residency" else schedule.build(self.graph, name, tries=self.tries)
             )
         return self._kept[name]
 
-    def _tightest(self) -> Schedule:
+    def _min_residency(self) -> Schedule:
         """As few messages, and the least bytes x slots; where the layout or a limit decides, the fewest themselves."""
         if self.limited:
             return self.least().schedule  # its groups are at their tightest slots already
-        slots, proven = schedule.tightened(self.graph, self.crossings, self.bound)
+        slots, proven = schedule.min_resident(self.graph, self.crossings, self.bound)
         found = schedule.scheduled(self.graph, self.crossings, slots)
         if found.startups > self.least().schedule.startups:
             return self.least().schedule
-        self._tight_proven = proven and self.least().proven and found.startups == self.bound.points
+        self._min_residency_proven = proven and self.least().proven and found.startups == self.bound.points
         return found
 
     @property
-    def tight_proven(self) -> bool:
-        """Whether `fewest_tight` is known to keep the least bytes x slots among all with as few messages."""
-        self.grouping("fewest_tight")
-        return self._tight_proven
+    def min_residency_proven(self) -> bool:
+        """Whether `min_residency` is known to keep the least bytes x slots among all with as few messages."""
+        self.grouping("min_residency")
+        return self._min_residency_proven
 
     def fast(self, costs: cost.Costs, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
         """The fastest by the costs; `known` names them."""
         key = (memory, overlapped, known)
         if key not in self._fast:
-            names = ["fewest", "fewest_tight", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
+            names = ["interval_stabbing", "min_residency", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
             starts = [self.grouping(name) for name in names]
             starts += [self.separate(early=early) for early in (True, False)]
             starts = [each for each in starts if self._fits(each)] or starts
-            found = fastest.fastest(self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped)
+            found = local_search.local_search(
+                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped
+            )
             self._fast[key] = found.schedule
         return self._fast[key]
 
@@ -144,18 +146,18 @@ class Ways:
         return min_residency.byte_slots(found.crossings, found.slots)
 
 
-def reordered(ways: Ways) -> Ways | None:
+def reordered(schedules: Schedules) -> Schedules | None:
     """The same in the order of levels, where that saves messages; None where it does not, or order is not free."""
-    graph = ways.graph
+    graph = schedules.graph
     if graph.loop or graph.shares_storage or graph.limit_bytes is not None:
         return None
-    other = Ways(order.by_levels(graph), tries=ways.tries)
-    return other if other.least().schedule.startups < ways.least().schedule.startups else None
+    other = Schedules(order.by_levels(graph), tries=schedules.tries)
+    return other if other.least().schedule.startups < schedules.least().schedule.startups else None
 
 
-def claims(ways: Ways) -> tuple[str, ...]:
+def claims(schedules: Schedules) -> tuple[str, ...]:
     """What is proven, and what is not, one line each."""
-    graph, least = ways.graph, ways.least()
+    graph, least = schedules.graph, schedules.least()
     found = []
     if graph.loop:
         found.append("a loop: startups are those of one iteration in its steady state")

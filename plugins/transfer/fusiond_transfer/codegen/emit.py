@@ -48,7 +48,7 @@ DEVICE_SUFFIX = "@device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Execution:
     """How a schedule is carried out; the module's docstring has the words."""
 
     memory: str = "pageable"
@@ -57,16 +57,16 @@ class Way:
     allocation: str = "ahead"
 
 
-def program(script: Script, way: Way, *, name: str) -> Program:
+def program(script: Script, execution: Execution, *, name: str) -> Program:
     """The Program of a script."""
     code = body.code(replace(script.graph, kernels=script.calls))
-    steps = _Steps(script, way, code)
+    steps = _Steps(script, execution, code)
     found = Program(
         name=name,
-        buffers=_buffers(script, way),
+        buffers=_buffers(script, execution),
         sources=code.sources,
         steps=steps.all(),
-        issue="graph" if way.issue == "graph" else "streams",
+        issue="graph" if execution.issue == "graph" else "streams",
     )
     return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph))
 
@@ -74,14 +74,14 @@ def program(script: Script, way: Way, *, name: str) -> Program:
 # --- buffers --------------------------------------------------------------------------------------------
 
 
-def arenas(script: Script, way: Way) -> tuple[tuple[str, ...], ...]:
+def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
     """The cells that share an allocation on the device, in memory order."""
     on_device = {each.name for each in script.cells if each.device}
     crossing = set(script.order)
     rest = [each.name for each in script.cells if each.device and each.name not in crossing]
-    if way.allocation in ("ahead", "one"):
+    if execution.allocation in ("ahead", "one"):
         return ((*script.order, *rest),)
-    if way.allocation == "each":
+    if execution.allocation == "each":
         return tuple((name,) for name in (*script.order, *rest) if name in on_device)
     return (*script.arenas, *((name,) for name in rest))
 
@@ -91,17 +91,17 @@ def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
     return [f"{group[0]}{DEVICE_SUFFIX}" if len(group) == 1 else f"arena{n}@device" for n, group in enumerate(groups)]
 
 
-def _buffers(script: Script, way: Way) -> tuple[Buffer, ...]:
+def _buffers(script: Script, execution: Execution) -> tuple[Buffer, ...]:
     lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
-    memory = Memory.PINNED if way.memory == "pinned" else Memory.PAGEABLE
-    together = way.send == "message" and any(
+    memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
+    together = execution.send == "message" and any(
         isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
     )
     places: dict[str, tuple[str, int]] = {}
     if together:
         found, _ = layout.offsets(script.order, lengths)
         places = {name: ("arena@host", offset) for name, offset in found.items()}
-    groups = arenas(script, way)
+    groups = arenas(script, execution)
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:
             found, _ = layout.offsets(group, lengths)
@@ -153,11 +153,11 @@ class _Uses:
 class _Steps:
     """Turns ops into steps, with allocations round the first and the last that touch an arena."""
 
-    def __init__(self, script: Script, way: Way, code: body.Generated) -> None:
+    def __init__(self, script: Script, execution: Execution, code: body.Generated) -> None:
         self._script = script
-        self._way = way
+        self._execution = execution
         self._code = code
-        self._overlapped = way.issue != "one_stream"
+        self._overlapped = execution.issue != "one_stream"
         self._steps: list[Step] = []
         self._uses: dict[str, _Uses] = {}
         self._stream: dict[str, int] = {}
@@ -167,8 +167,8 @@ class _Steps:
 
     def all(self) -> tuple[Step, ...]:
         ops = self._script.ops
-        counted = self._way.allocation != "ahead"
-        groups = arenas(self._script, self._way) if counted else ()
+        counted = self._execution.allocation != "ahead"
+        groups = arenas(self._script, self._execution) if counted else ()
         names = arena_names(groups)
         first: dict[int, list[int]] = {}
         last: dict[int, list[int]] = {}
@@ -228,7 +228,7 @@ class _Steps:
         source, target = (near, far) if op.up else (far, near)
         lane = UPLOADS if op.up else DOWNLOADS
         after = self._touch(op.name, source, target, lane)
-        if self._way.send == "batch" and len(source) > 1:
+        if self._execution.send == "batch" and len(source) > 1:
             copies = tuple(zip(source, target, strict=True))
             self._add(CopyBatch(name=op.name, copies=copies, stream=self._lane(lane), after=after, counted=op.counted))
         else:
@@ -239,7 +239,7 @@ class _Steps:
         counted = not (isinstance(op, Transfer) or (isinstance(op, Move) and not op.counted))
         lane = self._allocating()
         after = self._touch(f"alloc_{name}", [], [cell + DEVICE_SUFFIX for cell in group], lane)
-        self._add(Alloc(name=f"alloc_{name}", arena=name, pooled=self._way.allocation == "pooled",
+        self._add(Alloc(name=f"alloc_{name}", arena=name, pooled=self._execution.allocation == "pooled",
                         stream=self._lane(lane), after=after, counted=counted))  # fmt: skip
 
     def _free(self, name: str, group: Sequence[str], op: Op) -> None:
@@ -249,7 +249,7 @@ class _Steps:
 
     def _allocating(self) -> int:
         """All on one stream: what is freed before an allocation in the list is free by then."""
-        return KERNELS if self._way.allocation == "pooled" else HOSTS
+        return KERNELS if self._execution.allocation == "pooled" else HOSTS
 
     def _lane(self, lane: int) -> int:
         return lane if self._overlapped else 0

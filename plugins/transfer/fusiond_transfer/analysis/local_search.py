@@ -16,7 +16,7 @@ from fusiond.program import Memory
 from fusiond_transfer.analysis.cost import Costs, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import Memory as DeviceMemory
-from fusiond_transfer.analysis.schedule import Company, Schedule, scheduled
+from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, scheduled
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_ESTIMATES = 600
@@ -31,7 +31,7 @@ class Fast:
     """By the costs: an estimate."""
 
 
-def fastest(
+def local_search(
     graph: Graph,
     crossings: Sequence[Crossing],
     starts: Sequence[Schedule],
@@ -78,13 +78,13 @@ def fastest(
     return Fast(schedule=best, time_us=best_us)
 
 
-def _groups(schedule: Schedule) -> list[Company]:
+def _groups(schedule: Schedule) -> list[MessageGroup]:
     """Who crosses with whom in a schedule, as its messages are."""
     number = {each.vector: index for index, each in enumerate(schedule.crossings)}
     return [(each.slot, each.up, tuple(sorted(number[name] for name in each.vectors))) for each in schedule.messages]
 
 
-def _neighbours(groups: Sequence[Company], crossings: Sequence[Crossing]) -> Iterator[list[Company]]:
+def _neighbours(groups: Sequence[MessageGroup], crossings: Sequence[Crossing]) -> Iterator[list[MessageGroup]]:
     """All divisions one step away."""
     for index, (slot, up, numbers) in enumerate(groups):
         rest = [*groups[:index], *groups[index + 1 :]]

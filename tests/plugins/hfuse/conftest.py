@@ -19,7 +19,7 @@ from fusiond.devices.cpu.lower import lower
 from fusiond.inputs.fills import initial
 from fusiond.language import narrow
 from fusiond.model import Analysis, DeviceLimits, Workload
-from fusiond.program import Bytes, FillStep, Launch, Pointer, Program, Source
+from fusiond.program import Bytes, Copy, FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.strategy import Target
@@ -141,6 +141,10 @@ class Runner:
         for step in program.steps:
             if isinstance(step, FillStep):
                 arrays[step.buffer].view(np.uint8)[:] = step.byte
+                continue
+            if isinstance(step, Copy):
+                for name, target in step.messages:
+                    arrays[target].view(np.uint8)[:] = arrays[name].view(np.uint8)
                 continue
             assert isinstance(step, Launch)
             source = program.source(step.source)

@@ -10,7 +10,7 @@ from fusiond.program import Argument as Passed
 from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.analysis.registers import Cap
-from fusiond_hfuse.codegen import fuse, hidden_arguments, sides
+from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, sides
 from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Side, Slot
 from fusiond_hfuse.frontend.kernel import define_values
 from fusiond_hfuse.frontend.shapes import buffers_of, shape_of
@@ -24,8 +24,8 @@ def native_source(slot: Slot, threads: int, cap: int | None) -> Source:
         raise ValueError(f"{kernel.name} has no block of {threads} threads")
     return Source(
         name=f"{slot.letter}_{_file_name(kernel)}",
-        text=kernel.unit.whole,
-        entries=(kernel.instance,),
+        text=kernel.unit.whole + host_variables.text(kernel),
+        entries=(kernel.instance, *host_variables.entries(kernel)),
         register_cap=cap,
         flags=kernel.flags,
         defines=define_values(kernel.defines, slot.sizes, shape, where=kernel.lines.get("defines", kernel.path)),
@@ -52,12 +52,12 @@ def unfused(
     """
     order = order or group.letters
     sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
-    steps = []
+    places = {letter: f"{source.name}:" for letter, source in sources.items()}
+    shapes = {slot.letter: _native_shape(slot, threads[slot.letter]) for slot in group.slots}
+    steps: list[Step] = [*host_variables.steps(group, shapes, places)]
+    set_before = tuple(each.name for each in steps[-1:])
     for stream, letter in enumerate(order):
-        slot = group.slot(letter)
-        block = slot.kernel.block.shape(threads[letter])
-        assert block is not None  # native_source has seen to it
-        shape = shape_of(slot, block)
+        slot, shape = group.slot(letter), shapes[letter]
         steps.append(
             Launch(
                 name=letter,
@@ -68,6 +68,7 @@ def unfused(
                 shared_bytes=shape.shared_bytes,
                 arguments=_arguments(slot, shape),
                 stream=stream if streams else 0,
+                after=set_before if streams and stream else (),
             )
         )
     how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
@@ -75,12 +76,18 @@ def unfused(
         how = "a CUDA graph"
     program = Program(
         name=f"{fuse.listed(group.names)}, {how} ({order})",
-        buffers=_buffers(group, {letter: f"{source.name}:" for letter, source in sources.items()}),
+        buffers=_buffers(group, places),
         sources=tuple(sources[letter] for letter in group.letters),
         steps=tuple(steps),
         issue=issue,
     )
     return sized(program, group.sizes, group.fixed_sizes)
+
+
+def _native_shape(slot: Slot, threads: int) -> Shape:
+    block = slot.kernel.block.shape(threads)
+    assert block is not None  # native_source has seen to it
+    return shape_of(slot, block)
 
 
 _COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -99,13 +106,14 @@ def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
     arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(plan, shapes)]
     if plan.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
-    buffers = _buffers(group, {letter: f"fused:fusiond_{letter}::" for letter in group.letters})
-    before: tuple[Step, ...] = ()
+    namespaces = {letter: f"fused:fusiond_{letter}::" for letter in group.letters}
+    buffers = _buffers(group, namespaces)
+    before: tuple[Step, ...] = host_variables.steps(group, shapes, namespaces)
     if plan.assign in hidden_arguments.TICKETED:
         elements = hidden_arguments.tickets(plan)
         tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=elements, role=Role.SCRATCH)
         buffers = (*buffers, tickets)
-        before = (FillStep(name="zero_tickets", buffer=tickets.name),)
+        before = (*before, FillStep(name="zero_tickets", buffer=tickets.name))
         arguments.append(Pointer(buffer=tickets.name))
     how = plan.kind if plan.level == "warp" else f"{plan.kind} by blocks"
     program = Program(
@@ -158,7 +166,7 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
     """Several programs over parts of a group (letters, program), as one: one after the other (`sequence`), each on a
     stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
     names = {letters: f"fused_{letters}" for letters, program in programs if len(letters) > 1}
-    sources, steps, scratch = [], [], []
+    sources, before, steps, scratch = [], [], [], []
     places = {}
     for stream, (letters, program) in enumerate(programs):
         name = names.get(letters)
@@ -166,6 +174,9 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
             places[letter] = f"{name}:fusiond_{letter}::" if name else f"{program.sources[0].name}:"
         sources += [dataclasses.replace(each, name=name) if name else each for each in program.sources]
         for step in program.steps:
+            if not step.counted:  # what sets variables
+                before.append(dataclasses.replace(step, source=name) if name and isinstance(step, Launch) else step)
+                continue
             changes: dict[str, object] = {"stream": 0 if launch == "sequence" else stream}
             if name:
                 changes["name"] = name if isinstance(step, Launch) else f"{step.name}_{letters}"
@@ -173,12 +184,14 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
                     changes["source"] = name
             steps.append(dataclasses.replace(step, **changes))  # type: ignore[arg-type]
         scratch += [each for each in program.buffers if each.name.startswith("tickets.")]
+    if before:
+        steps = [dataclasses.replace(each, after=(before[-1].name,)) if each.stream else each for each in steps]
     parts = [fuse.listed(group.among(letters).names) for letters, _ in programs]
     program = Program(
         name=f"{' | '.join(parts)} ({launch})",
         buffers=(*_buffers(group, places), *scratch),
         sources=tuple(sources),
-        steps=tuple(steps),
+        steps=(*before, *steps),
         issue="graph" if launch == "graph" else "streams",
     )
     fixed = {name for _, each in programs for name in each.fixed}
@@ -188,8 +201,12 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
 def fused_source(group: Group, plan: Plan, cap: Cap, version: int) -> Source:
     return Source(
         name="fused",
-        text=fuse.write(plan, version, cap),
-        entries=(fuse.entry_name(plan),),
+        text=fuse.write(plan, version, cap)
+        + "".join(host_variables.text(each.kernel, each.letter) for each in group.slots),
+        entries=(
+            fuse.entry_name(plan),
+            *(entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)),
+        ),
         register_cap=cap.registers,
         flags=group.slots[0].kernel.flags,
         symbols=tuple(
@@ -235,9 +252,12 @@ def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
     found = []
     for slot in group.slots:
         symbols = {
-            f"{slot.letter}.{each.name}": f"{places[slot.letter]}{each.symbol}" for each in slot.kernel.variables
+            f"{slot.letter}.{each.name}": f"{places[slot.letter]}{each.symbol}"
+            for each in slot.kernel.variables
+            if not each.members
         }
         found += [dataclasses.replace(each, symbol=symbols.get(each.name)) for each in buffers_of(slot)]
+        found += host_variables.buffers(slot, places[slot.letter])
     return tuple(found)
 
 
@@ -246,12 +266,7 @@ def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
         if argument.buffer is not None:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
         if argument.bytes:
-            pointers = tuple(
-                (each.offset, f"{slot.letter}.{each.target.name}")
-                for each in argument.members
-                if each.target is not None
-            )
-            return dataclasses.replace(shape.records[argument.name], pointers=pointers)
+            return host_variables.addressed(slot, argument, shape)
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
-from fusiond_hfuse.codegen import hidden_arguments, sides
+from fusiond_hfuse.codegen import hidden_arguments, host_variables, sides
 from fusiond_hfuse.frontend.graph import WARP, Plan, Shape
 from fusiond_hfuse.frontend.shapes import shape_of
 
@@ -26,6 +26,7 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     - arena: the parts begin behind each other, aligned, and all fit;
     - registers: the text has each side give or take what the plan says, in the sides' order, before its work;
     - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
+    - variables: all that the host sets are set before anything else, and not timed;
     - arguments: as many as the fused kernel has parameters.
     """
     found = []
@@ -62,6 +63,7 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
         found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
     found += _ticket_problems(plan, program, launch)
+    found += _variable_problems(plan, program)
     found += _trade_problems(plan, program.source(launch.source).text)
     return tuple(found)
 
@@ -151,17 +153,37 @@ def block_arguments(plan: Plan, counts: list[int], shapes: Mapping[str, Shape]) 
 
 
 def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
+    steps = [each for each in program.steps if each.counted]
     if plan.assign not in hidden_arguments.TICKETED:
-        return [] if len(program.steps) == 1 else [f"{len(program.steps)} steps for one launch"]
+        return [] if len(steps) == 1 else [f"{len(steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):
         return ["the last argument is no counter"]
-    first = program.steps[0]
+    first = steps[0]
     if not isinstance(first, FillStep) or (first.buffer, first.byte) != (tickets.buffer, 0):
         return ["the counter is not zeroed before the launch"]
-    if not first.counted or first.stream != launch.stream:
-        return ["zeroing the counter is not counted, or on another stream"]
+    if first.stream != launch.stream:
+        return ["zeroing the counter is on another stream"]
     return []
+
+
+def _variable_problems(plan: Plan, program: Program) -> list[str]:
+    """A variable that is not set would hold the address of the run before, or none."""
+    found = []
+    first = next(at for at, each in enumerate(program.steps) if each.counted)
+    messages = {pair for each in program.steps[:first] for pair in each.messages}
+    if any(not each.counted for each in program.steps[first:]):
+        found.append("a step behind the first that is counted is not")
+    for side in plan.sides:
+        for each in host_variables.structs(side.slot.kernel):
+            name = f"{side.slot.letter}.{each.name}"
+            written = any(
+                isinstance(step, Launch) and step.arguments[0] == Pointer(buffer=f"staged.{name}")
+                for step in program.steps[:first]
+            )
+            if not written or (f"staged.{name}", f"variable.{name}") not in messages:
+                found.append(f"the variable {name} is not set before the launch")
+    return found
 
 
 _TRADE = re.compile(

@@ -75,13 +75,22 @@ def _number(node: Node) -> Expression | float:
 
 
 def variable(inputs: Inputs, path: str, node: Node) -> Argument:
-    """A `__constant__` or `__device__` variable that the host sets before the kernel runs."""
+    """A `__constant__` or `__device__` variable that the host sets before the kernel runs: its numbers, what it points
+    to, or its members one by one."""
     keys = node.mapping(
-        known=("symbol", "name", "dtype", "elements", "role", "fill", "compare"),
-        required=("symbol", "dtype", "elements"),
+        known=("symbol", "name", "dtype", "elements", "role", "fill", "compare", "struct"), required=("symbol",)
     )
     symbol = matching(keys["symbol"], QUALIFIED, "the name of a variable")
     name = matching(keys["name"], IDENTIFIER, "a C identifier") if "name" in keys else symbol.rpartition("::")[2]
+    if "struct" in keys:
+        for key in keys:
+            if key not in ("symbol", "name", "struct"):
+                raise keys[key].fail("does not belong to a struct")
+        members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
+        return Argument(name=name, dtype="uint8", members=members, symbol=symbol, where=node.where)
+    for key in ("dtype", "elements"):
+        if key not in keys:
+            raise node.fail(f"the key {key!r} is missing; a variable has it, or 'struct'")
     dtype = keys["dtype"].choice(*DTYPES)
     found = _buffer(inputs, path, node, keys, name, dtype, role=None if "role" in keys else Role.INPUT)
     return dataclasses.replace(found, symbol=symbol)
@@ -191,68 +200,104 @@ def _record(argument: Argument, parameter: Parameter) -> Argument:
                 f"a struct; pass it as an argument of its own",
                 where=argument.where,
             )
+    return _placed(argument, parameter.fields, parameter.bytes, parameter.spelling)
+
+
+def _placed(argument: Argument, fields: tuple[Field, ...], size: int, spelling: str) -> Argument:
+    """A struct whose members have their types and places."""
     said = {member.path: member for member in argument.members}
-    places = {each.path: each for each in parameter.fields}
+    places = {each.path: each for each in fields}
     for path, member in said.items():
         if path not in places:
             raise UnknownName("member", path, places, where=member.where)
-        _check_member(member, places[path], parameter.spelling)
+        _check_member(path or argument.name, member, places[path], spelling)
     missing = [path for path in places if path not in said]
     if missing:
         raise RequestError(
-            f"{argument.name} says nothing of {', '.join(missing[:5])} of {parameter.spelling!r}", where=argument.where
+            f"{argument.name} says nothing of {', '.join(missing[:5])} of {spelling!r}", where=argument.where
         )
     members = tuple(
         dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
         for path, place in places.items()
     )
-    return dataclasses.replace(argument, members=members, bytes=parameter.bytes)
+    return dataclasses.replace(argument, members=members, bytes=size)
 
 
-def _check_member(member: Member, place: Field, spelling: str) -> None:
+def _check_member(name: str, member: Member, place: Field, spelling: str) -> None:
     """What the YAML says of one place of a struct against what is there."""
     if place.pointer:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                f"{name} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
                 where=member.where,
             )
         if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
             raise RequestError(
-                f"{member.path} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
+                f"{name} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
             )
         return
     if member.target is not None:
-        raise RequestError(f"{member.path} of {spelling!r} is {place.dtype}, and no pointer", where=member.where)
+        raise RequestError(f"{name} of {spelling!r} is {place.dtype}, and no pointer", where=member.where)
     if member.dtype not in (None, place.dtype):
-        raise RequestError(
-            f"{member.path} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where
-        )
+        raise RequestError(f"{name} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where)
     if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):
         raise RequestError(
-            f"{member.path} is {member.value:g}; a whole number is wanted for {place.dtype}", where=member.where
+            f"{name} is {member.value:g}; a whole number is wanted for {place.dtype}", where=member.where
         )
 
 
-def check_variables(variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]) -> None:
-    """The YAML's constants against the source's variables: type and size."""
+def checked_variables(
+    variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]
+) -> tuple[Argument, ...]:
+    """The YAML's constants against the source's variables: type and size. Those that are structs, or hold addresses,
+    get their places."""
     places = {each.name: each for each in known}
-    for argument in variables:
-        variable = places[argument.symbol]
-        assert argument.elements is not None
-        assert argument.buffer is not None
-        if variable.dtype is not None and variable.dtype != argument.dtype:
-            raise RequestError(
-                f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}", where=argument.where
-            )
-        if variable.constant and argument.buffer.role is not Role.INPUT:
-            raise RequestError(f"{argument.symbol} is __constant__, so its role is input", where=argument.where)
-        try:
-            size = argument.elements.integer(sizes) * DTYPES[argument.dtype].bytes
-        except ExpressionError as problem:
-            raise RequestError(f"elements: {problem}", where=argument.where) from None
-        if size > variable.bytes >= 0:
-            raise RequestError(
-                f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here", where=argument.where
-            )
+    return tuple(_variable_checked(each, places[each.symbol], sizes) for each in variables)
+
+
+def _variable_checked(argument: Argument, variable: Variable, sizes: Mapping[str, int]) -> Argument:
+    if argument.members or variable.address:
+        return _places_of_variable(argument, variable)
+    assert argument.elements is not None
+    assert argument.buffer is not None
+    if variable.dtype is not None and variable.dtype != argument.dtype:
+        raise RequestError(
+            f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}", where=argument.where
+        )
+    if variable.constant and argument.buffer.role is not Role.INPUT:
+        raise RequestError(f"{argument.symbol} is __constant__, so its role is input", where=argument.where)
+    try:
+        size = argument.elements.integer(sizes) * DTYPES[argument.dtype].bytes
+    except ExpressionError as problem:
+        raise RequestError(f"elements: {problem}", where=argument.where) from None
+    if size > variable.bytes >= 0:
+        raise RequestError(
+            f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here", where=argument.where
+        )
+    return argument
+
+
+def _places_of_variable(argument: Argument, variable: Variable) -> Argument:
+    """A variable that is a struct, or an address: then the YAML may say what is at that address, and no more."""
+    if variable.unfit:
+        raise RequestError(variable.unfit, where=argument.where)
+    if not variable.fields:
+        raise RequestError(
+            f"{argument.symbol} is {variable.spelling!r} in the source, no struct: wanted are its dtype and elements",
+            where=argument.where,
+        )
+    if argument.members:
+        return _placed(argument, variable.fields, variable.bytes, variable.spelling)
+    if [each.path for each in variable.fields] != [""]:
+        raise RequestError(
+            f"{argument.symbol} is {variable.spelling!r} in the source: wanted is `struct:`, with "
+            f"{', '.join(each.path for each in variable.fields[:5])}",
+            where=argument.where,
+        )
+    target = dataclasses.replace(argument, symbol="")
+    pointer = Member(path="", dtype=argument.dtype, target=target, where=argument.where)
+    whole = Argument(
+        name=argument.name, dtype="uint8", members=(pointer,), symbol=argument.symbol, where=argument.where
+    )
+    return _placed(whole, variable.fields, variable.bytes, variable.spelling)

@@ -109,3 +109,10 @@ def skipped(unit: cindex.TranslationUnit, file: str) -> list[tuple[int, int]]:
         ]
     finally:
         done(found)
+
+
+def initializer(variable: cindex.Cursor) -> cindex.Cursor | None:
+    """What a variable is declared to begin with; None where that is nothing. (The bindings do not name this call.)"""
+    ask = cindex.conf.lib.clang_Cursor_getVarDeclInitializer
+    ask.argtypes, ask.restype = [cindex.Cursor], cindex.Cursor
+    return cindex.Cursor.from_cursor_result(ask(variable), ask, (variable,))

@@ -9,16 +9,17 @@ from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
 from fusiond_hfuse.frontend.graph import Variable
-from fusiond_hfuse.frontend.parameters import DTYPES, has_pointer
+from fusiond_hfuse.frontend.parameters import DTYPES, Parameters, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
 
 
 class DeviceVariables:
     """Those of one reading. `wanted`: the names, with their namespaces, that the YAML gives a start."""
 
-    def __init__(self, text: EditedText, wanted: frozenset[str]) -> None:
+    def __init__(self, text: EditedText, wanted: frozenset[str], parameters: Parameters) -> None:
         self.text = text
         self.wanted = wanted
+        self.parameters = parameters
         self.known: dict[str, Variable] = {}
         self.settable: list[Variable] = []
         """Those that are a reason to refuse as long as the host does not set them."""
@@ -32,33 +33,31 @@ class DeviceVariables:
         while element.kind is cindex.TypeKind.CONSTANTARRAY:
             element = element.element_type
         bare = re.sub(r"^(const |volatile )+", "", element.spelling)
+        address = has_pointer(element)
+        record = element.kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         variable = self.known[name] = Variable(
             name=name,
             bytes=cursor.type.get_size(),
             dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
             constant=is_constant,
-            address=has_pointer(element),
+            address=address,
+            spelling=cursor.type.spelling,
+            fields=self.parameters.fields(cursor.type) if address or (record and name in self.wanted) else (),
         )
-        if cursor.storage_class is cindex.StorageClass.EXTERN:
+        if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
             return
-        written = self.text.code[cursor.extent.start.offset : cursor.extent.end.offset]
-        if variable.address:
-            if "=" not in written or name in self.wanted:  # the address of what was allocated before the launch
-                self._refuse(
-                    cursor,
-                    f"`{name}` has an address in it that the host sets, and no buffer can hold one; make it a "
-                    f"parameter of the kernel",
-                )
-        elif name in self.wanted:
-            return
-        elif is_constant and "=" not in written and "{" not in written:
+        begins = cursors.initializer(cursor)
+        if address and variable.unfit and _is_null(begins):
+            self._refuse(cursor, variable.unfit)
+        elif (is_constant and (begins is None or _only_made(begins))) or (address and _is_null(begins)):
+            what = "what its pointers point to" if address else "with what"
             self._refuse(
                 cursor,
-                f"`__constant__ {name}` is set by the host; say with what under `constants:`, or initialise it in the "
-                f"source",
+                f"`{'__constant__' if is_constant else '__device__'} {name}` is set by the host; say {what} under "
+                f"`constants:`, or initialise it in the source",
             )
             self.settable.append(variable)
-        elif not is_constant and not constant(cursor.type):
+        elif not is_constant and not address and not constant(cursor.type):
             self._refuse(
                 cursor,
                 f"`__device__ {name}` keeps its value from run to run; pass a buffer, or give it a start under "
@@ -68,3 +67,22 @@ class DeviceVariables:
 
     def _refuse(self, cursor: cindex.Cursor, detail: str) -> None:
         self.text.refuse("symbol", cursor, detail)
+
+
+def _is_null(begins: cindex.Cursor | None) -> bool:
+    """Whether a variable begins without an address: the host must give it one."""
+    while begins is not None and begins.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR):
+        inner = cursors.children(begins)
+        if len(inner) != 1:
+            break
+        begins = inner[0]
+    if begins is None or _only_made(begins):
+        return True
+    empty = begins.kind is CursorKind.INIT_LIST_EXPR and not cursors.children(begins)
+    nulls = (CursorKind.CXX_NULL_PTR_LITERAL_EXPR, CursorKind.INTEGER_LITERAL, CursorKind.GNU_NULL_EXPR)
+    return empty or begins.kind in nulls
+
+
+def _only_made(begins: cindex.Cursor) -> bool:
+    """Whether it is the call of a constructor without arguments, which clang puts where nothing is written."""
+    return begins.kind is CursorKind.CALL_EXPR and not list(begins.get_arguments())

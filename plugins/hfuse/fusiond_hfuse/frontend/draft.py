@@ -266,7 +266,9 @@ def _lines(
         lines += [f"  - {first}", *(f"  {line}" for line in more)]
     if parsed.settable:
         lines.append("constants:")
-        lines += [f"  - {_constant(each)}" for each in parsed.settable]
+        for variable in parsed.settable:
+            first, *more = _constant(variable)
+            lines += [f"  - {first}", *(f"  {line}" for line in more)]
     block = [_length(each) for each in how.block] if how and how.block else [f'"{UNKNOWN}"']
     grid = [_quoted(each) for each in how.grid] if how and how.grid else [f'"{UNKNOWN}"']
     lines += [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{', '.join(grid)}]"]
@@ -304,14 +306,19 @@ def _member(field: Field) -> str:
     return f'{{dtype: {_word(field.pointee or UNKNOWN)}, elements: "{UNKNOWN}", role: inout, fill: zeros}}'
 
 
-def _constant(each: Variable) -> str:
-    """A variable that the host sets."""
+def _constant(each: Variable) -> list[str]:
+    """A variable that the host sets; of one that is a pointer what it points to."""
+    if [field.path for field in each.fields] == [""]:
+        return [f"{{symbol: {_quoted(each.name)}, {_member(each.fields[0])[1:]}"]
+    if each.fields:
+        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
+        return [f"symbol: {_quoted(each.name)}", "  struct:", *(f"  {line}" for line in members)]
     size = DTYPES[each.dtype].bytes if each.dtype is not None else 0
     elements = str(each.bytes // size) if size and each.bytes > 0 else f'"{UNKNOWN}"'
     fill = "fill: {uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'fill: "{UNKNOWN}"'
     role = fill if each.constant else "role: inout, fill: zeros"
     dtype = _word(each.dtype or UNKNOWN)
-    return f"{{symbol: {_quoted(each.name)}, dtype: {dtype}, elements: {elements}, {role}}}"
+    return [f"{{symbol: {_quoted(each.name)}, dtype: {dtype}, elements: {elements}, {role}}}"]
 
 
 def _is_size(each: Parameter) -> bool:

@@ -104,6 +104,19 @@ class Variable:
     constant: bool
     address: bool = False
     """It is, or holds, an address."""
+    spelling: str = ""
+    """The type as written."""
+    fields: tuple[Field, ...] = ()
+    """Of one that is a struct, or holds an address: every number and pointer with its place, the path of one that is a
+    pointer itself being empty."""
+
+    @property
+    def unfit(self) -> str:
+        """Why no YAML can give its addresses; empty where one can."""
+        for held in self.fields:
+            if held.dtype is None and not held.pointer:
+                return f"`{self.name}`{held.path and f', in {held.path},'} holds {held.kind}, and no buffer can be that"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

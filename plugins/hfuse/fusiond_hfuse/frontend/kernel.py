@@ -23,8 +23,8 @@ from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
     argument,
-    check_variables,
     checked,
+    checked_variables,
     matching,
     variable,
 )
@@ -70,7 +70,8 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(argument(inputs, path, each) for each in keys["arguments"].sequence())
     variables = tuple(variable(inputs, path, each) for each in _list(keys.get("constants")))
-    everything = (*arguments, *buffers_among(tuple(each for each in arguments if each.members)), *variables)
+    structs = tuple(each for each in (*arguments, *variables) if each.members)
+    everything = (*arguments, *buffers_among(structs), *variables)
     names = [each.name for each in everything]
     for each in everything:
         if names.count(each.name) > 1:
@@ -100,7 +101,7 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     unit, parsed = parse_kernel(unit, entry, name=name, **way)
     reading = functools.partial(parse_unit, unit, entry, name=name, **way)
     arguments = checked(arguments, parsed.parameters, keys["arguments"])
-    check_variables(variables, parsed.variables, sizes)
+    variables = checked_variables(variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         raise document.fail(f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes")
     return Kernel(

@@ -66,6 +66,10 @@ class Parameters:
             alignment=kind.get_align() if record else 0,
         )
 
+    def fields(self, kind: cindex.Type) -> tuple[Field, ...]:
+        """Every number and pointer of a variable, with its place; the path of one that is a pointer itself is empty."""
+        return tuple(self._fields(kind, "", 0))
+
     def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
         """The numbers inside a struct, with their places; what is none of them has no dtype."""
         kind = kind.get_canonical()

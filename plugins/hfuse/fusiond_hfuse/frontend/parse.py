@@ -241,7 +241,7 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
 
     graph = CallGraph(text, move=request.move)
     shared = SharedMemory(text, move=request.move)
-    variables = DeviceVariables(text, frozenset(request.variables))
+    variables = DeviceVariables(text, frozenset(request.variables), Parameters(tree))
     skipped = {each.hash for each in declarations}
     for cursor in top:
         _declare(cursor, "", skipped, graph, shared, variables)

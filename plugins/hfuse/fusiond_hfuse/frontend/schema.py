@@ -49,7 +49,14 @@ def kernel() -> dict[str, Any]:
             ),
         ],
     }
-    variable = closed({"symbol": _QUALIFIED, **name, **_BUFFER}, ["symbol", "dtype", "elements"])
+    symbol = {"symbol": _QUALIFIED, **name}
+    variable = {
+        "description": "a variable that the host sets: its numbers, what it points to, or its members (struct)",
+        "anyOf": [
+            closed({**symbol, **_BUFFER}, ["symbol", "dtype", "elements"]),
+            closed({**symbol, "struct": mapping_of(_MEMBER)}, ["symbol", "struct"]),
+        ],
+    }
     return document(
         "kernel",
         {

@@ -47,7 +47,7 @@ def shape_of(slot: Slot, block: Dim3) -> Shape:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
         scalars: dict[str, int | float] = {}
         records: dict[str, Bytes] = {}
-        for argument in kernel.arguments:
+        for argument in (*kernel.arguments, *kernel.variables):
             if argument.value is not None:
                 key, where = argument.name, argument.where
                 scalars[argument.name] = _scalar(argument.value, argument.dtype, names)

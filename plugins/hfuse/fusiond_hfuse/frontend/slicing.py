@@ -219,7 +219,7 @@ def _walked(
     error: tuple[int, str] | None = None
     readings = recheck.Readings(text)
     distinct: list[str] = []
-    bodies = "##" in code  # they name what stands in no text
+    bodies = "##" in code or "<%" in code  # they name what stands in no text, or are bounded by no braces
     for arch in _walked(text, system, False, defines, flags).distinct if host else recheck.architectures(text):
         try:
             tree = recheck.tolerant(text, system, defines, flags, arch, host=host, bodies=bodies)

@@ -1,0 +1,93 @@
+"""Variables of a source that are structs or hold addresses, as the host sets them: before each run, and not timed.
+
+    __constant__ float* table;   -->   fusiond_set_0<<<1, 1>>>(staged, {address of the buffer});
+                                       copy of `staged` to `table`, as cudaMemcpyToSymbol does it
+
+A kernel writes the bytes, since only arguments of a launch know the addresses of buffers; a copy brings them to the
+variable, since kernels may not write to constant memory. Both are steps that are not counted, before all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from fusiond.program import Buffer, Bytes, Copy, Launch, Pointer, Role, Step
+from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Shape, Slot
+
+
+def structs(kernel: Kernel) -> tuple[Argument, ...]:
+    return tuple(each for each in kernel.variables if each.members)
+
+
+def entries(kernel: Kernel, letter: str = "") -> tuple[str, ...]:
+    """The kernels that write their bytes; with a letter, in the source of several kernels."""
+    return tuple(_entry(number, letter) for number in range(len(structs(kernel))))
+
+
+def _entry(number: int, letter: str) -> str:
+    return f"fusiond_set_{letter}{'_' if letter else ''}{number}"
+
+
+def text(kernel: Kernel, letter: str = "") -> str:
+    """The text of these kernels."""
+    return "".join(
+        _kernel(name, each.bytes) for name, each in zip(entries(kernel, letter), structs(kernel), strict=True)
+    )
+
+
+def _kernel(name: str, size: int) -> str:
+    return (
+        f"\n// Writes what the host would copy to a variable.\n"
+        f"struct {name}_bytes {{ unsigned char fusiond_of[{size}]; }};\n"
+        f'extern "C" __global__ void {name}(unsigned char* fusiond_staged, const {name}_bytes fusiond_values)\n'
+        f"{{\n"
+        f"    for (int fusiond_i = 0; fusiond_i < {size}; ++fusiond_i)\n"
+        f"        fusiond_staged[fusiond_i] = fusiond_values.fusiond_of[fusiond_i];\n"
+        f"}}\n"
+    )
+
+
+def buffers(slot: Slot, place: str) -> Iterator[Buffer]:
+    """The variables, and where their bytes are staged. `place` stands before the name of a variable of the source."""
+    for each in structs(slot.kernel):
+        of_each = f"{slot.letter}.{each.name}"
+        staged = Buffer(name=f"staged.{of_each}", dtype="uint8", elements=each.bytes, role=Role.SCRATCH)
+        yield staged
+        yield dataclasses.replace(staged, name=f"variable.{of_each}", symbol=f"{place}{each.symbol}")
+
+
+def steps(group: Group, shapes: Mapping[str, Shape], places: Mapping[str, str]) -> tuple[Step, ...]:
+    """What sets the variables of all slots. `places`: by letter, `source:` and the namespace of the slot there."""
+    found: list[Step] = []
+    for slot in group.slots:
+        source, _, namespace = places[slot.letter].partition(":")
+        letter = slot.letter if namespace else ""
+        for name, each in zip(entries(slot.kernel, letter), structs(slot.kernel), strict=True):
+            of_each = f"{slot.letter}.{each.name}"
+            found += [
+                Launch(
+                    name=f"stage.{of_each}",
+                    source=source,
+                    entry=name,
+                    grid=(1, 1, 1),
+                    block=(1, 1, 1),
+                    arguments=(Pointer(buffer=f"staged.{of_each}"), addressed(slot, each, shapes[slot.letter])),
+                    counted=False,
+                ),
+                Copy(
+                    name=f"set.{of_each}",
+                    source=(f"staged.{of_each}",),
+                    target=(f"variable.{of_each}",),
+                    counted=False,
+                ),
+            ]
+    return tuple(found)
+
+
+def addressed(slot: Slot, argument: Argument, shape: Shape) -> Bytes:
+    """The bytes of a struct, with its buffers."""
+    pointers = tuple(
+        (each.offset, f"{slot.letter}.{each.target.name}") for each in argument.members if each.target is not None
+    )
+    return dataclasses.replace(shape.records[argument.name], pointers=pointers)

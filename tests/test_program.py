@@ -230,3 +230,26 @@ def test_a_damaged_plan_is_refused_and_nothing_else(data: st.DataObject) -> None
 def test_another_version_is_refused(plan: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="version 2"):
         decode(plan)
+
+
+def test_a_part_lies_within_its_whole() -> None:
+    part = Buffer(name="x#1", dtype="float32", elements=4, role=Role.SCRATCH, arena="left", offset_bytes=8, part_of="x")
+
+    def with_part(**fields: Any) -> Program:
+        return dataclasses.replace(PROGRAM, buffers=(*BUFFERS, dataclasses.replace(part, **fields)))
+
+    assert problems(with_part()) == (), "a part may overlap its whole, and a run of wholes may step over it"
+    again = decode(json.loads(to_text(with_part())))
+    assert (again, again.key) == (with_part(), with_part().key) != (PROGRAM, PROGRAM.key)
+    assert "part_of" not in to_text(PROGRAM), "older programs keep their keys"
+    for fields, problem in (
+        ({"part_of": "nil"}, "a part of 'nil', which is no buffer"),
+        ({"part_of": "x#1"}, "a part of 'x#1', which is no buffer, or a part itself"),
+        ({"part_of": "u"}, "differs from 'u'"),
+        ({"dtype": "int64"}, "differs from 'x'"),
+        ({"role": Role.INPUT}, "has the role input"),
+        ({"elements": 400}, "reaches beyond 'x'"),
+        ({"part_of": "y"}, "reaches beyond 'y'"),
+    ):
+        found = problems(with_part(**fields))
+        assert any(problem in line for line in found), (fields, found)

@@ -207,7 +207,8 @@ class _Run:
         self._arenas = {each.name: each.arena or each.name for each in program.buffers}
         self._wrong: set[str] = set()  # arenas that do not hold right values
         for buffer in program.buffers:
-            self._fill(buffer, seed)
+            if buffer.part_of is None:
+                self._fill(buffer, seed)
 
     def _read(self, source: Source, text: str) -> None:
         try:

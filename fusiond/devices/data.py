@@ -31,6 +31,8 @@ class HostData:
         self._kept: OrderedDict[Hashable, Array] = OrderedDict()
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
+        if buffer.part_of is not None:
+            return
         if is_read(buffer):
             loaded.write(buffer.name, self._drawn(buffer, seed))
         else:

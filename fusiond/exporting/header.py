@@ -75,7 +75,7 @@ def _buffers(text: Statements, program: Program, names: cxx.Names) -> None:
     for each in program.buffers:
         if layout.is_argument(each) and each.symbol is None:
             note = f"{each.role}, {_PLACES[each.memory]}: {text_of(each.elements)} elements"
-            if each.arena is not None and len(layout.homes(program)[each.arena]) > 1:
+            if each.arena is not None and len(layout.wholes(layout.homes(program)[each.arena])) > 1:
                 note += f", at byte {text_of(each.offset_bytes)} of {each.arena}"
             note += "; null: in the workspace" if each.name in free else ""
             struct.line(f"{pointer(each, free)} {names.buffers[each.name]} = nullptr;  ///< {note}")
@@ -140,7 +140,7 @@ def caller_arenas(program: Program) -> tuple[str, ...]:
     return tuple(
         home
         for home, members in layout.homes(program).items()
-        if len(members) > 1 and layout.giver(program, home) is Giver.CALLER
+        if len(layout.wholes(members)) > 1 and layout.giver(program, home) is Giver.CALLER
     )
 
 

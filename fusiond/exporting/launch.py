@@ -176,6 +176,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceil_div": lambda a, b: -(-a // b)}
 
 
+def _wholes(members: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are no part of another."""
+    return [each for each in members if each.get("part_of") is None]
+
+
 def _problems(plan: _Plan) -> Iterator[str]:
     """What other sizes can break."""
     for buffer in plan.buffers.values():
@@ -183,7 +188,7 @@ def _problems(plan: _Plan) -> Iterator[str]:
             yield f"buffer {buffer['name']!r} would have {buffer['elements']} elements"
     for home, members in plan.homes.items():
         ends = 0
-        for each in sorted(members, key=lambda each: int(each["offset_bytes"])):
+        for each in sorted(_wholes(members), key=lambda each: int(each["offset_bytes"])):
             if each["offset_bytes"] < ends or each["offset_bytes"] % _BYTES[each["dtype"]]:
                 yield f"buffer {each['name']!r} would overlap another, or be unaligned, in {home!r}"
             ends = each["offset_bytes"] + plan.bytes_of(each["name"])
@@ -1060,7 +1065,7 @@ class _Run:
                 continue
             given = [each for each in members if each["name"] in self._arrays]
             starts = {self._arrays[each["name"]].address - each["offset_bytes"] for each in given}
-            if len(starts) == 1 and (len(given) == len(members) or self._is_allocated(min(starts), home)):
+            if len(starts) == 1 and (len(given) == len(_wholes(members)) or self._is_allocated(min(starts), home)):
                 (found[home],) = starts
                 continue
             self._staged += [each["name"] for each in given]

@@ -4,7 +4,7 @@ the host does itself."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fusiond.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps
 
@@ -29,6 +29,11 @@ def homes(program: Program) -> Mapping[str, tuple[Buffer, ...]]:
         if each.symbol is None:
             found.setdefault(each.arena or each.name, []).append(each)
     return {home: tuple(sorted(members, key=lambda each: each.offset_bytes)) for home, members in found.items()}
+
+
+def wholes(members: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    """Those that are no part of another: what an allocation is divided among."""
+    return tuple(each for each in members if each.part_of is None)
 
 
 def giver(program: Program, home: str) -> Giver:

@@ -308,7 +308,7 @@ class Writer:
                     wrong = f"{self._number(one)} != {self._number(other)}"
                     refuse(body, wrong, f"step {step.name} would copy {source} to {target}, which has another length")
         for home, members in layout.homes(self._program).items():
-            for left, right in itertools.pairwise(members):
+            for left, right in itertools.pairwise(layout.wholes(members)):
                 end = left.offset_bytes + left.size_bytes
                 if isinstance(end, Extent) or isinstance(right.offset_bytes, Extent):
                     wrong = f"{self._number(end)} > {self._number(right.offset_bytes)}"

@@ -77,7 +77,7 @@ def default_compare(dtype: str) -> Compare:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
     """A named array. Buffers with the same `arena` lie in one allocation, at `offset_bytes`; all others have their
-    own."""
+    own. A part (`part_of`) is a name for some elements of another buffer of its arena."""
 
     name: str
     dtype: str
@@ -92,6 +92,9 @@ class Buffer:
     symbol: str | None = None
     """The `__constant__` or `__device__` variable that this buffer is, as `source:symbol`; no allocation then."""
     compare: Compare = EQUAL
+    part_of: str | None = None
+    """The buffer whose elements these are, so that a step can move or compute some of them. What fills, compares and
+    hands over the whole does it for its parts; their role is scratch."""
 
     @property
     def size_bytes(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fusiond.keys import plain
 from fusiond.language.extents import Extent
 
 if TYPE_CHECKING:
+    from fusiond.program.buffers import Buffer
     from fusiond.program.program import Program
 
 PLAN_VERSION = 2
@@ -37,7 +38,7 @@ def encode(program: Program) -> dict[str, Any]:
     found: dict[str, Any] = {
         "plan_version": PLAN_VERSION,
         "name": program.name,
-        "buffers": plain(program.buffers),
+        "buffers": described(program.buffers),
         "sources": plain(program.sources),
         "steps": steps,
         "issue": program.issue,
@@ -46,6 +47,15 @@ def encode(program: Program) -> dict[str, Any]:
         "seams": plain(program.seams),
     }
     return {**found, "formulas": {pointer: each.text for pointer, each in _extents(found, "")}}
+
+
+def described(buffers: Iterable[Buffer]) -> list[dict[str, Any]]:
+    """Buffers as JSON. `part_of` stands only in parts: keys are from before there were any."""
+    found = [plain(each) for each in buffers]
+    for entry in found:
+        if entry["part_of"] is None:
+            del entry["part_of"]
+    return found
 
 
 def _extents(value: Any, pointer: str) -> Iterator[tuple[str, Extent]]:

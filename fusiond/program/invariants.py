@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fusiond.language import expressions
 from fusiond.language.dtypes import DTYPES
-from fusiond.program.buffers import FILL_KINDS, Buffer
+from fusiond.program.buffers import FILL_KINDS, Buffer, Role
 from fusiond.program.formulas import formulas
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def problems(program: Program) -> tuple[str, ...]:
     sources = {each.name: each for each in program.sources}
     if program.issue not in ("streams", "graph"):
         found.append(f"issue is {program.issue!r}, not streams or graph")
-    for check in (_buffer_problems, _arena_problems):
+    for check in (_buffer_problems, _arena_problems, _part_problems):
         found += check(program)
     for symbol in sorted({each.symbol for each in program.buffers if each.symbol is not None}):
         name, _, variable = symbol.partition(":")
@@ -97,7 +97,7 @@ def _arena_problems(program: Program) -> list[str]:
     found = []
     arenas: dict[str, list[Buffer]] = {}
     for buffer in program.buffers:
-        if buffer.arena is not None and buffer.dtype in DTYPES:
+        if buffer.arena is not None and buffer.dtype in DTYPES and buffer.part_of is None:
             arenas.setdefault(buffer.arena, []).append(buffer)
     alone = {each.name for each in program.buffers if each.arena is None}
     found += [f"{name!r} is the name of an arena, and of a buffer outside it" for name in arenas if name in alone]
@@ -108,4 +108,26 @@ def _arena_problems(program: Program) -> list[str]:
         for left, right in itertools.pairwise(members):
             if left.offset_bytes + left.size_bytes > right.offset_bytes:
                 found.append(f"buffers {left.name!r} and {right.name!r} overlap in arena {name!r}")
+    return found
+
+
+def _part_problems(program: Program) -> list[str]:
+    """A part lies within its whole, in the same arena, and is scratch memory of the same type."""
+    wholes = {each.name: each for each in program.buffers if each.part_of is None}
+    found = []
+    for part in program.buffers:
+        if part.part_of is None or part.dtype not in DTYPES:
+            continue
+        whole = wholes.get(part.part_of)
+        if whole is None:
+            found.append(f"buffer {part.name!r} is a part of {part.part_of!r}, which is no buffer, or a part itself")
+        elif (part.arena, part.dtype, part.memory) != (whole.arena, whole.dtype, whole.memory) or part.arena is None:
+            found.append(f"buffer {part.name!r} differs from {whole.name!r}, of which it is a part, in arena or type")
+        elif part.role is not Role.SCRATCH:
+            found.append(f"buffer {part.name!r} is a part of {whole.name!r}, and has the role {part.role}")
+        elif not (
+            whole.offset_bytes <= part.offset_bytes
+            and part.offset_bytes + part.size_bytes <= whole.offset_bytes + whole.size_bytes
+        ):
+            found.append(f"buffer {part.name!r} reaches beyond {whole.name!r}, of which it is a part")
     return found

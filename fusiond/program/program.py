@@ -12,7 +12,7 @@ from fusiond.keys import content_key
 from fusiond.language import expressions, extents
 from fusiond.language.extents import Extent
 from fusiond.program.buffers import Buffer, Memory, Source
-from fusiond.program.encoding import encode
+from fusiond.program.encoding import described, encode
 from fusiond.program.formulas import formulas, replaced
 from fusiond.program.invariants import problems
 from fusiond.program.steps import Alloc, CopyBatch, HostCall, Launch, Step, packed
@@ -202,13 +202,13 @@ def _settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any
 def _work(program: Program) -> list[object]:
     """What a device does. The 1 is from before there were sizes: programs have kept their keys."""
     filled = dataclasses.replace(program, steps=tuple(packed(each) for each in program.steps))
-    return [1, program.buffers, program.sources, encode(filled)["steps"], program.issue]
+    return [1, described(program.buffers), program.sources, encode(filled)["steps"], program.issue]
 
 
 def _identity(program: Program) -> list[object]:
     plan = encode(program)
     more = {name: plan[name] for name in ("sizes", "fixed", "formulas", "seams") if plan[name]}
-    said = [1, program.buffers, program.sources, plan["steps"], program.issue]
+    said = [1, plan["buffers"], program.sources, plan["steps"], program.issue]
     return [*said, more] if more else said
 
 

@@ -297,6 +297,7 @@ class Copy(_Step):
             last = run[-1].offset_bytes
             found += [f"step {self.name!r} copies over {each.name!r}, which lies between {names[0]!r} and {names[-1]!r}"
                       for each in buffers.values() if each.arena == run[0].arena and each.name not in names
+                      and each.part_of is None
                       and run[0].offset_bytes < each.offset_bytes < last]  # fmt: skip
         if not found and gaps[0] != gaps[1]:
             found.append(f"step {self.name!r} copies {', '.join(self.source)} to a run that is laid out otherwise")

@@ -29,6 +29,7 @@ from fusiond.program import (
     Seam,
     Source,
     SourceKind,
+    Step,
     problems,
 )
 
@@ -226,6 +227,45 @@ def pageable() -> Case:
     return transfers(Memory.PAGEABLE)
 
 
+def parts() -> Case:
+    """Two vectors cross whole, as one message, and come back in two parts each, which kernels make one after the
+    other on streams of their own."""
+    n = size("n", 60)
+    cut = n // 2
+    second = ceil_div(4 * n, 256) * 256
+    device = Memory.DEVICE
+
+    def whole(name: str, role: Role, arena: str, at: int, where: Memory) -> Buffer:
+        return buffer(name, n, role, memory=where, arena=arena, offset_bytes=at)
+
+    def halves_of(name: str, arena: str, at: int, where: Memory) -> tuple[Buffer, Buffer]:
+        low = buffer(f"{name}#0", cut, Role.SCRATCH, memory=where, arena=arena, offset_bytes=at, part_of=name)
+        high = buffer(f"{name}#1", n - cut, Role.SCRATCH, memory=where, arena=arena, offset_bytes=at + 4 * cut,
+                      part_of=name)  # fmt: skip
+        return low, high
+
+    def half(number: int, count: int) -> tuple[Step, ...]:
+        names = [pointer(f"{name}@device#{number}") for name in ("a", "b", "sum")]
+        return (
+            launch(f"add#{number}", "add", count, *names, after=("up",), stream=1),
+            Copy(name=f"down#{number}", source=(f"sum@device#{number}",), target=(f"sum#{number}",), stream=2,
+                 after=(f"add#{number}",)),
+        )  # fmt: skip
+
+    program = Program(
+        name="parts", sources=(basic,), sizes=(("n", 60),),
+        buffers=(whole("a", Role.INPUT, "in", 0, Memory.PINNED), whole("b", Role.INPUT, "in", second, Memory.PINNED),
+                 whole("a@device", Role.SCRATCH, "in@device", 0, device),
+                 whole("b@device", Role.SCRATCH, "in@device", second, device),
+                 *halves_of("a@device", "in@device", 0, device), *halves_of("b@device", "in@device", second, device),
+                 whole("sum", Role.OUTPUT, "sum", 0, Memory.PINNED),
+                 whole("sum@device", Role.SCRATCH, "sum@device", 0, device),
+                 *halves_of("sum", "sum", 0, Memory.PINNED), *halves_of("sum@device", "sum@device", 0, device)),
+        steps=(Copy(name="up", source=("a", "b"), target=("a@device", "b@device")), *half(0, cut), *half(1, n - cut)),
+    )  # fmt: skip
+    return Case(program=sound(program), sizes={"n": 17}, expected=lambda given, _: {"sum": given["a"] + given["b"]})
+
+
 def allocations() -> Case:
     """Allocated and freed by the plan: from the pool, and not."""
     n = size("n", 64)
@@ -382,8 +422,8 @@ def rows() -> Case:
 
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
-    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, allocations, structs, halves,
-                 forked, mixed, seams, seams_in_a_graph, rows)
+    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, parts, allocations, structs,
+                 halves, forked, mixed, seams, seams_in_a_graph, rows)
 }  # fmt: skip
 
 

@@ -28,7 +28,8 @@ class Block:
     def __init__(self, name: str, buffers: Sequence[Buffer]) -> None:
         self.name = name
         self.live = True
-        self._buffers = sorted(buffers, key=lambda each: each.offset_bytes)
+        wholes = (each for each in buffers if each.part_of is None)
+        self._buffers = sorted(wholes, key=lambda each: each.offset_bytes)
         size = max(each.offset_bytes + each.size_bytes for each in buffers)
         total = 2 * GUARD_BYTES + size
         try:

@@ -177,7 +177,8 @@ def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) 
     executor = CpuExecutor()
     loaded = executor.load(program, {each.name: _built(each) for each in program.sources})
     for buffer in program.buffers:
-        loaded.write(buffer.name, initial(buffer, seed))
+        if buffer.part_of is None:
+            loaded.write(buffer.name, initial(buffer, seed))
     for step in loaded.walk():
         if isinstance(step, plans.Launch):
             for race in _in_step(host, kernels[step.source], loaded, step, timeout_s):

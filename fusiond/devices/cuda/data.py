@@ -51,6 +51,8 @@ class DeviceData:
         self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
+        if buffer.part_of is not None:
+            return None
         address = _address(loaded, buffer)
         if address is None:
             return self._host.fill(loaded, buffer, seed, kind=kind)

@@ -2,8 +2,9 @@
 
 Checked runs are adversarial: steps in any order that the plan allows (copies as late, or as early, as is legal, the
 copies of a batch each by itself), blocks and threads in random order, shared memory poisoned. Timed runs take the
-listed order and sum up the counted steps: on the processor nothing overlaps, so a sum is what a span would be. Those
-times are emulated, and never an answer about a GPU.
+listed order and sum up the counted steps: on the processor nothing overlaps, so a sum is what a span would be. With a
+link of a given bandwidth, copies take what it would need, and the span is that of engines which overlap. Those times
+are emulated, and never an answer about a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from fusiond.build import gxx
 from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
+from fusiond.devices.cpu.link import Link
 from fusiond.devices.cpu.memory import Block
 from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
@@ -37,6 +39,7 @@ from fusiond.program import (
     Role,
     SourceKind,
     Step,
+    timeline,
 )
 from fusiond.system import faults
 
@@ -46,19 +49,25 @@ _CACHE_BYTES = 64 << 20
 class CpuExecutor(Clockless):
     """`fusiond.devices.base.Executor` for the processor."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link | None = None) -> None:
         self.runtime = native.Runtime(gxx.scheduler())
         self.data: DataPlane = HostData()
+        self._link = link
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CpuProgram:
-        return CpuProgram(self.runtime, program, binaries)
+        return CpuProgram(self.runtime, program, binaries, self._link)
 
 
 class CpuProgram:
     """`fusiond.devices.base.Loaded` for the processor."""
 
-    def __init__(self, runtime: native.Runtime, program: Program, binaries: Mapping[str, Path]) -> None:
+    def __init__(
+        self, runtime: native.Runtime, program: Program, binaries: Mapping[str, Path], link: Link | None = None
+    ) -> None:
         self.program = program
+        self._link = link
+        self._engine = timeline.engines(program)
+        self._size_bytes = {each.name: int(each.size_bytes) for each in program.buffers}
         self.clock = "emulated"
         self.gate_failures = 0
         self._runtime = runtime
@@ -155,17 +164,26 @@ class CpuProgram:
             self._step(step, seed=0, checked=False)
 
     def sample_us(self, repeats: int, *, cold: bool = False) -> float:
-        total = 0
+        total_us = 0.0
         for run in range(repeats):
             if run:
                 self.restore()
             if cold:
                 np.zeros(_CACHE_BYTES, np.uint8)[::64].sum()
-            for step in self.program.steps:
-                elapsed = self._step(step, seed=0, checked=False)
-                if step.counted:
-                    total += elapsed
-        return max(total, 1) / 1000 / repeats
+            total_us += self.timed().span_us
+        return max(total_us, 0.001) / repeats
+
+    def timed(self) -> timeline.Timeline:
+        """One run in the listed order, and its counted steps in time: one after the other, or as the link has them."""
+        took = {step.name: self._step(step, seed=0, checked=False) / 1000 for step in self.program.steps}
+        if self._link is None:
+            counted = sum(took[step.name] for step in self.program.steps if step.counted)
+            return timeline.Timeline(span_us=counted, busy_us={}, steps={})
+        for step in self.program.steps:
+            if self._engine(step) in (timeline.UP, timeline.DOWN):
+                carried = sum(self._size_bytes[source] for source, _ in step.messages)
+                took[step.name] = self._link.message_us(carried)
+        return timeline.timeline(self.program, took, late=self._link.late)
 
     def _release(self) -> None:
         for each in self.program.steps:

@@ -13,6 +13,7 @@ from fusiond.build import gxx
 from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu.executor import CpuExecutor
+from fusiond.devices.cpu.link import of_environment
 from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
@@ -47,7 +48,7 @@ class CpuProvider:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         info = DeviceInfo(
             name="cpu",
-            model=_model(),
+            model=_model() + (f", link {link}" if (link := of_environment()) is not None else ""),
             arch="cpu",
             memory_bytes=memory,
             evidence="emulated",
@@ -100,7 +101,7 @@ class CpuProvider:
     def executor(self, name: str) -> Executor:
         if name != "cpu":
             raise UnknownName("device", name, ["cpu"])
-        return CpuExecutor()
+        return CpuExecutor(of_environment())
 
 
 def _no_facts(source: Source) -> None:

@@ -188,7 +188,7 @@ def test_the_pages_are_served_to_whoever_has_the_url(machine: Any, end: End) -> 
             job = machine.fusiond("submit", machine.job(), "--wait", "--json").json["id"]
             assert job in browser.get(page.url).text
             shown = browser.get(page.url.join(f"/page/jobs/{job}"))
-            assert "6 of 6 trials" in shown.text
+            assert "<dd>6 of 6" in shown.text
         taken = machine.fusiond("serve", "--web", url.split("/")[2], "--db", machine.folder / "other.sqlite")
         assert (taken.status, "cannot listen on 127.0.0.1:" in taken.err) == (2, True)
         assert machine.fusiond("serve", "--web", "here").status == 2

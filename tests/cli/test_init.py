@@ -70,7 +70,7 @@ def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
 
 
 def test_folders_of_headers(fusiond: Run, source: Path) -> None:
-    """One of an unusual name must be said; what lies where headers usually lie is found."""
+    """What lies near the source is found, in a folder of a usual name first; what is said comes before both."""
     odd, usual = source.parent.parent / "odd", source.parent.parent / "common"
     odd.mkdir()
     (odd / "twice.h").write_text("__device__ inline float half_of(float x) { return x / 2; }\n")
@@ -78,13 +78,17 @@ def test_folders_of_headers(fusiond: Run, source: Path) -> None:
     kernel.write_text(
         "#include <twice.h>\n__global__ void halve(float* x) { x[threadIdx.x] = half_of(x[threadIdx.x]); }\n"
     )
-    assert "not read: <twice.h>; folders of headers go under `include:`" in fusiond("init", kernel, "--output", "-").err
+    found = fusiond("init", kernel, "--output", "-").out
+    assert "# Found: ../odd/twice.h\n" in found
+    assert yaml.safe_load(found)["include"] == ["../odd"]
+    usual.mkdir()
+    (usual / "twice.h").write_text((odd / "twice.h").read_text())
+    assert "# Found: ../common/twice.h\n" in fusiond("init", kernel, "--output", "-").out
     drafted = fusiond("init", kernel, "-I", odd, "--output", "-")
     assert yaml.safe_load(drafted.out)["include"] == ["../odd"]
-    odd.rename(usual)
-    found = fusiond("init", kernel, "--output", "-").out
-    assert "# Found: ../common/twice.h\n" in found
-    assert yaml.safe_load(found)["include"] == ["../common"]
+    for folder in (odd, usual):
+        (folder / "twice.h").unlink()
+    assert "not read: <twice.h>; folders of headers go under `include:`" in fusiond("init", kernel, "--output", "-").err
 
 
 def test_a_part_of_another_file_is_drafted_from_that(fusiond: Run, source: Path) -> None:

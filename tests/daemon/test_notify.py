@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -91,19 +92,19 @@ def test_a_service_is_ready_alive_and_stopping(systemd: tuple[socket.socket, str
 def test_the_watchdog_is_not_fed_while_a_part_hangs(
     systemd: tuple[socket.socket, str], watched: Service, monkeypatch: pytest.MonkeyPatch, hangs: str
 ) -> None:
-    lives: Callable[..., bool] = service_module._lives
     with ThreadPoolExecutor(1) as pool:
         status = pool.submit(watched.run)
         until(systemd[0], "WATCHDOG=1")
         if hangs == "http":
             monkeypatch.setattr(service_module, "SILENT_SECS", -1.0)
         else:
-            monkeypatch.setattr(service_module, "_lives", lambda thread: False)
+            watched._threads.append(dead := threading.Thread())
         systemd[0].settimeout(0.5)
         with pytest.raises(TimeoutError):  # after those that were under way
             until(systemd[0], "never")
         monkeypatch.setattr(service_module, "SILENT_SECS", 10.0)
-        monkeypatch.setattr(service_module, "_lives", lives)
+        if hangs == "worker":
+            watched._threads.remove(dead)
         systemd[0].settimeout(20)
         until(systemd[0], "WATCHDOG=1")
         watched.stopping.set()

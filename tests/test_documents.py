@@ -116,6 +116,19 @@ def test_any_text_is_a_tree_or_one_line(text: str) -> None:
         assert_one_line(problem)
 
 
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+@given(st.text(alphabet="ab:-[]{}&*?|>'\"\n #<%@`,0123.~=", max_size=60) | PLAIN.map(yaml.safe_dump))
+@settings(max_examples=100)
+def test_what_both_parsers_read_is_the_same(text: str) -> None:
+    """But for a lone `!`: libyaml has it as YAML does, a text; PyYAML's own parser as nothing."""
+    try:
+        slow = documents._Converter("f.yaml").convert(yaml.compose(text, Loader=yaml.SafeLoader), "", 0)
+        quick = documents._Converter("f.yaml").convert(documents._Quick(text).get_single_node(), "", 0)
+    except (yaml.YAMLError, RequestError, AttributeError):  # AttributeError: an empty text
+        return
+    assert quick == slow
+
+
 @given(PLAIN)
 def test_typed_values_are_the_value_or_one_line(value: object) -> None:
     node = parse(yaml.safe_dump({"k": value})).mapping()["k"]

@@ -52,6 +52,20 @@ def test_larger_graphs_against_networkx(seed: int, weights: tuple[float, ...]) -
         assert crossing(edges, cut.side) == expected
 
 
+@given(seed=st.integers(0, 10**6), count=st.integers(25, 60))
+def test_large_trees_against_stoer_and_wagner(seed: int, count: int) -> None:
+    edges = drawn(seed, count, 0, (1.0, 1.0, 2.0, 328.0))
+    given = cuts.graph(range(count), edges)
+    cut = cuts.minimum_cut(given)
+    assert cut.weight == cuts.stoer_wagner(given).weight == crossing(edges, cut.side)
+    assert 0 < len(cut.side) < count
+
+
+def test_a_chain_is_halved() -> None:
+    cut = cuts.minimum_cut(cuts.graph(range(40), {(vertex, vertex + 1): 1.0 for vertex in range(39)}))
+    assert cut == cuts.Cut(weight=1.0, side=frozenset(range(20, 40)))
+
+
 def test_a_graph_in_pieces_is_cut_for_nothing() -> None:
     cut = cuts.minimum_cut(cuts.graph(range(5), {(0, 2): 1.0, (1, 3): 1.0, (3, 4): 1.0}))
     assert cut == cuts.Cut(weight=0.0, side=frozenset({0, 2}))

@@ -2,7 +2,8 @@
 
 Up to SMALL vertices by Stoer and Wagner (J. ACM 44(4), 1997), as the paper has it. Beyond, with what is known to shrink
 such graphs first: an edge cannot be cut by a better cut than the one at hand when it is at least as heavy (Padberg and
-Rinaldi), or when a maximum-adjacency order shows that its ends are as strongly connected (Nagamochi and Ibaraki).
+Rinaldi), or when a maximum-adjacency order shows that its ends are as strongly connected (Nagamochi and Ibaraki). A
+large tree, such as a chain of filters, needs no search: each of its edges is a cut.
 
 Which of several minimum cuts is taken is fixed: vertices are numbers, whoever is drawn first by weight and then by
 number goes first, and of equal cuts the first one encountered counts. The search starts from the least vertex.
@@ -42,7 +43,11 @@ def minimum_cut(given: Graph) -> Cut:
     piece = _piece(given, next(iter(given)))
     if len(piece) < len(given):
         return Cut(weight=0.0, side=frozenset(piece))
-    return stoer_wagner(given) if len(given) <= SMALL else _contracting(given)
+    if len(given) <= SMALL:
+        return stoer_wagner(given)
+    if sum(map(len, given.values())) == 2 * (len(given) - 1):
+        return _of_tree(given)
+    return _contracting(given)
 
 
 def _piece(given: Graph, start: int) -> set[int]:
@@ -53,6 +58,27 @@ def _piece(given: Graph, start: int) -> set[int]:
                 seen.add(each)
                 pending.append(each)
     return seen
+
+
+def _of_tree(given: Graph) -> Cut:
+    """The lightest edge of a tree; of several the one that halves it best, so that few are cut in turn."""
+    root = next(iter(given))
+    above: dict[int, int] = {}
+    order = [root]
+    for vertex in order:
+        for other in given[vertex]:
+            if other != above.get(vertex):
+                above[other] = vertex
+                order.append(other)
+    below = dict.fromkeys(given, 1)
+    for vertex in reversed(order[1:]):
+        below[above[vertex]] += below[vertex]
+    half = len(given) / 2
+    lower = min(above, key=lambda each: (given[each][above[each]], abs(below[each] - half), each))
+    side = [lower]
+    for vertex in side:
+        side += [other for other in given[vertex] if other != above[vertex]]
+    return Cut(weight=given[lower][above[lower]], side=frozenset(side))
 
 
 def stoer_wagner(given: Graph) -> Cut:

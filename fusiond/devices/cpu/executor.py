@@ -9,6 +9,7 @@ are emulated, and never an answer about a GPU.
 
 from __future__ import annotations
 
+import heapq
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -271,12 +272,15 @@ def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
 
     Of every three seeds the first does each step as late as is legal (what others should have waited for comes behind
     them), the second as early as is legal, copies first (what should have waited comes too early), the third any step
-    that is ready.
+    that is ready. Every second time the first does a copy only when nothing else can be done, and the second each copy
+    as soon as it can be, however long others wait for that.
     """
     generator = random.Random(seed)
     steps, before = _moves(steps, generator)
     place = {step.name: index for index, step in enumerate(steps)}
     level = dict.fromkeys(place, 0)
+    if seed % 6 in (3, 4):
+        return _by_priority(steps, before, late=seed % 6 == 3)
     if seed % 3 == 0:
         for step in reversed(steps):
             for name in before[step.name]:
@@ -292,6 +296,31 @@ def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
         step = generator.choice(ready)
         order[step.name] = step
     return list(order.values())
+
+
+def _by_priority(steps: tuple[Step, ...], before: Mapping[str, tuple[str, ...]], *, late: bool) -> list[Step]:
+    """Copies as soon as they can be done, and the others as they are listed; `late`: copies only when nothing else can
+    be done, and of what can be the last that is listed."""
+
+    def rank(number: int) -> tuple[bool, int]:
+        return isinstance(steps[number], Copy) is late, -number if late else number
+
+    missing = {step.name: len(set(before[step.name])) for step in steps}
+    behind: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        for name in set(before[step.name]):
+            behind.setdefault(name, []).append(number)
+    ready = [rank(number) for number, step in enumerate(steps) if not missing[step.name]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        step = steps[abs(heapq.heappop(ready)[1])]
+        order.append(step)
+        for number in behind.get(step.name, ()):
+            missing[steps[number].name] -= 1
+            if not missing[steps[number].name]:
+                heapq.heappush(ready, rank(number))
+    return order
 
 
 def _moves(steps: tuple[Step, ...], generator: random.Random) -> tuple[tuple[Step, ...], dict[str, tuple[str, ...]]]:

@@ -513,3 +513,18 @@ def test_host_steps_in_a_missing_order_too(run: Callable[..., Any]) -> None:
     for seed in (0, 1):
         np.testing.assert_array_equal(run(good, seed=seed, x=DATA)["y"], 2 * DATA)
     assert any(not np.array_equal(run(bad, seed=seed, x=DATA)["y"], 2 * DATA) for seed in (0, 1))
+
+
+def test_a_copy_that_overtakes_what_others_wait_for() -> None:
+    """A kernel that waits for another one by its stream, and a download that should wait for it: the copy can come
+    before it, though by what it waits for it is further down."""
+    steps: tuple[Step, ...] = (
+        copy("up", "x", "dx", stream=1),
+        scale("first", "dx", "t", stream=0, after=("up",)),
+        scale("second", "t", "u", stream=0),
+        copy("down_first", "t", "y", stream=2, after=("first",)),
+        copy("down_second", "u", "z", stream=2),
+    )
+    early, late = ([step.name for step in _adversarial(steps, seed)] for seed in (4, 3))
+    assert early.index("down_second") < early.index("second")
+    assert late == ["up", "first", "second", "down_first", "down_second"]

@@ -7,6 +7,9 @@ memory       pageable | pinned                  (on the host)
 allocation   each | group | one | pooled        (where allocations are counted)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
+chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
+streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
+chunk_order  depth_first | breadth_first        (of chunks: one after the other, or op by op)
 
 Every kind of memory and every allocation that is offered has a `separate` baseline with the same one, which is tuned in
 issue, order and moment: what a candidate gains over the fastest of them it gains by its messages.
@@ -15,13 +18,14 @@ issue, order and moment: what a candidate gains over the fastest of them it gain
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model import Config, Value
 from fusiond.search.space import Parameter, Space
 from fusiond_transfer.analysis.schedule import GROUPINGS
-from fusiond_transfer.codegen.emit import ALLOCATIONS
+from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS
+from fusiond_transfer.codegen.pipeline import ORDERS
 
 MEMORIES = ("pageable", "pinned")
 
@@ -40,6 +44,8 @@ class Offer:
     allocations: tuple[str, ...] = ALLOCATIONS
     unfused_allocations: tuple[str, ...] = ALLOCATIONS
     moments: tuple[str, ...] = ("late", "early")
+    chunks: tuple[int, ...] = (1,)
+    """Numbers of chunks; 1: nothing is cut."""
 
 
 def fused(offer: Offer) -> Space:
@@ -58,11 +64,26 @@ def fused(offer: Offer) -> Space:
             # Neighbours in one message have to be in one allocation.
             restrictions.append("grouping == 'separate' or send == 'batch' or allocation != 'each'")
     parameters += _schedule(offer)
+    if len(offer.chunks) > 1:
+        parameters += _chunks(offer)
     if offer.graph:
         restrictions.append("issue != 'graph' or memory == 'pinned'")
         # A CUDA graph has no node for a batch: the driver answers with error 900.
         restrictions.append("issue != 'graph' or grouping == 'separate' or send == 'message'")
     return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
+
+
+def _chunks(offer: Offer) -> list[Parameter]:
+    """Copies of pageable memory, and steps of one stream, do not overlap; the other groupings differ in what chunks do
+    away with."""
+    grouped = "(grouping == 'interval_stabbing' or grouping == 'min_residency')"
+    return [
+        Parameter(
+            name="chunks", values=offer.chunks, when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'"
+        ),
+        Parameter(name="streams", values=STREAMS, when="chunks > 1"),
+        Parameter(name="chunk_order", values=ORDERS, when="chunks > 1"),
+    ]
 
 
 def unfused(offer: Offer, memory: str) -> Space:
@@ -91,8 +112,9 @@ def baselines(offer: Offer) -> list[tuple[str, str, str]]:
     ]
 
 
-def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
-    """What the paper would choose, the fewest, the fastest, and the plain way: points of the space only, each once."""
+def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Config], ...]:
+    """What the paper would choose, the fewest, the fastest, the plain way, and so many chunks: points of the
+    space only, each once."""
     wanted: list[tuple[str, dict[str, Value]]] = []
     first = offer.allocations[0] if offer.counted else None
     group = (
@@ -112,10 +134,17 @@ def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
         values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
         if offer.counted:
             values["allocation"] = group
+        if _cut(offer, values):
+            values["chunks"] = 1
         wanted.append((f"{grouping}_{memory}_{issue}", values))
+    plainest = wanted[0][1]
+    if chunks > 1:
+        for name, streams, order in (("", "engines", "depth_first"), ("_in_turn", "3", "breadth_first")):
+            cut = {**dict(wanted)["interval_stabbing_pinned_overlapped"], "chunks": chunks, "streams": streams}
+            wanted.insert(1, (f"chunks{name}", {**cut, "chunk_order": order}))
     if offer.reordered:
-        wanted.append(("reordered", {**wanted[0][1], "order": "reordered"}))
-    wanted.append(("batch", {**wanted[0][1], "memory": "pinned", "send": "batch"}))
+        wanted.append(("reordered", {**plainest, "order": "reordered"}))
+    wanted.append(("batch", {**plainest, "memory": "pinned", "send": "batch"}))
     plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
     if offer.counted:
         plain["allocation"] = first
@@ -123,6 +152,12 @@ def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
     return _valid(
         [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
     )
+
+
+def _cut(offer: Offer, values: Mapping[str, Value]) -> bool:
+    """Whether the number of chunks is a part of a point."""
+    grouped = values["grouping"] in ("interval_stabbing", "min_residency")
+    return len(offer.chunks) > 1 and grouped and values["memory"] == "pinned" and values["issue"] != "one_stream"
 
 
 def _valid(wanted: Sequence[tuple[str, dict[str, Value]]], space: Space) -> tuple[tuple[str, Config], ...]:

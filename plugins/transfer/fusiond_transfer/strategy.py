@@ -20,18 +20,18 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
 from fusiond_transfer import space
-from fusiond_transfer.analysis import cost, describe, heuristic, order
+from fusiond_transfer.analysis import chunks, cost, describe, heuristic, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
 from fusiond_transfer.analysis.script import script
-from fusiond_transfer.codegen import emit, simulate
+from fusiond_transfer.codegen import chunk_costs, emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_TRIES = 10_000
-MOST_SIMULATED = 400
+MOST_SIMULATED = 1500
 """Steps of a Program that is carried out in the simulator, in every order, before it is handed out."""
 
 
@@ -119,7 +119,7 @@ class Transfer(StrategyBase[Request, Analysed]):
         return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:
-        return describe.text(analysis.payload.schedules)
+        return describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
 
     def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
@@ -130,7 +130,10 @@ class Transfer(StrategyBase[Request, Analysed]):
     def seeds(
         self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
-        return space.seeds(analysis.payload.offer, space_)
+        about = analysis.payload
+        known, _ = self._costs(about, answers)
+        estimate = _estimate(about, known)
+        return space.seeds(about.offer, space_, 1 if estimate is None else estimate.count)
 
     def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
@@ -167,6 +170,9 @@ class Transfer(StrategyBase[Request, Analysed]):
             issue=config.text("issue"),
             send=str(config.get("send", "message")),
             allocation=str(config.get("allocation", "ahead")),
+            chunks=config.integer("chunks") if "chunks" in config else 1,
+            streams=str(config.get("streams", "engines")),
+            chunk_order=str(config.get("chunk_order", "depth_first")),
         )
         plan = script(schedule)
         program = emit.program(plan, execution, name=f"{graph.name}, {config['grouping']}")
@@ -188,16 +194,21 @@ class Transfer(StrategyBase[Request, Analysed]):
             return schedules.separate(early=config["when"] == "early")
         if grouping != "local_search":
             return schedules.grouping(grouping)
-        answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
-        name = content_key(answers)
-        if name not in about.costs:
-            about.costs[name] = cost.costs(about.asked.graph, answers)
+        known, name = self._costs(about, answers)
         return schedules.fast(
-            about.costs[name],
+            known,
             name,
             memory=Memory(config.text("memory")),
             overlapped=config["issue"] != "one_stream",
         )
+
+    def _costs(self, about: Analysed, answers: Answers) -> tuple[cost.Costs, str]:
+        """The costs by these answers, and the name of the answers."""
+        answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
+        name = content_key(answers)
+        if name not in about.costs:
+            about.costs[name] = cost.costs(about.asked.graph, answers)
+        return about.costs[name], name
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `interval_stabbing (4 messages)`."""
@@ -266,6 +277,7 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
         reordered=other is not None,
         counted=asked.counted,
         graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
+        chunks=chunks.counts(script(schedules.grouping("interval_stabbing"))),
     )
     if graph.limit_bytes is None:
         return offer
@@ -316,6 +328,7 @@ def _report(about: Analysed) -> dict[str, object]:
         "assumed_startup_us": startups_by_memory(cost.costs(graph, {})),
         "claims": list(claims(schedules)),
     }
+    report["chunks"] = _chunks(about)
     if graph.limit_bytes is not None and schedules.limited:
         report["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": schedules.fitting().peak_bytes}
     if about.other is not None:
@@ -325,6 +338,36 @@ def _report(about: Analysed) -> dict[str, object]:
             "lower_bound": order.bound(graph),
             "kernels": [kernel.name for kernel in about.other.graph.kernels],
             "optimal": other.schedule.startups == order.bound(graph),
+        }
+    return report
+
+
+def _estimate(about: Analysed, known: cost.Costs) -> chunk_costs.Estimate | None:
+    """The best number of chunks by the costs; None where nothing can be cut, or there is too much to be estimated."""
+    if len(about.offer.chunks) < 2:
+        return None
+    plan = script(about.schedules.grouping("interval_stabbing"))
+    allocation = "group" if about.offer.counted else "ahead"
+    execution = Execution(memory="pinned", issue="overlapped", allocation=allocation)
+    return chunk_costs.best(plan, known, about.offer.chunks, execution)
+
+
+def _chunks(about: Analysed) -> dict[str, object]:
+    """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
+    ways = chunks.row_wise_kernels(about.asked.graph)
+    report: dict[str, object] = {
+        "row_wise": [name for name, how in ways.items() if not isinstance(how, str)],
+        "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},
+        "counts": list(about.offer.chunks),
+    }
+    estimate = _estimate(about, cost.costs(about.asked.graph, {}))
+    if estimate is not None:
+        report |= {
+            "chosen": estimate.count,
+            "whole_us": round(estimate.whole_us, 1),
+            "estimate_us": round(estimate.span_us, 1),
+            "ideal_us": round(estimate.ideal_us, 1),
+            "busy_us": {engine: round(us, 1) for engine, us in estimate.busy_us.items()},
         }
     return report
 

@@ -96,6 +96,8 @@ class Device:
         loaded = self._executor.load(program, binaries)
         try:
             for buffer in program.buffers:
+                if buffer.part_of is not None:
+                    continue
                 data = initial(buffer, seed // 3, kind=kind)
                 if buffer.role is Role.INPUT and inputs and buffer.name in inputs:
                     data = np.ascontiguousarray(inputs[buffer.name]).reshape(-1)

@@ -35,7 +35,7 @@ downloads that no slot has in common: E [0..0], L [4..4]
 
 
 def test_figure_2_is_drawn_as_in_the_paper(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
-    assert strategy.describe(analyse("fig2")) == FIGURE_2
+    assert strategy.describe(analyse("fig2")).partition("\nchunks: ")[0] == FIGURE_2
 
 
 def test_a_loop_shows_the_next_turn(graph: Callable[..., Graph]) -> None:

@@ -13,7 +13,7 @@ from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
 from fusiond_transfer.analysis import schedule
-from fusiond_transfer.codegen import emit
+from fusiond_transfer.codegen import emit, pipeline
 from fusiond_transfer.frontend import parser
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
@@ -42,7 +42,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
     assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
     names = set()
-    for text in ("fig2", "fig2\nallocations: counted", "matmul"):
+    for text in ("fig2", "fig2\nallocations: counted", "matmul", "fig2\nsizes: {elements: 100000}"):
         name, *lines = text.splitlines()
         names |= {each.name for each in strategy.space(analyse(name, *lines), {}).parameters}
     assert set(first_cells("| name | values | when |")) == names
@@ -56,7 +56,7 @@ def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis])
 
 def test_every_value_is_documented() -> None:
     table = PAGE.partition("| name | values | when |")[2].split("\n\n")[0]
-    for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.ALLOCATIONS):
+    for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.ALLOCATIONS, *emit.STREAMS, *pipeline.ORDERS):
         assert f"`{value}`" in table, value
 
 

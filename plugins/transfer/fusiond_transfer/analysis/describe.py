@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fusiond.drawing import MOST_SPANS, Lane, Lanes, Span
 from fusiond.words import counted
@@ -21,6 +22,22 @@ def text(schedules: Schedules) -> str:
     least = schedules.least()
     parts = [timeline(least.schedule), _messages(least.schedule), _layout(least.schedule), _proof(schedules, least)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def chunks(report: Mapping[str, Any]) -> str:
+    """What can be cut into chunks, and what that comes to: `plan`'s key `chunks` as a few lines."""
+    count = len(report["row_wise"]) + len(report["not_row_wise"])
+    lines = [f"chunks: {len(report['row_wise'])} of {counted(count, 'kernel')} work row by row"]
+    lines += [f"  {name} does not: {why}" for name, why in list(report["not_row_wise"].items())[:MOST_ROWS]]
+    if len(report["counts"]) < 2:
+        lines.append("  nothing is cut: what crosses is too small, or made by kernels that need all of it")
+    elif "chosen" in report:
+        slowest = max(report["busy_us"], key=report["busy_us"].get)
+        lines.append(
+            f"  {report['chosen']} by assumed costs: {report['estimate_us']} us, whole {report['whole_us']} us; ideal "
+            f"{report['ideal_us']} us ({slowest} alone, and one chunk of the others)"
+        )
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def timeline(schedule: Schedule) -> str:

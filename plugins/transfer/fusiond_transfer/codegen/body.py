@@ -9,7 +9,7 @@ the hash becomes a fraction that is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusiond.codegen.code import Code, call, cpp
 from fusiond.codegen.literals import literal
@@ -20,8 +20,9 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
 from fusiond.program import Argument, Scalar, Source, SourceKind
-from fusiond_transfer.frontend import formula
+from fusiond_transfer.frontend import formula, row_wise
 from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix, Text, Vector
+from fusiond_transfer.frontend.row_wise import RowWise
 
 BLOCK = 256
 MOST_BLOCKS = 4096
@@ -108,7 +109,7 @@ def code(graph: Graph) -> Generated:
             entries[kernel.name] = Entry(
                 source=source,
                 entry=body.entry,
-                scalars=tuple(Scalar(dtype="int32", value=each) for each in body.values),
+                scalars=_words(body.values),
                 grid=body.grid,
                 block=body.block,
                 shared_bytes=body.shared_bytes,
@@ -127,6 +128,24 @@ def code(graph: Graph) -> Generated:
         kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
         sources.append(Source(name=f"{on}_{number}", kind=kind, text=text, entries=tuple(names)))
     return Generated(sources=tuple(sources), entries=entries)
+
+
+def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int, entry: Entry) -> Entry:
+    """How a kernel is called for a chunk: the same entry, with the lengths and the grid of so many rows (or elements,
+    where no rows are declared)."""
+    if isinstance(kernel.body, Text):
+        at = row_wise.at_rows(graph, kernel, how, rows)
+        return replace(entry, scalars=_words(at.values), grid=at.grid, shared_bytes=at.shared_bytes)
+    own = (graph.vector(name) for name in dict.fromkeys((*kernel.reads, *kernel.writes)))
+    chunk = replace(
+        graph, vectors=tuple(replace(each, elements=rows) if each.name in how.split else each for each in own)
+    )
+    made = _mix(chunk, kernel) if isinstance(kernel.body, Mix) else _formula(chunk, kernel, kernel.body)
+    return replace(entry, scalars=made[0].scalars, grid=made[0].grid)
+
+
+def _words(values: Sequence[int]) -> tuple[Argument, ...]:
+    return tuple(Scalar(dtype="int32", value=each) for each in values)
 
 
 def _ctype(dtype: str) -> str:

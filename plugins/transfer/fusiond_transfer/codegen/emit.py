@@ -11,6 +11,10 @@ allocation   ahead        everything is allocated before the run, and not counte
              group        one allocation for each group that crosses together
              one          one allocation for all
              pooled       as group, from the driver's stream-ordered pool
+chunks       N            vectors of which kernels make row by row come and go in up to N chunks, if they are large
+streams      engines      of chunks: those of overlapped issue
+             2, 3, 4      so many streams, which chunks take in turn, each with its copies and its kernels
+chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
 """
 
 from __future__ import annotations
@@ -35,14 +39,17 @@ from fusiond.program import (
     sized,
 )
 from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks, parts
 from fusiond_transfer.analysis.script import Call, Cell, Move, Op, Script, Transfer
-from fusiond_transfer.codegen import body
+from fusiond_transfer.codegen import body, pipeline
+from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
-KERNELS, UPLOADS, DOWNLOADS, HOSTS = range(4)
-"""The streams of overlapped issue."""
+KERNELS, UPLOADS, DOWNLOADS, HOSTS, RING = range(5)
+"""The streams of overlapped issue; from RING on those that chunks take in turn."""
+STREAMS = ("engines", "2", "3", "4")
 DEVICE_SUFFIX = "@device"
 """The cell A is the buffer `A` on the host and `A@device` on the device."""
 
@@ -55,17 +62,21 @@ class Execution:
     issue: str = "one_stream"
     send: str = "message"
     allocation: str = "ahead"
+    chunks: int = 1
+    streams: str = "engines"
+    chunk_order: str = "depth_first"
+    least_chunk_bytes: int = LEAST_BYTES
 
 
 def program(script: Script, execution: Execution, *, name: str) -> Program:
     """The Program of a script."""
     code = body.code(replace(script.graph, kernels=script.calls))
-    steps = _Steps(script, execution, code)
+    cut = chunks(script, execution.chunks, least_bytes=execution.least_chunk_bytes)
     found = Program(
         name=name,
-        buffers=_buffers(script, execution),
+        buffers=_buffers(script, execution, cut),
         sources=code.sources,
-        steps=steps.all(),
+        steps=_Steps(script, execution, code, cut).all(),
         issue="graph" if execution.issue == "graph" else "streams",
     )
     return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph))
@@ -91,7 +102,7 @@ def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
     return [f"{group[0]}{DEVICE_SUFFIX}" if len(group) == 1 else f"arena{n}@device" for n, group in enumerate(groups)]
 
 
-def _buffers(script: Script, execution: Execution) -> tuple[Buffer, ...]:
+def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, ...]:
     lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
     memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
     together = execution.send == "message" and any(
@@ -114,11 +125,35 @@ def _buffers(script: Script, execution: Execution) -> tuple[Buffer, ...]:
             for each in vector
         ]  # fmt: skip
     for cell in script.cells:
-        if cell.host:
-            buffers.append(_buffer(cell, cell.name, memory, places))
-        if cell.device:
-            buffers.append(_buffer(cell, cell.name + DEVICE_SUFFIX, Memory.DEVICE, places))
+        for there, name, where in ((cell.host, cell.name, memory), (cell.device, device(cell.name), Memory.DEVICE)):
+            if there:
+                if cell.name in cut.cells:
+                    places.setdefault(name, (name, 0))
+                buffers.append(_buffer(cell, name, where, places))
+                buffers += _parts(buffers[-1], cut.cells.get(cell.name))
     return tuple(buffers)
+
+
+def device(cell: str) -> str:
+    """The buffer that a cell is on the device."""
+    return cell + DEVICE_SUFFIX
+
+
+def part(buffer: str, number: int) -> str:
+    """What a chunk of a buffer is called: names of the user's hold no `#`."""
+    return f"{buffer}#{number}"
+
+
+def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
+    if cut is None:
+        return []
+    width = DTYPES[whole.dtype].bytes
+    return [
+        Buffer(name=part(whole.name, number), dtype=whole.dtype, elements=elements, role=Role.SCRATCH,
+               memory=whole.memory, arena=whole.arena, offset_bytes=whole.offset_bytes + first * width,
+               part_of=whole.name)
+        for number, first, elements in parts(cut)
+    ]  # fmt: skip
 
 
 def _buffer(cell: Cell, name: str, memory: Memory, places: Mapping[str, tuple[str, int]]) -> Buffer:
@@ -151,12 +186,13 @@ class _Uses:
 
 
 class _Steps:
-    """Turns ops into steps, with allocations round the first and the last that touch an arena."""
+    """Turns items into steps, with allocations round the first and the last that touch an arena."""
 
-    def __init__(self, script: Script, execution: Execution, code: body.Generated) -> None:
+    def __init__(self, script: Script, execution: Execution, code: body.Generated, cut: Chunks) -> None:
         self._script = script
         self._execution = execution
         self._code = code
+        self._cut = cut
         self._overlapped = execution.issue != "one_stream"
         self._steps: list[Step] = []
         self._uses: dict[str, _Uses] = {}
@@ -166,86 +202,104 @@ class _Steps:
         self._last: dict[int, str] = {}
 
     def all(self) -> tuple[Step, ...]:
-        ops = self._script.ops
-        counted = self._execution.allocation != "ahead"
-        groups = arenas(self._script, self._execution) if counted else ()
+        execution = self._execution
+        found = pipeline.items(self._script, self._cut, execution.chunk_order, batches=execution.send == "batch")
+        counted = execution.allocation != "ahead"
+        groups = arenas(self._script, execution) if counted else ()
         names = arena_names(groups)
         first: dict[int, list[int]] = {}
         last: dict[int, list[int]] = {}
         home = {cell: index for index, group in enumerate(groups) for cell in group}
         begun: dict[int, int] = {}
         ended: dict[int, int] = {}
-        for position, op in enumerate(ops):
-            for cell in _device_cells(op):
+        for position, item in enumerate(found):
+            for cell in _device_cells(item):
                 if cell in home:
                     begun.setdefault(home[cell], position)
                     ended[home[cell]] = position
         for index, position in begun.items():
             first.setdefault(position, []).append(index)
             last.setdefault(ended[index], []).append(index)
-        for position, op in enumerate(ops):
+        for position, item in enumerate(found):
             for index in first.get(position, ()):
-                self._allocate(names[index], groups[index], op)
-            self._op(op)
+                self._allocate(names[index], groups[index], item.op)
+            self._item(item)
             for index in last.get(position, ()):
-                self._free(names[index], groups[index], op)
+                self._free(names[index], groups[index])
         return tuple(self._steps)
 
-    def _op(self, op: Op) -> None:
+    def _item(self, item: Item) -> None:
+        op = item.op
         if isinstance(op, Call):
-            self._call(op)
+            self._call(op, item)
         elif isinstance(op, Move):
-            self._move(op)
+            self._move(op, item)
         else:
-            near = op.cell + DEVICE_SUFFIX if op.device else op.cell
+            near = device(op.cell) if op.device else op.cell
             source, target = (op.buffer, near) if op.into else (near, op.buffer)
-            after = self._touch(op.name, [source], [target], HOSTS)
+            stream = self._lane(HOSTS)
+            after = self._touch(op.name, [source], [target], stream)
             self._add(Copy(name=op.name, source=(source,), target=(target,), after=after, counted=False,
-                           stream=self._lane(HOSTS)))  # fmt: skip
+                           stream=stream))  # fmt: skip
 
-    def _call(self, op: Call) -> None:
-        suffix = DEVICE_SUFFIX if op.kernel.device else ""
-        lane = KERNELS if op.kernel.device else HOSTS
+    def _call(self, op: Call, item: Item) -> None:
+        on_device = op.kernel.device
+        split = set(item.cells)
+
+        def buffers(cells: Sequence[str]) -> list[str]:
+            names = ((cell, device(cell) if on_device else cell) for cell in cells)
+            return [
+                part(name, item.chunk) if item.chunk is not None and cell in split else name for cell, name in names
+            ]
+
+        stream = self._chunk_lane(KERNELS if on_device else HOSTS, item)
         entry = self._code.entries[op.name]
-        reads, writes = ([name + suffix for name in names] for names in (op.reads, op.writes))
+        if item.chunk is not None:
+            how, cut = self._cut.calls[op.name], self._cut.cells[item.cells[0]]
+            bounds = cut.rows if how.declared else cut.bounds
+            rows = bounds[item.chunk + 1] - bounds[item.chunk]
+            entry = body.at_rows(self._script.graph, op.kernel, how, rows, entry)
+        reads, writes = buffers(op.reads), buffers(op.writes)
         arguments = (*(Pointer(buffer=name) for name in (*reads, *writes)), *entry.scalars)
-        after = self._touch(op.name, reads, writes, lane)
-        if op.kernel.device:
+        after = self._touch(item.name, reads, writes, stream)
+        if on_device:
             self._add(
                 Launch(
-                    name=op.name, source=entry.source, entry=entry.entry, grid=entry.grid, block=entry.block,
-                    shared_bytes=entry.shared_bytes, arguments=arguments, stream=self._lane(lane), after=after,
+                    name=item.name, source=entry.source, entry=entry.entry, grid=entry.grid, block=entry.block,
+                    shared_bytes=entry.shared_bytes, arguments=arguments, stream=stream, after=after,
                 )
             )  # fmt: skip
         else:
             self._add(
-                HostCall(name=op.name, source=entry.source, entry=entry.entry, arguments=arguments,
-                         stream=self._lane(lane), after=after)
+                HostCall(name=item.name, source=entry.source, entry=entry.entry, arguments=arguments,
+                         stream=stream, after=after)
             )  # fmt: skip
 
-    def _move(self, op: Move) -> None:
-        near, far = list(op.cells), [name + DEVICE_SUFFIX for name in op.cells]
+    def _move(self, op: Move, item: Item) -> None:
+        near, far = list(item.cells), [device(name) for name in item.cells]
+        if item.chunk is not None:
+            near, far = ([part(name, item.chunk) for name in names] for names in (near, far))
         source, target = (near, far) if op.up else (far, near)
-        lane = UPLOADS if op.up else DOWNLOADS
-        after = self._touch(op.name, source, target, lane)
+        stream = self._chunk_lane(UPLOADS if op.up else DOWNLOADS, item)
+        after = self._touch(item.name, source, target, stream)
         if self._execution.send == "batch" and len(source) > 1:
             copies = tuple(zip(source, target, strict=True))
-            self._add(CopyBatch(name=op.name, copies=copies, stream=self._lane(lane), after=after, counted=op.counted))
+            self._add(CopyBatch(name=item.name, copies=copies, stream=stream, after=after, counted=op.counted))
         else:
-            self._add(Copy(name=op.name, source=tuple(source), target=tuple(target), stream=self._lane(lane),
+            self._add(Copy(name=item.name, source=tuple(source), target=tuple(target), stream=stream,
                            after=after, counted=op.counted))  # fmt: skip
 
     def _allocate(self, name: str, group: Sequence[str], op: Op) -> None:
         counted = not (isinstance(op, Transfer) or (isinstance(op, Move) and not op.counted))
-        lane = self._allocating()
-        after = self._touch(f"alloc_{name}", [], [cell + DEVICE_SUFFIX for cell in group], lane)
+        stream = self._lane(self._allocating())
+        after = self._touch(f"alloc_{name}", [], [device(cell) for cell in group], stream)
         self._add(Alloc(name=f"alloc_{name}", arena=name, pooled=self._execution.allocation == "pooled",
-                        stream=self._lane(lane), after=after, counted=counted))  # fmt: skip
+                        stream=stream, after=after, counted=counted))  # fmt: skip
 
-    def _free(self, name: str, group: Sequence[str], op: Op) -> None:
-        lane = self._allocating()
-        after = self._touch(f"free_{name}", [], [cell + DEVICE_SUFFIX for cell in group], lane)
-        self._add(Free(name=f"free_{name}", arena=name, stream=self._lane(lane), after=after))
+    def _free(self, name: str, group: Sequence[str]) -> None:
+        stream = self._lane(self._allocating())
+        after = self._touch(f"free_{name}", [], [device(cell) for cell in group], stream)
+        self._add(Free(name=f"free_{name}", arena=name, stream=stream, after=after))
 
     def _allocating(self) -> int:
         """All on one stream: what is freed before an allocation in the list is free by then."""
@@ -254,11 +308,25 @@ class _Steps:
     def _lane(self, lane: int) -> int:
         return lane if self._overlapped else 0
 
-    def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], lane: int) -> tuple[str, ...]:
+    def _chunk_lane(self, lane: int, item: Item) -> int:
+        """The stream of an item: its engine's, or one of a few that chunks take in turn. Host calls keep theirs."""
+        if item.chunk is None or self._execution.streams == "engines" or lane == HOSTS:
+            return self._lane(lane)
+        return self._lane(RING + item.chunk % int(self._execution.streams))
+
+    def _atoms(self, buffers: Iterable[str]) -> dict[str, None]:
+        """What is waited for: a buffer that is cut is all of its chunks."""
+        found: dict[str, None] = {}
+        for name in buffers:
+            cut = self._cut.cells.get(name.removesuffix(DEVICE_SUFFIX))
+            found |= dict.fromkeys([name] if cut is None else [part(name, k) for k in range(cut.count)])
+        return found
+
+    def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], stream: int) -> tuple[str, ...]:
         """The steps of other streams that this one has to wait for, without those that others wait for already."""
         waits: list[str] = []
-        written = dict.fromkeys(writes)
-        for name in dict.fromkeys(reads):
+        written = self._atoms(writes)
+        for name in self._atoms(reads):
             uses = self._uses.setdefault(name, _Uses())
             waits += [uses.writer] if uses.writer else []
             if name not in written:
@@ -267,7 +335,7 @@ class _Steps:
             uses = self._uses.setdefault(name, _Uses())
             waits += [*([uses.writer] if uses.writer else []), *uses.readers]
             self._uses[name] = _Uses(writer=step)
-        stream, number = self._lane(lane), len(self._number)
+        number = len(self._number)
         self._stream[step], self._number[step] = stream, number
         # What has ended for certain when this step begins: stream -> the last such step's number.
         ended = dict(self._ended.get(self._last.get(stream, ""), {}))
@@ -285,9 +353,10 @@ class _Steps:
         self._steps.append(step)
 
 
-def _device_cells(op: Op) -> tuple[str, ...]:
+def _device_cells(item: Item) -> tuple[str, ...]:
+    op = item.op
     if isinstance(op, Move):
-        return op.cells
+        return item.cells
     if isinstance(op, Call):
         return (*op.reads, *op.writes) if op.kernel.device else ()
     return (op.cell,) if op.device else ()

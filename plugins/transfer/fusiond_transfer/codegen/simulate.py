@@ -3,14 +3,20 @@
 Every buffer starts as poison, but for the inputs. A copy carries values over, a kernel makes new ones out of what it
 reads (its entry, its scalars, and which output it is), an allocation poisons its arena. Whoever reads poison, touches
 what is not allocated, or hands out another value than the plain run of the graph, is a line. Orders other than the
-listed one are tried: whatever streams and `after` allow, copies as late and as early as they can be.
+listed one are tried: whatever streams and `after` allow, copies as late and as early as they can be. And two steps that
+touch the same, one of them to write it, are a line where nothing orders them: so a Program without a line gives in
+every order that the plan allows what it gives in the listed one.
+
+A buffer that is cut has the values of its chunks. A kernel that is called for chunk k of n makes chunk k of what it
+would make, if all of its operands that are cut are chunk k of n of something.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fusiond.keys import text_key
 from fusiond.program import (
@@ -31,6 +37,16 @@ from fusiond_transfer.codegen.body import code
 from fusiond_transfer.frontend.graph import Graph
 
 POISON = "poison"
+
+
+class Chunk(NamedTuple):
+    """One of so many chunks of a value."""
+
+    whole: str
+    number: int
+    count: int
+
+
 ORDERS = ("listed", "late", "early")
 
 
@@ -65,9 +81,9 @@ def run(script: Script, program: Program, *, order: str | int = "listed") -> Out
     machine = _Machine(script, program)
     for step in ordered(program.steps, order):
         machine.do(step)
-    outputs = {each.name: machine.values[each.name] for each in program.buffers if each.role is Role.OUTPUT}
+    outputs = {each.name: machine.value(each.name) for each in program.buffers if each.role is Role.OUTPUT}
     for each in program.buffers:
-        if each.role is Role.INPUT and machine.values[each.name] != _given(each.name):
+        if each.role is Role.INPUT and machine.value(each.name) != _given(each.name):
             machine.problems.append(f"{each.name} is an input, and was overwritten")
     return Outcome(problems=tuple(machine.problems), outputs=outputs, peak_bytes=machine.peak_bytes)
 
@@ -75,7 +91,7 @@ def run(script: Script, program: Program, *, order: str | int = "listed") -> Out
 def faults(script: Script, program: Program, *, seeds: Sequence[int] = ()) -> tuple[str, ...]:
     """What is wrong with a Program, in any of the orders that are tried; empty when it gives what the graph gives."""
     wanted = plain(script.graph)
-    found = []
+    found = list(unordered(script, program))
     orders: list[str | int] = [*ORDERS, *seeds]
     for order in orders:
         outcome = run(script, program, order=order)
@@ -136,15 +152,22 @@ class _Machine:
     """Both memories, by buffer."""
 
     def __init__(self, script: Script, program: Program) -> None:
-        self.values = {each.name: _given(each.name) if each.role is Role.INPUT else POISON for each in program.buffers}
         self.problems: list[str] = []
+        self._chunks = _chunks(program)
+        self._values: dict[str, str | Chunk] = {}
+        for each in program.buffers:
+            if each.part_of is None:
+                self._put(each.name, _given(each.name) if each.role is Role.INPUT else POISON)
+        self.problems += _untiled(program, self._chunks)
         self.peak_bytes = 0
+        self._whole = {part: whole for whole, parts in self._chunks.items() for part in parts}
+        self._entries = code(replace(script.graph, kernels=script.calls)).entries
         self._writes = {kernel.name: len(kernel.writes) for kernel in script.calls}
         self._wanted = {op.name: set(op.wanted) for op in script.ops if hasattr(op, "wanted")}
         self._arena: dict[str, list[str]] = {}
         self._bytes: dict[str, int] = {}
         for each in program.buffers:
-            if each.memory is Memory.DEVICE:
+            if each.memory is Memory.DEVICE and each.part_of is None:
                 home = each.arena or each.name
                 self._arena.setdefault(home, []).append(each.name)
                 self._bytes[home] = max(self._bytes.get(home, 0), each.offset_bytes + each.size_bytes)
@@ -164,33 +187,40 @@ class _Machine:
     def _call(self, step: Launch | HostCall) -> None:
         pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
         scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
-        writes = self._writes[step.name]
+        writes = self._writes[step.name.partition("#")[0]]
         read, written = pointers[: len(pointers) - writes], pointers[len(pointers) - writes :]
         for name in pointers:
             self._check(step.name, name)
-        for name in read:
-            if self.values[name] == POISON:
+        values = [self.value(name) for name in read]
+        for name, value in zip(read, values, strict=True):
+            if value == POISON:
                 self.problems.append(f"{step.name} reads {name} before anything was written there")
-        made = _made(step.source, step.entry, scalars, [self.values[name] for name in read])
+        kernel, mark, number = step.name.partition("#")
+        if not mark:
+            made = _made(step.source, step.entry, scalars, [str(each) for each in values])
+            return [self._put(name, f"{made}.{position}") for position, name in enumerate(written)]
+        (count,) = {len(self._chunks[self._whole[name]]) for name in pointers if name in self._whole} or {0}
+        whole = [_of_chunk(each, int(number), count) for each in values]
+        made = _made(step.source, step.entry, self._entries[kernel].scalars, whole)
         for position, name in enumerate(written):
-            self.values[name] = f"{made}.{position}"
+            self._put(name, Chunk(f"{made}.{position}", int(number), count))
 
     def _copy(self, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-        moved = [(target, self.values[source]) for source, target in pairs]
+        moved = [(target, self.value(source)) for source, target in pairs]
         for source, target in pairs:
             self._check(name, source)
             self._check(name, target)
             wanted = self._wanted.get(name)
             matters = wanted is None or source.removesuffix("@device") in wanted
-            if self.values[source] == POISON and matters:
+            if self.value(source) == POISON and matters:
                 self.problems.append(f"{name} copies {source} before anything was written there")
         for target, value in moved:
-            self.values[target] = value
+            self._put(target, value)
 
     def _allocation(self, step: Alloc | Free) -> None:
         members = self._arena.get(step.arena, [])
         for name in members:
-            self.values[name] = POISON
+            self._put(name, POISON)
         if isinstance(step, Alloc):
             self._missing -= set(members)
             self._live_bytes += self._bytes[step.arena]
@@ -200,8 +230,99 @@ class _Machine:
             self._live_bytes -= self._bytes[step.arena]
 
     def _check(self, step: str, name: str) -> None:
-        if name in self._missing:
+        if self._whole.get(name, name) in self._missing:
             self.problems.append(f"{step} touches {name}, which is not allocated then")
+
+    def value(self, name: str) -> str | Chunk:
+        """What a buffer holds: of one that is cut, what its chunks are the chunks of."""
+        if name not in self._chunks:
+            return self._values[name]
+        held = [self._values[part] for part in self._chunks[name]]
+        first = held[0]
+        if isinstance(first, Chunk) and held == [Chunk(first.whole, k, len(held)) for k in range(len(held))]:
+            return first.whole
+        return POISON if POISON in held else f"chunks of several: {held}"
+
+    def _put(self, name: str, value: str | Chunk) -> None:
+        chunks = self._chunks.get(name)
+        if chunks is None:
+            self._values[name] = value
+        for number, part in enumerate(chunks or ()):
+            self._values[part] = value if value == POISON else Chunk(str(value), number, len(chunks or ()))
+
+
+def _chunks(program: Program) -> dict[str, list[str]]:
+    """Buffer that is cut -> its parts, in memory order."""
+    found: dict[str, list[str]] = {}
+    for each in sorted((each for each in program.buffers if each.part_of), key=lambda each: each.offset_bytes):
+        found.setdefault(str(each.part_of), []).append(each.name)
+    return found
+
+
+def _untiled(program: Program, chunks: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Chunks that leave something out, or overlap."""
+    buffers = {each.name: each for each in program.buffers}
+    for whole, parts in chunks.items():
+        ends = buffers[whole].offset_bytes
+        for name in parts:
+            if buffers[name].offset_bytes != ends:
+                yield f"{name} does not begin where the chunk before it ends"
+            ends = buffers[name].offset_bytes + buffers[name].size_bytes
+        if ends != buffers[whole].offset_bytes + buffers[whole].size_bytes:
+            yield f"the chunks of {whole} do not end where it does"
+
+
+def _of_chunk(value: str | Chunk, number: int, count: int) -> str:
+    """The whole of which a call for a chunk reads that chunk; something else of any other chunk."""
+    if not isinstance(value, Chunk):
+        return value
+    return value.whole if value[1:] == (number, count) else str(value)
+
+
+# --- what nothing orders --------------------------------------------------------------------------------
+
+
+def unordered(script: Script, program: Program) -> Iterator[str]:
+    """A line for each two steps of which one writes what the other touches, and that streams and `after` leave in any
+    order."""
+    writes = {kernel.name: len(kernel.writes) for kernel in script.calls}
+    chunks = _chunks(program)
+    arenas: dict[str, list[str]] = {}
+    for each in program.buffers:
+        if each.part_of is None:
+            arenas.setdefault(each.arena or each.name, []).append(each.name)
+    predecessors = _predecessors(program.steps)
+    before: dict[str, int] = {}
+    bit = {step.name: 1 << number for number, step in enumerate(program.steps)}
+    touched: dict[str, list[tuple[str, bool]]] = {}
+    seen: set[tuple[str, str]] = set()
+    for step in program.steps:
+        known = 0
+        for name in predecessors[step.name]:
+            known |= before[name] | bit[name]
+        before[step.name] = known
+        for buffer, writing in _accesses(step, writes, arenas):
+            for atom in chunks.get(buffer, (buffer,)):
+                others = touched.setdefault(atom, [])
+                for other, wrote in others:
+                    if (wrote or writing) and not known & bit[other] and (other, step.name) not in seen:
+                        seen.add((other, step.name))
+                        if other != step.name:
+                            yield f"nothing orders {other} and {step.name}, which both touch {atom}"
+                others.append((step.name, writing))
+
+
+def _accesses(step: Step, writes: Mapping[str, int], arenas: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, bool]]:
+    """(buffer, whether it is written) of a step."""
+    if isinstance(step, Launch | HostCall):
+        pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
+        first = len(pointers) - writes[step.name.partition("#")[0]]
+        yield from ((name, number >= first) for number, name in enumerate(pointers))
+    elif isinstance(step, Alloc | Free):
+        yield from ((name, True) for name in arenas.get(step.arena, ()))
+    for source, target in step.messages:
+        yield source, False
+        yield target, True
 
 
 def _given(name: str) -> str:

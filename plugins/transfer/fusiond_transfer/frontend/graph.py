@@ -82,6 +82,10 @@ class Kernel:
     in_place: tuple[tuple[str, str], ...] = ()
     """(written, read): the first is stored where the second was."""
     body: Body = field(default_factory=Mix)
+    rows: str = ""
+    """Of a source that works row by row: the size that counts the rows (`frontend.row_wise`)."""
+    whole: tuple[str, ...] = ()
+    """What each of its rows reads all of."""
     origin: str = ""
     """Of a kernel in an unrolled loop: the name of the kernel that it is an instance of."""
 

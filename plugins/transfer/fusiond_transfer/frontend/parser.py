@@ -28,7 +28,7 @@ from fusiond.language import extents
 from fusiond.language.dtypes import is_float
 from fusiond.program import Fill, default_compare
 from fusiond.strategy import Inputs
-from fusiond_transfer.frontend import formula, generator, verify
+from fusiond_transfer.frontend import formula, generator, row_wise, verify
 from fusiond_transfer.frontend.generator import WORDS, Shape
 from fusiond_transfer.frontend.graph import DEVICE, DTYPES_HERE, HOST, Body, Formula, Graph, Kernel, Mix, Text, Vector
 
@@ -39,6 +39,7 @@ KEYS = (
 VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
 KERNEL_KEYS = (
     "name", "on", "reads", "writes", "in_place", "body", "source", "entry", "values", "grid", "block", "shared",
+    "rows", "whole",
 )  # fmt: skip
 GENERATE_KEYS = ("kernels", "inputs", "indegree", "outdegree", "device_percent", "seed")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -194,6 +195,8 @@ class _Reader:
             reads=_names(keys["reads"]) if "reads" in keys else (),
             writes=_names(keys["writes"]),
             in_place=tuple((new, old.text()) for new, old in in_place.items()),
+            rows=keys["rows"].text() if "rows" in keys else "",
+            whole=_names(keys["whole"]) if "whole" in keys else (),
         )
 
     def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int], vectors: Mapping[str, Vector]) -> Body:
@@ -301,6 +304,11 @@ def _refuse(graph: Graph, document: Node, keys: Mapping[str, Node]) -> None:
     """Raise the first problem, at the place in the file that it is about."""
     for problem in verify.problems(graph):
         raise RequestError(problem.text, where=_where(problem.place, document, keys))
+    for number, kernel in enumerate(graph.kernels):
+        wrong = row_wise.problem(graph, kernel)
+        if wrong is not None:
+            key = "rows" if kernel.rows else "whole"
+            raise RequestError(wrong, where=_where(("kernels", number, key), document, keys))
 
 
 def _where(place: Sequence[str | int], document: Node, keys: Mapping[str, Node]) -> str:

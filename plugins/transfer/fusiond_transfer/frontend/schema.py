@@ -25,7 +25,7 @@ _DIMS = {"anyOf": [EXPRESSION, list_of(EXPRESSION, least=1, most=3)]}
 _FORMULA = {"type": ["string", "number"], "description": "an expression over what the kernel reads"}
 _MADE = {"type": "integer", "minimum": 1, "maximum": MAX_GENERATED}
 _SPAN = list_of({"type": "integer", "minimum": 1, "maximum": 100}, least=2, most=2)
-_OF_A_SOURCE = ("entry", "values", "grid", "block", "shared")
+_OF_A_SOURCE = ("entry", "values", "grid", "block", "shared", "rows", "whole")
 _NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed")
 
 
@@ -46,6 +46,8 @@ def graph() -> dict[str, Any]:
             "grid": _DIMS,
             "block": _DIMS,
             "shared": EXPRESSION,
+            "rows": {**TEXT, "description": "the size that counts the rows, which are made by themselves"},
+            "whole": names(),
         },
         ["name", "on", "writes"],
         allOf=[

@@ -1,0 +1,74 @@
+"""What cutting into chunks comes to by the costs of the device: the span of a Program in time, and the ideal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fusiond.program import HostCall, Launch, Memory, Program, timeline
+from fusiond_transfer.analysis import chunks
+from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, Costs
+from fusiond_transfer.analysis.script import Script
+from fusiond_transfer.codegen import emit
+from fusiond_transfer.codegen.emit import Execution
+
+MOST_OPS = 400
+"""Above this many moves and calls no Program is made only to estimate it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Of one number of chunks, by the costs: nothing here is measured on the Program."""
+
+    count: int
+    span_us: float
+    whole_us: float
+    """The same streams, nothing cut."""
+    busy_us: Mapping[str, float]
+    """Engine -> what its steps take together where nothing is cut."""
+
+    @property
+    def ideal_us(self) -> float:
+        return chunks.ideal_us(self.busy_us, self.count)
+
+
+def best(script: Script, costs: Costs, counts: Iterable[int], execution: Execution) -> Estimate | None:
+    """The number of chunks with the least span; None where a script is too large to be estimated."""
+    if len(script.ops) > MOST_OPS:
+        return None
+    whole = emit.program(script, replace(execution, chunks=1), name="whole")
+    at_once = timeline.timeline(whole, step_us(script, whole, costs))
+    found: Estimate | None = None
+    for count in counts:
+        made = emit.program(script, replace(execution, chunks=count), name="cut")
+        span_us = timeline.timeline(made, step_us(script, made, costs)).span_us
+        if found is None or span_us < found.span_us:
+            found = Estimate(count=count, span_us=span_us, whole_us=at_once.span_us, busy_us=at_once.busy_us)
+    return found
+
+
+def step_us(script: Script, program: Program, costs: Costs) -> dict[str, float]:
+    """Each step by the costs: a chunk of a kernel is a launch, and its share of the rest."""
+    buffers = {each.name: each for each in program.buffers}
+    origin = {kernel.name: kernel.origin or kernel.name for kernel in script.calls}
+    engine = timeline.engines(program)
+    found = {}
+    for step in program.steps:
+        if isinstance(step, Launch | HostCall):
+            name = step.name.partition("#")[0]
+            whole_us = costs.kernels[origin[name]]
+            cut = [buffers[each] for each in step.touched if buffers[each].part_of is not None]
+            if not cut:
+                found[step.name] = whole_us
+                continue
+            share = int(cut[0].elements) / int(buffers[str(cut[0].part_of)].elements)
+            launch_us = min(ASSUMED_LAUNCH_US, whole_us) if isinstance(step, Launch) else 0.0
+            found[step.name] = launch_us + (whole_us - launch_us) * share
+        elif step.messages:
+            up = engine(step) == timeline.UP
+            host = next((buffers[name].memory for pair in step.messages for name in pair
+                         if buffers[name].memory is not Memory.DEVICE), Memory.PINNED)  # fmt: skip
+            found[step.name] = costs.message_us(up, host, sum(int(buffers[a].size_bytes) for a, _ in step.messages))
+        else:
+            found[step.name] = 0.0
+    return found

@@ -1,0 +1,145 @@
+"""Which kernels work row by row, so that they can be cut into chunks that follow each other.
+
+A kernel is row-wise over R rows when row r of all that it writes is made of row r of the operands that are split, and
+of others that are read whole. Three ways to know:
+
+    formula, default    element by element, of vectors of one length: seen from the formula
+    source, proven      element by element, by its index expressions (`index_expressions`)
+    source, declared    `rows: height` in the graph's file: the kernel at another `height` is the kernel of so many rows
+
+A chunk is then the same entry on parts of the vectors, with the lengths, values and grid of so many rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond.language import expressions, extents
+from fusiond.language.extents import Extent, ceil_div, least, text_of
+from fusiond.words import counted
+from fusiond_transfer.frontend import formula
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Text
+from fusiond_transfer.frontend.index_expressions import ElementWise, element_wise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowWise:
+    """`rows`: how many there are. `split`: the vectors that are cut along them; the kernel reads the others whole."""
+
+    rows: int
+    split: tuple[str, ...]
+    declared: str = ""
+    """The size that counts the rows, where the file says so; else a row is an element."""
+    count: int | None = None
+    """Of a source that was proven: which of its values is the number of elements."""
+
+
+def row_wise(graph: Graph, kernel: Kernel) -> RowWise | str:
+    """How a kernel can be cut, or why it cannot, in a few words."""
+    body = kernel.body
+    if isinstance(body, Text):
+        return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
+    lengths = {int(graph.vector(name).elements) for name in kernel.writes}
+    if len(lengths) > 1:
+        return "its outputs differ in length"
+    if isinstance(body, Formula) and any(formula.parse(text).summed for text in body.texts):
+        return "it sums over all elements"
+    return _of_elements(graph, kernel, None)
+
+
+def _of_elements(graph: Graph, kernel: Kernel, count: int | None) -> RowWise | str:
+    rows = graph.vector(kernel.writes[0]).elements
+    if int(rows) == 1:
+        return f"{kernel.writes[0]} has one element"
+    split = []
+    for name in dict.fromkeys((*kernel.reads, *kernel.writes)):
+        elements = graph.vector(name).elements
+        if elements == rows:
+            split.append(name)
+        elif elements != 1 or name in kernel.writes:
+            return f"{name} has {counted(int(elements), 'element')} where {kernel.writes[0]} has {int(rows)}"
+    return RowWise(rows=rows, split=tuple(split), count=count)
+
+
+def _proven(graph: Graph, kernel: Kernel, body: Text) -> RowWise | str:
+    if body.grid[1:] != (1, 1) or body.block[1:] != (1, 1):
+        return "its launch has more than one dimension, and nothing declares its rows"
+    operands = (*kernel.reads, *kernel.writes)
+    lengths = {name: int(graph.vector(name).elements) for name in operands}
+    found = element_wise(body.text, body.entry, operands, len(body.values), lengths, device=kernel.device)
+    if not isinstance(found, ElementWise):
+        return found
+    rows = graph.vector(kernel.writes[0]).elements
+    if body.values[found.count] != rows:
+        return f"it counts up to {int(body.values[found.count])} of {int(rows)} elements"
+    return _of_elements(graph, kernel, found.count)
+
+
+def _declared(graph: Graph, kernel: Kernel) -> RowWise | str:
+    sizes = dict(graph.sizes)
+    rows = extents.size(kernel.rows, sizes[kernel.rows])
+    split = tuple(name for name in dict.fromkeys((*kernel.reads, *kernel.writes)) if name not in kernel.whole)
+    for name in split:
+        elements = graph.vector(name).elements
+        if elements % int(rows) or _at(elements, sizes, kernel.rows, 2 * int(rows)) != 2 * int(elements):
+            return f"{name} has {text_of(elements)} elements, which is not so many for each of {kernel.rows} rows"
+    return RowWise(rows=rows, split=split, declared=kernel.rows)
+
+
+def _at(number: int, sizes: dict[str, int], name: str, value: int) -> int:
+    """What a number is at another size."""
+    if not isinstance(number, Extent):
+        return number
+    return int(expressions.parse_formula(number.text).integer({**sizes, name: value}))
+
+
+def problem(graph: Graph, kernel: Kernel) -> str | None:
+    """What is wrong with a declaration, in one line; None where nothing is, or nothing is declared."""
+    if not kernel.rows and not kernel.whole:
+        return None
+    if not isinstance(kernel.body, Text):
+        return f"{kernel.name} has no source: whether it works row by row is seen from its formula"
+    if not kernel.rows:
+        return f"{kernel.name} says what it reads whole; 'rows' must name the size that counts its rows"
+    if kernel.rows not in dict(graph.sizes):
+        known = ", ".join(name for name, _ in graph.sizes) or "none"
+        return f"{kernel.name}: rows is {kernel.rows!r}, which is no size; the sizes are {known}"
+    strange = [name for name in kernel.whole if name not in kernel.reads]
+    if strange:
+        return f"{kernel.name} does not read {strange[0]}, so it cannot read it whole"
+    found = _declared(graph, kernel)
+    return f"{kernel.name}: {found}" if isinstance(found, str) else None
+
+
+# --- one chunk ------------------------------------------------------------------------------------------
+
+
+def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int) -> Text:
+    """A source's values, grid and shared memory for so many rows (an Extent, or a number)."""
+    body = kernel.body
+    assert isinstance(body, Text)
+    if how.count is not None:
+        values = tuple(rows if number == how.count else value for number, value in enumerate(body.values))
+        grid = (least(body.grid[0], ceil_div(rows, body.block[0])), 1, 1)
+        return Text(text=body.text, entry=body.entry, values=values, grid=grid, block=body.block,
+                    shared_bytes=body.shared_bytes)  # fmt: skip
+
+    def moved(number: int) -> int:
+        return _substituted(number, graph, how.declared, rows)
+
+    return Text(
+        text=body.text,
+        entry=body.entry,
+        values=tuple(moved(each) for each in body.values),
+        grid=(moved(body.grid[0]), moved(body.grid[1]), moved(body.grid[2])),
+        block=body.block,
+        shared_bytes=moved(body.shared_bytes),
+    )
+
+
+def _substituted(number: int, graph: Graph, name: str, rows: int) -> int:
+    """A number in which a size is another one: the same formula, over the chunk's rows."""
+    if not isinstance(number, Extent):
+        return number
+    known = {each: extents.size(each, value) for each, value in graph.sizes}
+    return expressions.parse_formula(number.text).integer({**known, name: rows})

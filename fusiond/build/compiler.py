@@ -32,6 +32,24 @@ class UsedUp(MachineFault):
     compiler. Who builds a candidate takes it for the candidate's."""
 
 
+class NotBuilt(Exception):
+    """It is not in the cache, and this thread must not compile (`from_cache_only`)."""
+
+
+_CACHE_ONLY = threading.local()
+
+
+@contextlib.contextmanager
+def from_cache_only() -> Iterator[None]:
+    """What this thread builds meanwhile comes from the build cache; NotBuilt where it would have to be compiled."""
+    before = getattr(_CACHE_ONLY, "on", False)
+    _CACHE_ONLY.on = True
+    try:
+        yield
+    finally:
+        _CACHE_ONLY.on = before
+
+
 class NotThere(MachineFault):
     """What a compiler's own script runs is not installed (any more)."""
 
@@ -71,6 +89,12 @@ def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.C
     when it used up the memory by itself; MachineFault when it was killed from outside, cannot be started, or lacks
     space, memory or descriptors, time after time; subprocess.TimeoutExpired when it does not end.
     """
+    if getattr(_CACHE_ONLY, "on", False):
+        raise NotBuilt(f"{Path(command[0]).name} would have to run")
+    return _again(command, work, timeout_secs)
+
+
+def _again(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str]:
     alone, strikes = False, 0
     for pause_secs in (*PAUSES_SECS, None):
         done, fault, wanted_memory = _once(command, work, timeout_secs, alone=alone)
@@ -94,7 +118,7 @@ def ask(command: Sequence[str]) -> str:
     """What a compiler prints about itself; empty when it is none, or not there. Raises MachineFault as `run` does:
     an answer that was cut short would be taken for another compiler's."""
     try:
-        done = run(command, Path(tempfile.gettempdir()), ASK_SECS)
+        done = _again(command, Path(tempfile.gettempdir()), ASK_SECS)
     except (subprocess.TimeoutExpired, NotThere):
         return ""
     return done.stdout + done.stderr

@@ -1,8 +1,9 @@
-"""Regions of a program as questions to the store and the daemon.
+"""Parts of a program as questions to the store and the daemon.
 
     question = Question(name="step_0", text=hlo)
     found = asker.look(question)             from the store of this box (and what it has of others): milliseconds
     asker.want(question, changed)            in the background: handed to the daemon, polled, then `changed` called
+    asker.later(task)                        in the background, before the next look
     found = asker.tune(question, {...})      here and now
 
 A program is never kept waiting and never broken by this: whatever goes wrong is a `Found` with its reason. A daemon
@@ -17,13 +18,14 @@ import json
 import logging
 import os
 import re
+import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fusiond.errors import DaemonError, FusiondError, NothingKnown
 from fusiond.program import Program, decode
@@ -40,6 +42,29 @@ AGAIN_SECS = 60.0
 def enabled() -> bool:
     """Whether the environment leaves fusiond on: `FUSIOND=off` turns it off."""
     return os.environ.get("FUSIOND", "").lower() not in ("off", "0", "no", "false")
+
+
+class Asked(Protocol):
+    """A question: a job that nobody wrote."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str | None: ...
+    @property
+    def digest(self) -> str:
+        """Of all that is asked."""
+
+    @property
+    def workload(self) -> str:
+        """What the store calls it, by which jobs of several processes know each other."""
+
+    @property
+    def path(self) -> str:
+        """What the job is called; files that it names lie beside it."""
+
+    def job(self, search: Mapping[str, Any] | None = None) -> str:
+        """The text of a job file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +127,18 @@ class Asker:
 
         self.db = db or default_path()
         self._lock = threading.Lock()
-        self._wanted: dict[str, tuple[Question, list[Callable[[], None]]]] = {}
+        self._wanted: dict[str, tuple[Asked, list[Callable[[], None]]]] = {}
         self._submitted: dict[str, float] = {}
         """Digest -> when the daemon has to be asked again; infinite once it took the job."""
+        self._tasks: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
         self._taking_up = threading.Lock()
 
-    def look(self, question: Question) -> Found:
+    def look(self, question: Asked) -> Found:
         """What the store knows. Never raises."""
+        if _inherited:
+            return Found(state="unknown", reason=_INHERITED)
         try:
             return self._look(question)
         except FusiondError as problem:
@@ -118,7 +147,7 @@ class Asker:
             log.debug("%s could not be looked up", question.name, exc_info=True)
             return Found(state="refused", reason=f"{type(problem).__name__}: {_line(problem)}")
 
-    def _look(self, question: Question) -> Found:
+    def _look(self, question: Asked) -> Found:
         from fusiond.requests import best
         from fusiond.store import lookup
 
@@ -127,6 +156,8 @@ class Asker:
         (document,) = best.by_job(self.db, question.path, question.job(), device=question.device)
         if isinstance(document, NothingKnown):
             return Found(state="unknown")
+        if document.get("match") == "nearest":
+            return Found(state="unknown")  # of other sizes
         if document.get("imported"):
             return Found(state="unknown", reason="the answer is another box's, and was not measured here yet")
         verdict = "fuse" if document["verdict"] == "fuse" else "keep"
@@ -144,32 +175,67 @@ class Asker:
             program=None if plan is None else decode(plan),
         )
 
-    def tune(self, question: Question, search: Mapping[str, Any] | None = None) -> Found:
+    def tune(self, question: Asked, search: Mapping[str, Any] | None = None) -> Found:
         """Measures here and now, in this thread, without a daemon; what is then known."""
         from fusiond.client import functions
 
+        if _inherited:
+            return Found(state="unknown", reason=_INHERITED)
         try:
             functions.tune(question.path, question.job(search), db=self.db)
         except FusiondError as problem:
             return Found(state="refused", reason=_line(problem))
         return self.look(question)
 
+    def problem(self, question: Asked) -> str:
+        """Why there is nothing to try for a question, in one line; empty where there is."""
+        from fusiond.isolation import registry
+        from fusiond.requests import jobs, planning
+
+        try:
+            plugins = registry.load()
+            (job,) = jobs.read(question.path, question.job())
+            prepared = planning.prepare(plugins, job)
+            target = planning.target_of(*planning.choose_device(plugins, question.device or "auto"))
+            analysis = prepared.strategy.analyse(prepared.workload, target)
+            if prepared.strategy.space(analysis, {}).parameters:
+                return ""
+            return "; ".join(each.detail for each in analysis.rejections[:2]) or "there is nothing to try"
+        except FusiondError as problem:
+            return _line(problem)
+
     # --- in the background ---
 
-    def want(self, question: Question, changed: Callable[[], None], *, known: bool = False) -> None:
+    def later(self, task: Callable[[], None]) -> None:
+        """Call a function soon, in the thread that asks; what it raises is logged."""
+        if _inherited:
+            return
+        with self._lock:
+            self._tasks.append(task)
+            self._awake()
+
+    def _awake(self) -> None:
+        self._woken.set()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
+            self._thread.start()
+
+    def want(self, question: Asked, changed: Callable[[], None], *, known: bool = False) -> None:
         """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own; of
         what is `known` at once, from that thread."""
+        if _inherited:
+            return
         with self._lock:
             if known:
                 self._submitted[question.digest] = float("inf")
             self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
-                self._thread.start()
+            self._awake()
 
-    def standing(self, question: Question) -> str:
+    def standing(self, question: Asked) -> str:
         """Where an unknown question is, for people."""
         asked = self._submitted.get(question.digest)
+        if _inherited:
+            return _INHERITED
         if asked is None:
             return "not asked for yet"
         if asked == float("inf"):
@@ -185,10 +251,16 @@ class Asker:
         looked: dict[str, object] = {}
         while not _ending.is_set():
             with self._lock:
+                self._woken.clear()
+                tasks, self._tasks = self._tasks, []
                 wanted = [question for question, _ in self._wanted.values()]
-                if not wanted:
+                if not wanted and not tasks:
                     self._thread = None
                     return
+            for task in tasks:
+                self._do(task)
+            if tasks:
+                continue
             for question in wanted:
                 if self._submitted.get(question.digest, 0.0) <= time.monotonic():
                     self._submit(question)
@@ -201,9 +273,18 @@ class Asker:
                     self._taken_up(question)
                 except Exception:
                     log.warning("an answer to %s could not be taken up", question.name, exc_info=True)
-            time.sleep(POLL_SECS)
+            self._woken.wait(POLL_SECS)
 
-    def _taken_up(self, question: Question) -> None:
+    def _do(self, task: Callable[[], None]) -> None:
+        with self._taking_up:
+            if _ending.is_set():
+                return
+            try:
+                task()
+            except Exception:
+                log.warning("a question could not be put", exc_info=True)
+
+    def _taken_up(self, question: Asked) -> None:
         if self.look(question).state not in ("fuse", "keep"):
             return
         with self._taking_up:
@@ -219,7 +300,7 @@ class Asker:
         files = (self.db, self.db.with_name(self.db.name + "-wal"))
         return tuple((each.stat().st_mtime_ns, each.stat().st_size) if each.exists() else None for each in files)
 
-    def _submit(self, question: Question) -> None:
+    def _submit(self, question: Asked) -> None:
         from fusiond.client.client import Client
         from fusiond.model import JobState
 
@@ -268,11 +349,21 @@ def _end() -> None:
 atexit.register(_end)
 
 
+_inherited = False
+"""Whether this process was forked from one that had asked: locks may be held for ever, and the processes that parse are
+the parent's. It asks nothing."""
+_INHERITED = "this process was forked from one that had asked, and does not ask"
+
+
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _guard
+    global _guard, _inherited
     _guard = threading.Lock()
+    _inherited = _inherited or bool(_askers)
     _askers.clear()
+    parsers = sys.modules.get("fusiond.isolation.registry")
+    if parsers is not None and parsers._shared.cache_info().currsize:
+        atexit.unregister(parsers._shared().close)  # they are the parent's to end
 
 
 if hasattr(os, "register_at_fork"):

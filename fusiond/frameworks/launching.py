@@ -47,15 +47,17 @@ class LaunchPlan:
     outputs: tuple[str, ...]
 
 
-def flat(program: Program, inputs: Sequence[str], outputs: Sequence[str]) -> LaunchPlan:
+def flat(
+    program: Program, inputs: Sequence[str], outputs: Sequence[str], *, in_place: Sequence[str] = ()
+) -> LaunchPlan:
     """The plan of a Program whose inputs and outputs are handed in under these numbers. An input that the Program lacks
-    is handed in all the same. Unusable."""
+    is handed in all the same. `in_place`: those of the inputs that may be written too. Unusable."""
     buffers = {each.name: each for each in program.buffers}
     if program.seams:
         raise Unusable(f"it leaves {program.seams[0].name} to a library")
     for each in program.buffers:
-        known = {Role.INPUT: inputs, Role.OUTPUT: outputs}.get(each.role, ())
-        if each.role is Role.INOUT or (each.role is not Role.SCRATCH and each.name not in known):
+        known = {Role.INPUT: inputs, Role.OUTPUT: outputs, Role.INOUT: in_place}.get(each.role, ())
+        if each.role is not Role.SCRATCH and each.name not in known:
             raise Unusable(f"{each.name} is no argument of the region")
         if each.memory is not Memory.DEVICE or each.symbol is not None:
             raise Unusable(f"{each.name} is no plain device memory")

@@ -1,14 +1,14 @@
-"""A plan as a function of tensors: on torch's current stream, with scratch memory of torch's allocator.
+"""A plan as steps on a machine: the cpu device's runtime in this process, or the CUDA driver.
 
-Nothing is allocated by any other means, no stream is waited for, and nothing is loaded after `ready`: a launch can be
-captured into a CUDA graph.
+Whoever runs a plan hands in all addresses and the stream. Nothing is allocated here, no stream is waited for, and
+nothing is loaded after a machine is made: a launch can be captured into a CUDA graph.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,9 @@ _STATIC_SHARED_BYTES = 48 * 1024
 
 class LaunchFailed(Exception):
     """A kernel could not be launched, or ended with a fault; the text is why, in one line."""
+
+    step: int = 0
+    """Of the plan: those before it are enqueued."""
 
 
 class Machine(Protocol):
@@ -111,14 +114,27 @@ class Plan:
         self.scratch, self.steps = steps_of(plan)
         self._machine = machine
 
-    def run(self, addresses: Sequence[int], stream: int = 0) -> None:
-        """Enqueue all steps; `addresses` of the inputs, the outputs, and the scratch buffers. LaunchFailed."""
-        for step in self.steps:
-            if step.kind == LAUNCH:
-                self._machine.start(step, [each.filled(addresses) for each in step.arguments], stream)
-            else:
-                buffer, offset, size, byte = step.filled
-                self._machine.fill(addresses[buffer] + offset, size, byte, stream)
+    def run(
+        self, addresses: Sequence[int], stream: int = 0, values: Mapping[tuple[int, int], bytes] | None = None
+    ) -> None:
+        """Enqueue all steps; `addresses` of the inputs, the outputs, and the scratch buffers. `values`: (step,
+        argument) -> its bytes, in the place of the plan's own. LaunchFailed, with the number of the step."""
+        for number, step in enumerate(self.steps):
+            try:
+                self._enqueue(number, step, addresses, stream, values or {})
+            except LaunchFailed as problem:
+                problem.step = number
+                raise
+
+    def _enqueue(
+        self, number: int, step: Step, addresses: Sequence[int], stream: int, values: Mapping[tuple[int, int], bytes]
+    ) -> None:
+        if step.kind == LAUNCH:
+            given = [values.get((number, at)) or each.filled(addresses) for at, each in enumerate(step.arguments)]
+            self._machine.start(step, given, stream)
+        else:
+            buffer, offset, size, byte = step.filled
+            self._machine.fill(addresses[buffer] + offset, size, byte, stream)
 
 
 class Processor:

@@ -12,8 +12,8 @@ from fusiond.build import gxx
 from fusiond.frameworks import launching as plans
 from fusiond.frameworks.asking import Found
 from fusiond.frameworks.launching import Unusable
+from fusiond.frameworks.running import Gpu, LaunchFailed, Machine, Plan, Processor
 from fusiond.torch.graphs import Tensor
-from fusiond.torch.launching import Gpu, LaunchFailed, Machine, Plan, Processor
 
 ALIGNMENT = 16
 """Bytes: the widest access of a kernel."""

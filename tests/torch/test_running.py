@@ -13,10 +13,10 @@ from fusiond.build import gxx
 from fusiond.frameworks import launching as plans
 from fusiond.frameworks.asking import Question
 from fusiond.frameworks.launching import LaunchPlan, Unusable
+from fusiond.frameworks.running import Gpu, LaunchFailed, Machine, Plan, Processor, steps_of
 from fusiond.program import Program
 from fusiond.torch import importer, regions
 from fusiond.torch.graphs import Graph
-from fusiond.torch.launching import Gpu, LaunchFailed, Machine, Plan, Processor, steps_of
 from fusiond.torch.regions import Segment
 
 from ..exporting import driver as stand_in

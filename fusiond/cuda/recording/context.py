@@ -1,0 +1,144 @@
+"""`with fusiond.cuda.launch(...)`: launches are recorded inside, and done when it is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fusiond.cuda.recording import cupy, groups
+from fusiond.cuda.recording.groups import Explained, Options
+from fusiond.cuda.recording.kernels import Kernel, Launched
+from fusiond.frameworks import asking
+
+
+class _Open(threading.local):
+    """The recorders of a thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+
+
+_open = _Open()
+
+
+def current() -> Recorder | None:
+    """That which records the launches of this thread."""
+    return _open.recorders[-1] if _open.recorders else None
+
+
+class Recorder:
+    """The launches of one `with`, which gives what it was handed, to be launched inside: one kernel, or a tuple."""
+
+    def __init__(self, kernels: tuple[Any, ...], options: Options) -> None:
+        self._options, self._on = options, asking.enabled()
+        self._kernels = tuple(cupy.Recording(each) if self._on and cupy.is_raw(each) else each for each in kernels)
+        self._launches: list[Launched] = []
+
+    def __enter__(self) -> Any:
+        if self._on:
+            if self in _open.recorders:
+                raise RuntimeError("this `with fusiond.cuda.launch(...)` is entered already; make one for each")
+            outer = current()
+            if outer is not None:
+                outer.flush()  # what was recorded there comes first
+            _open.recorders.append(self)
+        return self._kernels[0] if len(self._kernels) == 1 else self._kernels
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What was recorded is launched, also where the block ends by an exception: so it would have been without."""
+        if self._on:
+            _open.recorders.remove(self)
+            self.flush()
+
+    def add(self, launch: Launched) -> None:
+        self._launches.append(launch)
+
+    def flush(self) -> None:
+        """Launch what is recorded by now."""
+        launches, self._launches = self._launches, []
+        for number in self._started(launches):
+            launches[number].run()
+
+    def _started(self, launches: list[Launched]) -> list[int]:
+        """The numbers of those that are to be launched as they are."""
+        if len(launches) < 2 or groups.apart(launches):
+            return list(range(len(launches)))
+        group = groups.of(launches, self._options)
+        return list(range(len(launches))) if group is None else group.start(launches)
+
+
+def launch(
+    *kernels: Any,
+    always: bool = False,
+    block: bool = False,
+    search: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    db: Path | str | None = None,
+) -> Recorder:
+    """Launches that do not need each other's results, as one where that is known to be faster.
+
+        with fusiond.cuda.launch(scale, histogram) as (scale, histogram):
+            scale((blocks,), (256,), (x, y, numpy.float32(2)))
+            histogram((bins,), (512,), (counts, z, numpy.int32(n)), shared_mem=4 * bins)
+
+    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, which are recorded without being named. Inside, a
+    launch is recorded; all are done when the block is left, in their order until there is an answer, as one launch
+    from then on. Nothing else in the block may need their results. What shares memory that one of them writes, or goes
+    to several streams, runs in order.
+
+    always: fused whatever the verdict, emulated answers on a processor too: for scripts and tests. block: tune here and
+    now, without a daemon; `search` says how (`{"trials": 20}`, as in a job). device: as a job names it; db: another
+    store. `FUSIOND=off` in the environment: each launch is done where it is called.
+
+    TypeError for a kernel that carries no CUDA source.
+    """
+    if asking.enabled():
+        for each in kernels:
+            problem = _sourceless(each)
+            if problem:
+                raise TypeError(problem)
+    return Recorder(kernels, Options(always=always, block=block, search=search, device=device, db=db))
+
+
+def explain() -> Explanation:
+    """What became of all launches that came together in this process."""
+    return Explanation(groups.explained())
+
+
+class Explanation(tuple[Explained, ...]):
+    """One line for each."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no launches came together"
+
+
+_KINDS = {
+    "pycuda": "a function of PyCUDA",
+    "numba": "a kernel of Numba",
+    "numba_cuda": "a kernel of Numba",
+    "triton": "a kernel of Triton",
+    "cupyx": "a kernel of cupyx.jit",
+    "cuda": "an object of cuda-python",
+}
+
+
+def _sourceless(kernel: Any) -> str:
+    """Why nothing of a kernel can be asked for, with what helps; empty where it has its source."""
+    if isinstance(kernel, Kernel | cupy.Recording):
+        return ""
+    name = getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__
+    kind = type(kernel)
+    if cupy.is_raw(kernel):
+        why = cupy.problem(kernel)
+        return f"{name} cannot be fused: {why}; fusiond.cuda.kernel(source, name) carries it" if why else ""
+    what = _KINDS.get(kind.__module__.partition(".")[0], f"a {kind.__module__}.{kind.__qualname__}")
+    if "graph" in kind.__name__.lower():
+        what = "a CUDA graph, whose nodes name no source"
+    return f"{name} is {what}, which carries no CUDA source; fusiond.cuda.kernel(source, name) does"

@@ -1,0 +1,322 @@
+"""Launches that come together, known by what they are and not by what they are handed.
+
+    key = for each launch: kernel, grid, block, shared bytes, arrays by type and bytes, numbers as they are asked for
+
+A number does not decide how kernels are fused, so not each is asked for: of a float the power of two below it is, and
+so it is of a whole number that has had several values where nothing else changed (a step, a seed). What is launched
+has the numbers that it was called with.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fusiond.cuda.recording import question
+from fusiond.cuda.recording.arguments import Array, Number, overlap
+from fusiond.cuda.recording.fused import Fused, NotNow, built
+from fusiond.cuda.recording.kernels import Launched
+from fusiond.cuda.recording.machines import PROCESSOR
+from fusiond.cuda.recording.question import Unaskable
+from fusiond.frameworks import asking
+from fusiond.frameworks.asking import Asker, Found
+from fusiond.frameworks.launching import Unusable
+from fusiond.frameworks.running import LaunchFailed
+
+log = logging.getLogger("fusiond.cuda")
+
+MOST_GROUPS = 256
+"""That are asked for in a process; launches beyond them run as they are."""
+VARIES = 3
+"""Values of a whole number after which it is no longer asked for by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of `fusiond.cuda.launch`."""
+
+    always: bool
+    block: bool
+    search: Mapping[str, Any] | None = field(compare=False)
+    device: str | None
+    db: Path | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What became of launches that came together."""
+
+    name: str
+    state: str
+    """`fused`; `kept` (measured, and apart they are as fast), `unknown` (asked for), or `refused`."""
+    reason: str = ""
+    speedup: float | None = None
+    """Over the fastest way without fusing that was measured."""
+    evidence: str = ""
+    launches: int = 0
+    """Times that they ran as one."""
+
+    def __str__(self) -> str:
+        gain = f", {self.speedup:.2f}x" if self.speedup and self.state == "fused" else ""
+        gain += f" ({self.evidence})" if gain and self.evidence != "measured" else ""
+        count = f", {self.launches} times" if self.launches else ""
+        return f"{self.name}  {self.state}{gain}{count}{f': {self.reason}' if self.reason else ''}"
+
+
+class Group:
+    """Launches of one key: what is known of them."""
+
+    def __init__(self, launches: Sequence[Launched], values: Sequence[Sequence[Any]], options: Options) -> None:
+        self._launches = [replace(each, run=_nothing) for each in launches]  # what they are handed may be let go
+        self._values, self._options = values, options
+        self.name = " + ".join(each.origin.plain for each in launches)
+        self._state, self._reason = "unknown", ""
+        self._found: Found | None = None
+        self._asked: question.KernelsQuestion | None = None
+        self._fused: Fused | None = None
+        self._writes: list[list[bool]] = []
+        self._passing = ""
+        """Why the launches of the last time ran as they are, though they could be fused."""
+        self._count = 0
+
+    @property
+    def asker(self) -> Asker:
+        return asking.of(self._options.db)
+
+    def explained(self) -> Explained:
+        state, reason = self._state, self._reason
+        if self._passing:
+            state, reason = "refused", self._passing
+        elif state == "unknown" and not reason:
+            reason = "not asked for yet" if self._asked is None else self.asker.standing(self._asked)
+        found = self._found
+        return Explained(
+            name=self.name,
+            state=state,
+            reason=reason,
+            speedup=found.speedup if found else None,
+            evidence=found.evidence if found else "",
+            launches=self._count,
+        )
+
+    # --- launching ---
+
+    def start(self, launches: Sequence[Launched]) -> list[int]:
+        """Launch them as one where that is known and right; the numbers of those that are still to be launched."""
+        everything = list(range(len(launches)))
+        fused = self._fused
+        if fused is None:
+            return everything
+        self._passing = self._conflict(launches)
+        if self._passing:
+            return everything
+        try:
+            fused.start(launches, launches[0].device, launches[0].stream)
+        except NotNow as why:
+            self._passing = str(why)
+            return everything
+        except LaunchFailed as problem:
+            if launches[0].device == PROCESSOR:
+                raise  # a fault of a kernel, which has begun
+            self._fused, self._state, self._reason = None, "refused", str(problem)
+            log.warning("%s is launched as it is from now on: %s", self.name, problem)
+            return fused.left(problem)
+        self._count += 1
+        return []
+
+    def _conflict(self, launches: Sequence[Launched]) -> str:
+        """Why they have to be launched one after the other, in one line."""
+        spans = []
+        for number, (launch, written) in enumerate(zip(launches, self._writes, strict=True)):
+            spans += [
+                (each, number, writes)
+                for each, writes in zip(launch.arguments, written, strict=True)
+                if isinstance(each, Array)
+            ]
+        found = overlap(spans)
+        if found is None:
+            return ""
+        first, second = (launches[each].origin.plain for each in found)
+        return f"{first} and {second} share memory that one of them may write; they run one after the other"
+
+    # --- asking ---
+
+    def prepare(self) -> None:
+        """Put the question, and take up what is known. It parses, and may compile: in a thread of fusiond's, or where
+        somebody asked to wait."""
+        launches, options = self._launches, self._options
+        try:
+            device = options.device or _device(launches[0].device)
+            self._asked = question.asked(launches, self._values, device)
+            drafts = [question.drafted(each.origin) for each in launches]
+        except Unaskable as why:
+            self._decide("refused", str(why))
+            return
+        except OSError as problem:
+            self._decide("refused", f"the question cannot be written: {problem.strerror}")
+            return
+        self._writes = [[each.written for each in draft.parameters] for draft in drafts]
+        found = self.asker.look(self._asked)
+        if found.state == "unknown" and options.block:
+            found = self.asker.tune(self._asked, options.search)
+        if found.state == "unknown":
+            reason = self.asker.problem(self._asked)
+            if reason:
+                self._decide("refused", reason)
+                return
+            self._decide("unknown", found.reason)
+            self.asker.want(self._asked, self._changed)
+            return
+        self._take(found)
+
+    def _changed(self) -> None:
+        assert self._asked is not None
+        self._take(self.asker.look(self._asked))
+
+    def _take(self, found: Found) -> None:
+        always, launches = self._options.always, self._launches
+        assert self._asked is not None
+        if found.state in ("unknown", "refused"):
+            self._decide(found.state, found.reason)
+            return
+        self._found = found
+        if not always and (found.state, found.evidence) != ("fuse", "measured"):
+            apart = found.state == "keep"
+            self._decide("kept", "apart they are as fast" if apart else f"its answer is {found.evidence}: always=True")
+            return
+        if found.program is None:
+            self._decide("kept", "there is no fused program")
+            return
+        try:
+            self._fused = built(found.program, self._asked, launches, self._values, launches[0].device, found.arch)
+        except Unusable as problem:
+            self._decide("refused", str(problem))
+            return
+        self._decide("fused", "")
+
+    def _decide(self, state: str, reason: str) -> None:
+        self._state, self._reason = state, reason.replace(f"{question.folder()}{os.sep}", "")  # of nobody's own files
+        if state != "unknown":
+            log.info("%s: %s%s", self.name, state, f": {reason}" if reason else "")
+
+
+def _nothing() -> None:
+    """In the place of a launch that is only described."""
+
+
+def _device(number: int) -> str:
+    return "cpu" if number == PROCESSOR else f"cuda:{number}"
+
+
+# --- which group ----------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_groups: dict[Any, Group] = {}
+_sites: dict[Any, dict[int, set[int]]] = {}
+"""Launch without its whole numbers -> place of such a number -> the values that it has had."""
+
+
+_apart: dict[str, str] = {}
+"""Launches that came together and that nobody asks for -> why."""
+
+
+def apart(launches: Sequence[Launched]) -> bool:
+    """Whether these launches are no group, whatever the kernels are; why, `explained` says."""
+    first, why = launches[0], ""
+    for each in launches:
+        if each.unseen:
+            why = each.unseen
+        elif (each.stream, each.device) != (first.stream, first.device):
+            why = "they go to several streams; one launch is in one stream"
+        if why:
+            break
+    if why and len(_apart) < MOST_GROUPS:
+        _apart[" + ".join(each.origin.plain for each in launches)] = why
+    return bool(why)
+
+
+def of(launches: Sequence[Launched], options: Options) -> Group | None:
+    """The group of these launches; None where there are too many."""
+    described = [_described(each) for each in launches]
+    key = options, tuple((site, tuple(values)) for site, values in described)
+    found = _groups.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        if key in _groups:
+            return _groups[key]
+        if len(_groups) >= MOST_GROUPS:
+            return None
+        made = _groups[key] = Group(launches, [values for _, values in described], options)
+    if options.always or options.block:
+        made.prepare()
+    else:
+        made.asker.later(made.prepare)
+    return made
+
+
+def _described(launch: Launched) -> tuple[Any, list[Any]]:
+    """(what a launch is without its numbers, the number that is asked for of each argument)"""
+    given = launch.arguments
+    arrays = tuple(
+        (each.dtype, each.size_bytes) if isinstance(each, Array) else (each.dtype, each.data if _fixed(each) else 0)
+        for each in given
+    )
+    site = launch.origin.key, launch.grid, launch.block, launch.shared_bytes, launch.device, arrays
+    seen = _sites.get(site)
+    if seen is None:
+        seen = _sites.setdefault(site, {}) if len(_sites) < 16 * MOST_GROUPS else {}
+    values: list[Any] = []
+    for place, each in enumerate(given):
+        value = None if isinstance(each, Array) else each.value
+        if isinstance(value, float):
+            value = _below(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            had = seen.setdefault(place, set())
+            if len(had) <= VARIES:
+                had.add(value)
+            if len(had) > VARIES:
+                value = _whole_below(value)
+        values.append(value)
+    return site, values
+
+
+def _fixed(argument: Number) -> bool:
+    """A struct, or what is no number: its bytes are asked for."""
+    return argument.value is None
+
+
+def _below(value: float) -> float:
+    """The power of two below a number, with its sign; what is not finite is left."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return math.copysign(math.ldexp(0.5, math.frexp(value)[1]), value)
+
+
+def _whole_below(value: int) -> int:
+    return 0 if value == 0 else (1 if value > 0 else -1) << (abs(value).bit_length() - 1)
+
+
+def explained() -> tuple[Explained, ...]:
+    """What became of all that came together in this process."""
+    refused = [Explained(name=name, state="refused", reason=why) for name, why in list(_apart.items())]
+    return (*(each.explained() for each in list(_groups.values())), *refused)
+
+
+def forget() -> None:
+    """Of a forked child, which has none of its parent's threads; and for tests."""
+    global _lock
+    _lock = threading.Lock()
+    _groups.clear()
+    _sites.clear()
+    _apart.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)

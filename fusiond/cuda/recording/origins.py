@@ -1,0 +1,100 @@
+"""Where a kernel comes from: its source, its name in it, and what a compiler is told."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fusiond.keys import text_key
+from fusiond.program import Source
+
+_FLAG = re.compile(
+    r"--?(use_fast_math|expt-relaxed-constexpr|extended-lambda|lineinfo|std=c\+\+20"
+    r"|(fmad|ftz|prec-div|prec-sqrt)=(true|false))"
+)
+_WITHOUT_EFFECT = re.compile(
+    r"-w|-G|--?(device-debug|generate-line-info|disable-warnings|default-device|restrict|dopt=on|no-cache"
+    r"|std=c\+\+(03|11|14|17)|(arch|gpu-architecture|maxrregcount|device-int128|brief-diagnostics|diag-.*)(=.*)?)"
+)
+"""What changes no result: another architecture is the device's matter, a register cap that of the search; C++17 is what
+nvcc takes by itself."""
+_WITH_VALUE = {"-D": "D", "--define-macro": "D", "-I": "I", "--include-path": "I"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A kernel by its source. `name` has namespaces and template arguments, options are those of NVRTC."""
+
+    text: str = field(repr=False)
+    name: str
+    options: tuple[str, ...]
+
+    @functools.cached_property
+    def key(self) -> str:
+        return text_key("\0".join((self.text, self.name, *self.options)).encode())
+
+    @functools.cached_property
+    def told(self) -> Told:
+        return Told.of(self.options)
+
+    @property
+    def plain(self) -> str:
+        """The function's own name as a word: `pool` of `ops::pool<float, 5>`."""
+        return re.split(r"[<(]", self.name)[0].rpartition("::")[2].strip() or "kernel"
+
+    def source(self) -> Source:
+        told = self.told
+        return Source(
+            name=self.plain,
+            text=self.text,
+            entries=(self.name,),
+            flags=told.flags,
+            defines=told.defines,
+            include_dirs=told.include,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Options of a compiler, sorted."""
+
+    defines: tuple[tuple[str, str], ...]
+    include: tuple[str, ...]
+    flags: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """What a job cannot say."""
+
+    @classmethod
+    def of(cls, options: Iterable[str]) -> Told:
+        defines, include, flags, unknown = [], [], [], []
+        for kind, text in _sorted(options):
+            if kind == "D":
+                name, _, value = text.partition("=")
+                defines.append((name, value if "=" in text else "1"))
+            elif kind == "I":
+                include.append(text)
+            elif _FLAG.fullmatch(text):
+                flags.append(text)
+            elif not _WITHOUT_EFFECT.fullmatch(text):
+                unknown.append(text)
+        return cls(tuple(defines), tuple(include), tuple(flags), tuple(unknown))
+
+
+def _sorted(options: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(`D`, `I` or nothing, what it says)"""
+    waiting = ""
+    for each in options:
+        if waiting:
+            yield waiting, each
+            waiting = ""
+        elif each in _WITH_VALUE:
+            waiting = _WITH_VALUE[each]
+        elif each[:2] in ("-D", "-I"):
+            yield each[1], each[2:].strip()
+        elif each.partition("=")[0] in _WITH_VALUE:
+            name, _, value = each.partition("=")
+            yield _WITH_VALUE[name], value
+        else:
+            yield "", each

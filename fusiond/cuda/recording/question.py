@@ -1,0 +1,279 @@
+"""A group of launches as a job of hfuse: its files, and what each kernel's parameters are.
+
+The kernels' sources and YAML files are written beside each other in the build cache's folder, under names that their
+content gives: nobody else's launch of the same shapes asks anything else. What a kernel's parameters are, the draft
+of the strategy says (`fusiond init`), for which the source is parsed in another process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusiond.build import cache
+from fusiond.cuda.recording.arguments import NULL, Array, Number
+from fusiond.cuda.recording.kernels import Launched
+from fusiond.cuda.recording.origins import Origin
+from fusiond.inputs import documents
+from fusiond.language.dtypes import DTYPES, is_float
+from fusiond.model import Job
+
+MOST_KERNELS = 26
+
+
+class Unaskable(Exception):
+    """These launches cannot be asked for; the text is why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Of a kernel, as its source has it."""
+
+    pointer: bool
+    written: bool
+    """A pointer to what is not const."""
+    dtype: str | None
+    """A Program's name of the number, or of what it points to; None where any will do, and of a struct."""
+    struct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What the front end says of a kernel."""
+
+    entry: str
+    instance: str | None
+    parameters: tuple[Parameter, ...]
+    shared: bool
+    """It has a dynamic shared array."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsQuestion:
+    """The question (`fusiond.frameworks.asking.Asked`)."""
+
+    name: str
+    device: str | None
+    names: tuple[str, ...]
+    """Of the kernels' YAML files, in the order of the launches."""
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.device, *sorted(self.names))
+
+    @property
+    def workload(self) -> str:
+        return ",".join(sorted(self.names))
+
+    @property
+    def path(self) -> str:
+        return str(folder() / f"{self.digest}.yaml")
+
+    def letter(self, number: int) -> str:
+        """What the answer calls a launch: letters go by the names of the kernels."""
+        order = sorted(range(len(self.names)), key=lambda each: (self.names[each], each))
+        return "abcdefghijklmnopqrstuvwxyz"[order.index(number)]
+
+    def job(self, search: Mapping[str, Any] | None = None) -> str:
+        """The text of a job file."""
+        files = [f"./{each}.yaml" for each in self.names]
+        key = "pair" if len(files) == 2 else "kernels"
+        lines = ["strategy: hfuse", f"{key}: {json.dumps(files)}"]
+        lines += [f"device: {json.dumps(self.device)}"] if self.device else []
+        lines += ["accept_constant: true"]  # a kernel may write zeros for what it is tried with
+        lines += [f"search: {json.dumps(dict(search))}"] if search else []
+        return "\n".join([*lines, ""])
+
+
+def folder() -> Path:
+    """Where questions' files lie."""
+    return cache.default_folder() / "questions"
+
+
+def asked(launches: Sequence[Launched], values: Sequence[Sequence[Any]], device: str | None) -> KernelsQuestion:
+    """The question, its files written. `values`: for each argument the number that is asked for, None of others.
+
+    Unaskable, with the launch and the argument."""
+    if len(launches) > MOST_KERNELS:
+        raise Unaskable(f"there are {len(launches)} launches; at most {MOST_KERNELS} are fused")
+    names = []
+    for launch, numbers in zip(launches, values, strict=True):
+        document = _document(launch, drafted(launch.origin), numbers)
+        text = json.dumps(document)  # JSON is YAML
+        name = f"{launch.origin.plain[:40]}_{_digest(text)}"
+        _write(folder() / f"{name}.yaml", json.dumps({"kernel": name, **document}))
+        names.append(name)
+    return KernelsQuestion(" + ".join(each.origin.plain for each in launches), device, tuple(names))
+
+
+# --- a kernel's YAML ------------------------------------------------------------------------------------
+
+
+def _document(launch: Launched, draft: Drafted, numbers: Sequence[Any]) -> dict[str, Any]:
+    given = launch.arguments
+    if len(given) != len(draft.parameters):
+        raise Unaskable(f"{launch.origin.name} takes {len(draft.parameters)} arguments, and is handed {len(given)}")
+    described = []
+    least = min(
+        (_elements(*each) for each in zip(given, draft.parameters, strict=True) if _is_buffer(*each)), default=1
+    )
+    for place, (argument, parameter, value) in enumerate(zip(given, draft.parameters, numbers, strict=True)):
+        try:
+            described.append({"name": f"p{place}", **_argument(argument, parameter, value, least)})
+        except Unaskable as why:
+            raise Unaskable(f"argument {place} of {launch.origin.name} {why}") from None
+    found = {
+        "source": _source_file(launch.origin).name,
+        "entry": draft.entry,
+        "instance": draft.instance,
+        "include": list(launch.origin.told.include) or None,
+        "flags": list(launch.origin.told.flags) or None,
+        "arguments": described,
+        "block": {"shape": list(launch.block)},
+        "grid": [str(each) for each in launch.grid],
+        "shared": str(launch.shared_bytes) if draft.shared or launch.shared_bytes else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_buffer(argument: Array | Number, parameter: Parameter) -> bool:
+    return isinstance(argument, Array) and parameter.pointer
+
+
+def _elements(argument: Array | Number, parameter: Parameter) -> int:
+    assert isinstance(argument, Array)
+    return argument.size_bytes // DTYPES[_held(argument, parameter)].bytes
+
+
+def _held(argument: Array, parameter: Parameter) -> str:
+    """What a buffer is made of."""
+    return parameter.dtype or (argument.dtype if argument.dtype in DTYPES else "uint8")
+
+
+def _argument(argument: Array | Number, parameter: Parameter, value: Any, least: int) -> dict[str, Any]:
+    if parameter.pointer:
+        if argument == NULL:
+            return {"dtype": "uint64", "value": "0"}
+        if not isinstance(argument, Array):
+            raise Unaskable("is an address by itself; nobody can tell how much lies there")
+        elements, dtype = _elements(argument, parameter), _held(argument, parameter)
+        if elements < 1 or argument.size_bytes % DTYPES[dtype].bytes:
+            raise Unaskable(f"has {argument.size_bytes} bytes, which are no elements of {dtype}")
+        role = {"role": "inout" if parameter.written else "input", "fill": _fill(dtype, least)}
+        return {"dtype": dtype, "elements": str(elements), **role}
+    if isinstance(argument, Array):
+        raise Unaskable("is an array where the kernel takes a value")
+    if parameter.struct:
+        return {"bytes": argument.data.hex()}
+    assert parameter.dtype is not None  # or the draft would have been refused
+    size = DTYPES[parameter.dtype].bytes
+    if len(argument.data) != size or value is None:
+        raise Unaskable(f"is {argument.dtype} where the kernel takes {parameter.dtype}")
+    if is_float(parameter.dtype) != argument.dtype.startswith("float"):
+        raise Unaskable(f"is {argument.dtype} where the kernel takes {parameter.dtype}")
+    return {"dtype": parameter.dtype, "value": in_words(as_kind(value, argument.dtype, parameter.dtype))}
+
+
+def as_kind(value: int | float, given: str, wanted: str) -> int | float:
+    """A number's bytes as another type of their length has them: -1 of `int32` is 4294967295 of `uint32`."""
+    if is_float(wanted) or wanted == "bool" or given == wanted:
+        return value
+    return np.array(value, given).view(wanted).item()  # type: ignore[no-any-return]
+
+
+def in_words(value: int | float) -> str | float:
+    """As a YAML file has it: whole numbers are expressions, a float has a point."""
+    return float(value) if isinstance(value, float) else str(int(value))
+
+
+def _fill(dtype: str, least: int) -> dict[str, list[float]]:
+    """Whole numbers may be places in any of the kernel's arrays, so they are below the length of the shortest."""
+    if is_float(dtype):
+        return {"uniform": [0, 1]}
+    most = {"bool": 1, "int8": 127, "uint8": 255, "int16": 32767, "uint16": 65535}.get(dtype, 2**31 - 1)
+    return {"integers": [0, min(least - 1, most)]}
+
+
+# --- files and drafts -----------------------------------------------------------------------------------
+
+
+def drafted(origin: Origin) -> Drafted:
+    """What the source says of a kernel; the same for every launch of it. Unaskable."""
+    found = _drafted(origin.text, origin.name, origin.options)
+    if isinstance(found, str):
+        raise Unaskable(found)
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _drafted(*origin: Any) -> Drafted | str:
+    from fusiond.errors import FusiondError
+    from fusiond.isolation import registry
+    from fusiond.requests.jobs import JobInputs
+
+    source = Origin(*origin)
+    if source.told.unknown:
+        return f"{source.name} is compiled with {source.told.unknown[0]}, which a job cannot say"
+    path = str(_source_file(source))
+    plugins = registry.load()
+    strategy = plugins.strategy("hfuse", where=source.name)
+    job = Job(strategy=strategy.name, request={}, sizes={}, path=path)
+    try:
+        text = strategy.draft(path, source.name, JobInputs(plugins, job), source.told.include)
+    except FusiondError as problem:
+        return " ".join(f"{source.name}: {problem}".split())[:300]
+    keys = documents.drafted(text, source.plain)[0].mapping()
+    if "constants" in keys:
+        said = ", ".join(each.mapping()["symbol"].text() for each in keys["constants"].sequence())
+        return f"{source.name} has variables that the host sets, or that keep their value: {said}"
+    try:
+        parameters = tuple(_parameter(each.mapping()) for each in keys["arguments"].sequence())
+    except Unaskable as why:
+        return f"{source.name}: {why}"
+    instance = keys["instance"].text() if "instance" in keys else None
+    return Drafted(keys["entry"].text(), instance, parameters, "shared" in keys)
+
+
+def _parameter(keys: Mapping[str, documents.Node]) -> Parameter:
+    if "struct" in keys or "bytes" in keys:
+        held = keys["struct"].mapping().values() if "struct" in keys else ()
+        if any(isinstance(each.value, dict) for each in held):
+            raise Unaskable(f"{keys['name'].text()} is a struct with addresses in it")
+        return Parameter(pointer=False, written=False, dtype=None, struct=True)
+    dtype = None if keys["dtype"].value == documents.UNKNOWN else keys["dtype"].text()
+    if "elements" in keys:
+        return Parameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
+    if dtype is None or DTYPES[dtype].packed is None:
+        raise Unaskable(f"{keys['name'].text()} is no number that can be passed by itself")
+    return Parameter(pointer=False, written=False, dtype=dtype)
+
+
+def _source_file(origin: Origin) -> Path:
+    """The source with its macros before it."""
+    defines = "".join(f"#define {name} {value}\n" for name, value in origin.told.defines)
+    path = folder() / f"{origin.plain[:40]}_{_digest(defines, origin.text)}.cu"
+    _write(path, f"{defines}{origin.text}")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    """A file whose name says what it holds."""
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -1,0 +1,59 @@
+"""Answers without measuring, and no daemon: what is asked is answered by the first candidate that can be emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.cuda.recording import groups
+from fusiond.frameworks import asking
+from fusiond.frameworks.asking import Asked, Found
+
+from ...jax.conftest import emitted
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Asked]]:
+    """No group of an earlier test, and no daemon of this machine; what was handed in."""
+    handed: list[Asked] = []
+
+    def submit(self: asking.Asker, question: Asked) -> None:
+        self._submitted[question.digest] = float("inf")
+        handed.append(question)
+
+    monkeypatch.setattr(asking.Asker, "_submit", submit)
+    groups.forget()
+    yield handed
+    for each in list(asking._askers.values()):  # what still asks would be heard by the next test
+        while (thread := each._thread) is not None and thread.is_alive():
+            with each._lock:
+                each._wanted.clear()
+                each._tasks.clear()
+                each._woken.set()
+            thread.join(0.05)
+    groups.forget()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Makes every question one with an answer; the questions."""
+
+    def make(find: Callable[[Any], Found] = emitted) -> list[Any]:
+        asked: list[Any] = []
+
+        def look(self: asking.Asker, question: Any) -> Found:
+            asked.append(question)
+            return find(question)
+
+        monkeypatch.setattr(asking.Asker, "look", look)
+        return asked
+
+    return make

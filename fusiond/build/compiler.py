@@ -50,6 +50,12 @@ def from_cache_only() -> Iterator[None]:
         _CACHE_ONLY.on = before
 
 
+def may_run(compiler: str) -> None:
+    """NotBuilt where this thread must not compile."""
+    if getattr(_CACHE_ONLY, "on", False):
+        raise NotBuilt(f"{Path(compiler).name} would have to run")
+
+
 class NotThere(MachineFault):
     """What a compiler's own script runs is not installed (any more)."""
 
@@ -89,8 +95,7 @@ def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.C
     when it used up the memory by itself; MachineFault when it was killed from outside, cannot be started, or lacks
     space, memory or descriptors, time after time; subprocess.TimeoutExpired when it does not end.
     """
-    if getattr(_CACHE_ONLY, "on", False):
-        raise NotBuilt(f"{Path(command[0]).name} would have to run")
+    may_run(command[0])
     return _again(command, work, timeout_secs)
 
 

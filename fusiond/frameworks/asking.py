@@ -333,6 +333,11 @@ def of(db: Path | str | None = None) -> Asker:
 _ending = threading.Event()
 
 
+def silent() -> str:
+    """Why this process asks nothing; empty where it does."""
+    return _INHERITED if _inherited else ""
+
+
 def ending() -> bool:
     """Whether the process is about to end."""
     return _ending.is_set()

@@ -16,12 +16,15 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fusiond.jax.exporting import deserialize, export
     from fusiond.jax.fusing import Fused, Region, Report, explain, fuse
 
-__all__ = ["Fused", "Region", "Report", "explain", "fuse"]
+_EXPORTING = ("deserialize", "export")
+__all__ = ["Fused", "Region", "Report", "deserialize", "explain", "export", "fuse"]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("fusiond.jax.fusing"), name)
+    home = "fusiond.jax.exporting" if name in _EXPORTING else "fusiond.jax.fusing"
+    return getattr(importlib.import_module(home), name)

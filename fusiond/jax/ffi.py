@@ -23,6 +23,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from fusiond.build import cache as caches
+from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.devices.cpu import commands
 from fusiond.frameworks import launching
@@ -104,13 +105,6 @@ def register(platform: str) -> None:
         _registered.add(platform)
 
 
-def built() -> Path | None:
-    """The handler's shared object, where it is in the cache."""
-    compiler = gxx.find()
-    out = None if compiler is None else _place(compiler)
-    return out if out is not None and out.is_file() else None
-
-
 def _place(compiler: str) -> Path:
     said = [SOURCE.read_text(encoding="utf-8"), _ABI.read_text(encoding="utf-8"), jax.__version__]
     key = hashlib.sha256("\n".join([*said, gxx.version(compiler)]).encode()).hexdigest()[:32]
@@ -128,6 +122,7 @@ def build() -> Path:
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
         part = out.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
+        compilers.may_run(compiler)
         done = subprocess.run(
             [compiler, *flags, str(SOURCE), "-o", str(part), "-ldl"], capture_output=True, text=True, check=False
         )

@@ -212,10 +212,17 @@ class Fused:
             if ask:
                 self._want(asker, question)
             return region("unknown", found.reason or asker.standing(question)), None
-        if ask and not self._now(asker) and self._usable(found) and not _built():
-            self._want(asker, question, known=True)
-            return region("unknown", "its code is being loaded"), None
-        return self._taken(region, found, segment, platform)
+        if self._now(asker) or not self._usable(found):
+            return self._taken(region, found, segment, platform)
+        from fusiond.build import compiler
+
+        try:
+            with compiler.from_cache_only():
+                return self._taken(region, found, segment, platform)
+        except compiler.NotBuilt:
+            if ask:
+                self._want(asker, question, known=True)
+            return region("unknown", "its code is being built"), None
 
     def _now(self, asker: Asker) -> bool:
         """Whether this thread may compile: nobody waits for it, or whoever waits has asked for that."""
@@ -335,13 +342,6 @@ def _fusable() -> frozenset[str]:
     from fusiond.jax import regions
 
     return regions.FUSABLE
-
-
-def _built() -> bool:
-    """Whether the handler is: it is built once for a version of JAX."""
-    from fusiond.jax import ffi
-
-    return ffi.built() is not None
 
 
 def _platform() -> str | None:

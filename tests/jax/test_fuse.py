@@ -247,8 +247,33 @@ def test_an_export_takes_the_kernels_with_it(answered: Callable[..., Any], db: P
     exported = jax.export.export(jax.jit(lambda p, x: function(p, x)), disabled_checks=checks)(PARAMETERS, X)
     assert "fusiond_region" in exported.mlir_module()
     same(exported.call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
-    pytest.importorskip("flatbuffers", reason="jax.export writes files with flatbuffers only")
-    same(jax.export.deserialize(exported.serialize()).call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+
+
+def test_an_export_is_read_by_another_process(answered: Callable[..., Any], db: Path, tmp_path: Path) -> None:
+    """Which has never fused anything, and no store."""
+    pytest.importorskip("flatbuffers", reason="jax.export writes with flatbuffers: pip install 'fusiond[jax]'")
+    answered()
+    exported = fused.export(fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db=db))(X)
+    assert "fusiond_region" in exported.mlir_module()
+    (tmp_path / "x.bin").write_bytes(exported.serialize())
+    np.save(tmp_path / "x.npy", X)
+    code = f"""
+import jax, numpy as np, fusiond.jax
+from pathlib import Path
+folder = Path({str(tmp_path)!r})
+x = np.load(folder / "x.npy")
+read = fusiond.jax.deserialize((folder / "x.bin").read_bytes())
+np.testing.assert_allclose(read.call(x), jax.nn.softmax(x) * 2 + 1, rtol=1e-5)
+"""
+    _run(code, {"JAX_PLATFORMS": "cpu"})
+
+
+def test_without_flatbuffers_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for call in (lambda: fused.export(layer), lambda: fused.deserialize(b"")):
+        with pytest.raises(ImportError, match=r"flatbuffers, which is not installed: pip install 'fusiond\[jax\]'"):
+            call()
 
 
 def test_arrays_on_several_devices_are_left_to_xla() -> None:
@@ -321,34 +346,37 @@ def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., 
 # --- threads that nobody waits for ----------------------------------------------------------------------
 
 
-def test_a_handler_that_is_not_built_is_not_built_by_the_caller(
-    answered: Callable[..., Any], db: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_compiled_by_the_caller(
+    answered: Callable[..., Any], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusiond.jax import ffi, fusing
+    """Of an answer whose code the build cache has lost: handler, runtime, kernels."""
+    from fusiond.build import compiler
+    from fusiond.jax import fusing
 
     monkeypatch.setattr(asking, "POLL_SECS", 0.05)
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "swept"))
     monkeypatch.setattr(fusing.Fused, "_now", lambda self, asker: asker.in_background)
-    monkeypatch.setattr(ffi, "built", lambda: None)
-    builders: list[threading.Thread] = []
-    right = ffi.register
+    compiling: list[int] = []
+    may_run = compiler.may_run
 
-    def register(platform: str) -> None:
-        builders.append(threading.current_thread())
-        right(platform)
+    def asked(tool: str) -> None:
+        may_run(tool)
+        compiling.append(threading.get_ident())
 
-    monkeypatch.setattr(ffi, "register", register)
+    monkeypatch.setattr(compiler, "may_run", asked)
     answered()
     function = fused.fuse(layer, always=True, db=db)
     wanted = jax.jit(layer)(PARAMETERS, X)
     same(function(PARAMETERS, X), wanted)
+    first = str(fused.explain(function, PARAMETERS, X))
     late = time.monotonic() + 60
-    while function._current is function._plain or not builders or function._lock.locked():
+    while "fusiond_region" not in function.lower(PARAMETERS, X).as_text():
         assert time.monotonic() < late
         time.sleep(0.05)
-    assert builders[0] is not threading.current_thread()
-    monkeypatch.setattr(ffi, "built", lambda: db)
     same(function(PARAMETERS, X), wanted)
-    assert "fusiond_region" in function.lower(PARAMETERS, X).as_text()
+    assert "unknown: its code is being built" in first or "fused" in first
+    assert compiling
+    assert threading.get_ident() not in compiling
 
 
 def test_a_process_may_end_while_an_answer_is_being_compiled(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ class Group:
         if self._passing:
             state, reason = "refused", self._passing
         elif state == "unknown" and not reason:
-            reason = "not asked for yet" if self._asked is None else self.asker.standing(self._asked)
+            unasked = asking.silent() or "not asked for yet"
+            reason = unasked if self._asked is None else self.asker.standing(self._asked)
         found = self._found
         return Explained(
             name=self.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def problems(program: Program) -> tuple[str, ...]:
         ("source", [each.name for each in program.sources]),
         ("step", [each.name for each in program.steps]),
     ):
-        found += [f"two {kind}s are called {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
+        found += [f"two {kind}s are called {name!r}" for name, count in sorted(Counter(names).items()) if count > 1]
     buffers = {each.name: each for each in program.buffers}
     sources = {each.name: each for each in program.sources}
     if program.issue not in ("streams", "graph"):

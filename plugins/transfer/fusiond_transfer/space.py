@@ -27,6 +27,8 @@ from fusiond_transfer.analysis.schedule import GROUPINGS
 from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS
 from fusiond_transfer.codegen.pipeline import ORDERS
 
+LARGE = ("interval_stabbing_pageable_one_stream", "separate")
+"""The seeds of a graph that is large: `plan` makes the Program of each."""
 MEMORIES = ("pageable", "pinned")
 
 
@@ -44,6 +46,8 @@ class Offer:
     allocations: tuple[str, ...] = ALLOCATIONS
     unfused_allocations: tuple[str, ...] = ALLOCATIONS
     moments: tuple[str, ...] = ("late", "early")
+    large: bool = False
+    """Each Program takes seconds to make."""
     chunks: tuple[int, ...] = (1,)
     """Numbers of chunks; 1: nothing is cut."""
 
@@ -149,6 +153,8 @@ def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Confi
     if offer.counted:
         plain["allocation"] = first
     wanted.append(("separate", plain))
+    if offer.large:
+        wanted = [each for each in wanted if each[0] in LARGE]
     return _valid(
         [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
     )

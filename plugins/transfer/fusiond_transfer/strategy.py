@@ -20,14 +20,14 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
 from fusiond_transfer import space
-from fusiond_transfer.analysis import chunks, cost, describe, heuristic, order
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import chunk_costs, emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
-from fusiond_transfer.frontend import parser, schema
+from fusiond_transfer.frontend import parser, schema, sizes
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_TRIES = 10_000
@@ -78,7 +78,7 @@ class Transfer(StrategyBase[Request, Analysed]):
         path = inputs.resolve("graph", name, where=where)
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
         found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
-        graph = found.graph
+        graph = sizes.settled(found.graph)
         counted, tries = _counted(job), _tries(job)
         limit = _limit(job)
         if limit is not None:
@@ -258,14 +258,22 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
     """Where not even separate messages fit, nothing can be measured."""
     if graph.limit_bytes is None:
         return
-    schedules = Schedules(graph)
+    try:
+        schedules = Schedules(graph)
+    except eviction.TooLarge as problem:
+        where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
+        raise RequestError(
+            f"{graph.limit_bytes} bytes on the device are too few: {problem} at once", where=where
+        ) from None
+    if schedules.limited:
+        return
     plan = script(schedules.separate(early=False))
     peak = simulate.run(plan, emit.program(plan, Execution(allocation="each"), name=graph.name)).peak_bytes
     if peak > graph.limit_bytes:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
             f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at "
-            "once (nothing is evicted and uploaded again)",
+            "once (where storage is shared in place or vectors are adjacent, nothing is evicted)",
             where=where,
         )
 
@@ -277,6 +285,7 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
         reordered=other is not None,
         counted=asked.counted,
         graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
+        large=len(graph.kernels) > sizes.MANY_KERNELS,
         chunks=chunks.counts(script(schedules.grouping("interval_stabbing"))),
     )
     if graph.limit_bytes is None:
@@ -304,6 +313,7 @@ def _report(about: Analysed) -> dict[str, object]:
         name: schedules.grouping(f"paper_{name}").saved if schedules.has_paper else None for name in ("greedy", "tight")
     }
     graph = about.asked.graph
+    assumed = cost.costs(graph, {})
     report: dict[str, object] = {
         "transfers": len(schedules.crossings),
         "startups": found.startups,
@@ -324,13 +334,17 @@ def _report(about: Analysed) -> dict[str, object]:
             "optimal": schedules.min_residency_proven,
             "schedule": _listed(tightest),
         },
-        "costs": described_costs(cost.costs(graph, {})),
-        "assumed_startup_us": startups_by_memory(cost.costs(graph, {})),
+        "costs": described_costs(assumed),
+        "assumed_startup_us": startups_by_memory(assumed),
         "claims": list(claims(schedules)),
     }
-    report["chunks"] = _chunks(about)
+    report["chunks"] = _chunks(about, assumed)
     if graph.limit_bytes is not None and schedules.limited:
-        report["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": schedules.fitting().peak_bytes}
+        report["limit"] = {
+            "device_bytes": graph.limit_bytes,
+            "peak_bytes": schedules.fitting().peak_bytes,
+            **_evictions(schedules),
+        }
     if about.other is not None:
         other = about.other.least()
         report["reordered"] = {
@@ -340,6 +354,19 @@ def _report(about: Analysed) -> dict[str, object]:
             "optimal": other.schedule.startups == order.bound(graph),
         }
     return report
+
+
+def _evictions(schedules: Schedules) -> dict[str, object]:
+    """Who leaves behind which kernel, and what that costs."""
+    found, kernels = schedules.evictions, schedules.graph.kernels
+    return {
+        "evictions": [
+            {"vector": name, "after": kernels[k].name if k >= 0 else None}
+            for name, k in schedules.least().schedule.leaves
+        ],
+        "more_transfers": 0 if found is None else found.more,
+        "more_proven": found is None or found.least,
+    }
 
 
 def _estimate(about: Analysed, known: cost.Costs) -> chunk_costs.Estimate | None:
@@ -352,7 +379,7 @@ def _estimate(about: Analysed, known: cost.Costs) -> chunk_costs.Estimate | None
     return chunk_costs.best(plan, known, about.offer.chunks, execution)
 
 
-def _chunks(about: Analysed) -> dict[str, object]:
+def _chunks(about: Analysed, assumed: cost.Costs) -> dict[str, object]:
     """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
     ways = chunks.row_wise_kernels(about.asked.graph)
     report: dict[str, object] = {
@@ -360,7 +387,7 @@ def _chunks(about: Analysed) -> dict[str, object]:
         "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},
         "counts": list(about.offer.chunks),
     }
-    estimate = _estimate(about, cost.costs(about.asked.graph, {}))
+    estimate = _estimate(about, assumed)
     if estimate is not None:
         report |= {
             "chosen": estimate.count,

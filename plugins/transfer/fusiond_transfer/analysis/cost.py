@@ -9,6 +9,7 @@ them says "not measured".
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from fusiond.keys import content_key
 from fusiond.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.frontend.graph import Graph, Kernel
+from fusiond_transfer.frontend.graph import Body, Formula, Graph, Kernel
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the copies that are measured."""
@@ -70,14 +71,17 @@ def copy_key(up: bool, memory: Memory, size_bytes: int) -> str:
 
 def kernel_key(graph: Graph, kernel: Kernel) -> str:
     """Equal kernels on equal data have one key: what they compute and their operands, without names."""
-    operands = [
-        (graph.vector(name).dtype, graph.vector(name).elements, graph.vector(name).fill)
-        for name in (*kernel.reads, *kernel.writes)
-    ]
-    text = kernel.body
+    vectors = [graph.vector(name) for name in (*kernel.reads, *kernel.writes)]
+    operands = tuple((each.dtype, int(each.elements), each.fill) for each in vectors)
     renamed = {name: f"p{position}" for position, name in enumerate((*kernel.reads, *kernel.writes))}
-    names = sorted(renamed.items()) if type(text).__name__ == "Formula" else []
-    key = content_key([kernel.on, type(text).__name__, text, operands, names, len(kernel.reads)])[:24]
+    names = tuple(sorted(renamed.items())) if isinstance(kernel.body, Formula) else ()
+    return _key(kernel.on, kernel.body, operands, names, len(kernel.reads))
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(on: str, body: Body, operands: tuple[object, ...], names: tuple[object, ...], reads: int) -> str:
+    """A graph of ten thousand kernels has few different ones."""
+    key = content_key([on, type(body).__name__, body, operands, names, reads])[:24]
     return f"transfer: kernel {key}"
 
 

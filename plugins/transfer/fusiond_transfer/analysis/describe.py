@@ -44,8 +44,8 @@ def timeline(schedule: Schedule) -> str:
     """Vectors across, slots down, as in the paper's section 4: a name where a vector may cross, in brackets where it
     does. A slot beyond the last kernel is in the next iteration of the loop."""
     graph = schedule.graph
-    slots = dict(zip((each.vector for each in schedule.crossings), schedule.slots, strict=True))
-    columns = [[each for each in schedule.crossings if each.up is up] for up in (True, False)]
+    placed = list(zip(schedule.crossings, schedule.slots, strict=True))
+    columns = [[each for each in placed if each[0].up is up] for up in (True, False)]
     last = max([len(graph.kernels) - 1, *(each.latest for each in schedule.crossings)])
     first = min([0, *(each.earliest for each in schedule.crossings)])
     width = sum(len(each.vector) + 2 for each in schedule.crossings) + 2 + _label_width(graph)
@@ -54,7 +54,7 @@ def timeline(schedule: Schedule) -> str:
         return f"time line: {counted(len(schedule.crossings), 'vector')} over {slots_there}, too many to draw"
     lines = ["time line: uploads before a kernel | downloads behind it; a name: may cross, [name]: does"]
     for slot in range(first, last + 1):
-        cells = [" ".join(_place(each, slot, slots[each.vector]) for each in column) for column in columns]
+        cells = [" ".join(_place(each, slot, at) for each, at in column) for column in columns]
         lines.append(f"{_label(graph, slot):{_label_width(graph)}} {cells[0]} | {cells[1]}".rstrip())
     return "\n".join(lines)
 

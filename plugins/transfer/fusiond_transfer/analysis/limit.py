@@ -6,22 +6,28 @@ or as early (downloads): that is when it stays shortest. What has to be decided 
 
 Up to EXHAUSTIVE crossings all divisions into groups are tried, those with fewer groups first. Above that, vectors join
 the group before them as long as everything fits (in graphs that are not too large for that); the least number of points
-without a limit is the bound beside it. Nothing is evicted to be uploaded again: a graph whose separate messages do not
-fit is refused.
+without a limit is the bound beside it. Where not even separate messages fit, `eviction` says who leaves and comes
+again; those vectors are in no group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import MessageGroup
 from fusiond_transfer.frontend.graph import Graph
 
+Profile: TypeAlias = NDArray[np.int64]
+"""Bytes on the device before the first kernel, and at each kernel."""
 EXHAUSTIVE = 9
-MOST_WORK = 20_000_000
+MOST_WORK = 400_000_000
 """Crossings x kernels above which nothing is joined."""
 
 
@@ -42,7 +48,7 @@ class Memory:
         self.crossings = crossings
         crossing = {each.vector for each in crossings}
         self._kernels = len(graph.kernels)
-        self.base = [0] * (self._kernels + 1)  # position 0 is before the first kernel
+        self.base: Profile = np.zeros(self._kernels + 1, np.int64)  # position 0 is before the first kernel
         for vector in graph.vectors:
             if vector.name in crossing:
                 continue
@@ -64,7 +70,7 @@ class Memory:
         up = members[0].up
         return (last if up else first, up, tuple(numbers))
 
-    def place(self, profile: list[int], group: MessageGroup, sign: int = 1) -> None:
+    def place(self, profile: Profile, group: MessageGroup, sign: int = 1) -> None:
         """Add a group to what is on the device (or take it away)."""
         slot, up, numbers = group
         members = [self.crossings[number] for number in numbers]
@@ -76,19 +82,26 @@ class Memory:
         self._add(profile, begin, end, sign * size)
 
     def peak(self, groups: Sequence[MessageGroup]) -> int:
-        profile = list(self.base)
+        profile = self.base.copy()
         for group in groups:
             self.place(profile, group)
-        return max(profile)
+        return int(profile.max())
 
-    def _add(self, profile: list[int], begin: int, end: int, size: int) -> None:
-        for k in range(begin, end + 1):
-            profile[k + 1] += size
+    def _add(self, profile: Profile, begin: int, end: int, size: int) -> None:
+        profile[begin + 1 : end + 2] += int(size)
 
 
-def fitting(graph: Graph, crossings: Sequence[Crossing], least: int) -> Fitting:
+def separate_fits(graph: Graph, crossings: Sequence[Crossing]) -> bool:
+    """Whether the vectors of a graph fit, each by itself."""
+    memory = Memory(graph, crossings)
+    groups = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
+    return memory.peak(groups) <= (graph.limit_bytes or 0)
+
+
+def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: frozenset[str] = frozenset()) -> Fitting:
     """The fewest groups that fit under the graph's limit, as far as they can be found. `least` is the number of points
-    that are needed in any case. The graph has a limit and no shared storage."""
+    that are needed in any case. `alone` are vectors that are in no group (they are evicted by themselves). The graph
+    has a limit and no shared storage."""
     assert graph.limit_bytes is not None
     memory = Memory(graph, crossings)
     separate = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
@@ -96,20 +109,20 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int) -> Fitting:
     if peak > graph.limit_bytes:
         return Fitting(groups=(), peak_bytes=peak, least=False)
     if len(crossings) <= EXHAUSTIVE:
-        found = _exhaustive(memory, graph.limit_bytes, len(crossings), least)
+        found = _exhaustive(memory, graph.limit_bytes, len(crossings), least, alone)
         return Fitting(groups=found, peak_bytes=memory.peak(found), least=True)
     if len(crossings) * len(graph.kernels) > MOST_WORK:
         return Fitting(groups=tuple(separate), peak_bytes=peak, least=len(separate) == least)
-    known = [_joined(memory, separate, graph.limit_bytes, up_first=first) for first in (True, False)]
+    known = [_joined(memory, separate, graph.limit_bytes, alone, up_first=first) for first in (True, False)]
     found = min(known, key=len)
     return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)
 
 
-def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[MessageGroup, ...]:
+def _exhaustive(memory: Memory, limit: int, count: int, least: int, alone: frozenset[str]) -> tuple[MessageGroup, ...]:
     """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
     for wanted in range(least, count + 1):
         best: tuple[int, tuple[MessageGroup, ...]] | None = None
-        for division in _divisions(memory, count, wanted):
+        for division in _divisions(memory, count, wanted, alone):
             peak = memory.peak(division)
             if peak <= limit and (best is None or peak < best[0]):
                 best = peak, division
@@ -118,7 +131,7 @@ def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[Mes
     raise AssertionError("separate messages fit")
 
 
-def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[MessageGroup, ...]]:
+def _divisions(memory: Memory, count: int, wanted: int, alone: frozenset[str]) -> Iterator[tuple[MessageGroup, ...]]:
     """Every way to divide the crossings into so many groups that each have a slot in common."""
     groups: list[list[int]] = []
 
@@ -130,7 +143,8 @@ def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Messag
             return
         for each in groups:
             if (
-                memory.crossings[each[0]].up is memory.crossings[number].up
+                alone.isdisjoint((memory.crossings[each[0]].vector, memory.crossings[number].vector))
+                and memory.crossings[each[0]].up is memory.crossings[number].up
                 and memory.group((*each, number)) is not None
             ):
                 each.append(number)
@@ -145,22 +159,25 @@ def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Messag
 
 
 def _joined(
-    memory: Memory, separate: Sequence[MessageGroup], limit: int, *, up_first: bool
+    memory: Memory, separate: Sequence[MessageGroup], limit: int, alone: frozenset[str], *, up_first: bool
 ) -> tuple[MessageGroup, ...]:
     """In the order of their slots, each vector joins the group before it where that fits."""
-    profile = list(memory.base)
+    profile = memory.base.copy()
     for group in separate:
         memory.place(profile, group)
     done: list[MessageGroup] = []
     for up in (up_first, not up_first):
         current: MessageGroup | None = None
         for group in sorted((each for each in separate if each[1] is up), key=lambda each: (each[0], each[2])):
+            if memory.crossings[group[2][0]].vector in alone:
+                done.append(group)
+                continue
             together = None if current is None else memory.group((*current[2], *group[2]))
             if current is not None and together is not None:
                 memory.place(profile, current, -1)
                 memory.place(profile, group, -1)
                 memory.place(profile, together)
-                if max(profile) <= limit:
+                if int(profile.max()) <= limit:
                     current = together
                     continue
                 memory.place(profile, together, -1)

@@ -46,6 +46,8 @@ class Schedule:
     messages: tuple[Message, ...]
     order: tuple[str, ...]
     arenas: tuple[tuple[str, ...], ...]
+    leaves: tuple[tuple[str, int], ...] = ()
+    """(vector, kernel): behind that kernel it is evicted, to come up again (`eviction`)."""
 
     @property
     def startups(self) -> int:
@@ -205,8 +207,8 @@ def _disjoint(
         crossings=tuple(crossings),
         slots=tuple(slots),
         messages=messages,
-        order=tuple(itertools.chain.from_iterable(names)),
-        arenas=tuple(names),
+        order=tuple(dict.fromkeys(itertools.chain.from_iterable(names))),
+        arenas=tuple(dict.fromkeys(names)),
     )
 
 

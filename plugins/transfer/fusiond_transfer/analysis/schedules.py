@@ -5,13 +5,25 @@ What holds of them is a list of claims: which are proven least, and which assump
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import Memory
 from fusiond.words import counted
-from fusiond_transfer.analysis import cost, heuristic, intervals, limit, local_search, min_residency, order, schedule
+from fusiond_transfer.analysis import (
+    cost,
+    eviction,
+    heuristic,
+    intervals,
+    limit,
+    local_search,
+    min_residency,
+    order,
+    schedule,
+)
 from fusiond_transfer.analysis.constrained_stabbing import constrained
+from fusiond_transfer.analysis.eviction import Residency
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import Fitting
 from fusiond_transfer.analysis.schedule import Bound, Schedule
@@ -36,6 +48,13 @@ class Schedules:
         self.tries = tries
         self.crossings: tuple[Crossing, ...] = intervals.crossings(graph)
         self.bound: Bound = schedule.bound(graph, self.crossings)
+        """Of the vectors that cross in any case: what evictions cost comes on top."""
+        self.evictions: Residency | None = None
+        self._leaves: tuple[tuple[str, int], ...] = ()
+        if self.limited and not limit.separate_fits(graph, self.crossings):
+            assert graph.limit_bytes is not None
+            self.evictions = eviction.least(graph, self.crossings, graph.limit_bytes)
+            self.crossings, self._leaves = eviction.crossings_with(graph, self.crossings, self.evictions)
         self._kept: dict[str, Schedule] = {}
         self._fast: dict[tuple[Memory, bool, str], Schedule] = {}
         self._fitting: Fitting | None = None
@@ -45,7 +64,7 @@ class Schedules:
     @property
     def has_paper(self) -> bool:
         """Whether the paper's heuristic is run: its affinity graph is quadratic; in a loop it says nothing."""
-        return len(self.crossings) <= heuristic.MOST_VECTORS and not self.graph.loop
+        return len(self.crossings) <= heuristic.MOST_VECTORS and not self.graph.loop and self.evictions is None
 
     @property
     def limited(self) -> bool:
@@ -55,7 +74,9 @@ class Schedules:
     def fitting(self) -> Fitting:
         """The fewest groups under the limit; only where `limited`."""
         if self._fitting is None:
-            self._fitting = limit.fitting(self.graph, self.crossings, self.bound.points)
+            self._fitting = limit.fitting(
+                self.graph, self.crossings, self.bound.points, self.evictions.split if self.evictions else frozenset()
+            )
         return self._fitting
 
     def least(self) -> Least:
@@ -69,7 +90,9 @@ class Schedules:
         if self.limited:
             fits = self.fitting()
             found = schedule.scheduled(self.graph, self.crossings, self._slots(fits), fits.groups)
-            return Least(schedule=found, lower_bound=bound, proven=fits.least)
+            found = dataclasses.replace(found, leaves=self._leaves)
+            proven = fits.least and (self.evictions is None or found.startups == bound)
+            return Least(schedule=found, lower_bound=bound, proven=proven)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
         if self.graph.shares_storage or self.graph.adjacent:
             best = constrained(self.graph, self.crossings, slots, bound)
@@ -87,7 +110,12 @@ class Schedules:
         """Every vector by itself."""
         name = "separate_early" if early else "separate"
         if name not in self._kept:
-            self._kept[name] = schedule.build(self.graph, "separate", early=early)
+            if self.evictions is None or early:
+                self._kept[name] = schedule.build(self.graph, "separate", early=early)
+            else:
+                slots = schedule.separate(self.crossings, early=False)
+                found = schedule.alone(self.graph, self.crossings, slots)
+                self._kept[name] = dataclasses.replace(found, leaves=self._leaves)
         return self._kept[name]
 
     def grouping(self, name: str) -> Schedule:
@@ -121,6 +149,8 @@ class Schedules:
 
     def fast(self, costs: cost.Costs, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
         """The fastest by the costs; `known` names them."""
+        if self.evictions is not None:
+            return self.least().schedule
         key = (memory, overlapped, known)
         if key not in self._fast:
             names = ["interval_stabbing", "min_residency", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
@@ -168,8 +198,14 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
     if graph.limit_bytes is not None:
         found.append(
             f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "
-            "and nothing is evicted to be uploaded again"
+            "what is evicted comes up again"
         )
+    if schedules.evictions is not None:
+        more = counted(schedules.evictions.more, "transfer")
+        proof = (
+            "proven to be the fewest" if schedules.evictions.least else "by Belady's rule, not proven to be the fewest"
+        )
+        found.append(f"evictions cost {more} more: {proof} that fit")
     messages = counted(least.schedule.startups, "message")
     if least.proven:
         found.append(f"{messages}: proven to be the fewest in this order of the kernels")

@@ -67,7 +67,15 @@ class Transfer:
     device: bool = False
 
 
-Op: TypeAlias = Move | Call | Transfer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """A cell leaves the device, and comes again: its allocation is freed, where allocations count."""
+
+    name: str
+    cell: str
+
+
+Op: TypeAlias = Move | Call | Transfer | Evict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +130,16 @@ def _straight(schedule: Schedule) -> Script:
     inputs = [graph.vector(name) for name in graph.inputs if cell[name] in changing and name not in graph.placed]
     outputs = [graph.vector(name) for name in graph.outputs if cell[name] in changing]
     staged = [graph.vector(name) for name in graph.placed]
+    inputs_given, outputs_wanted = set(graph.inputs) - set(graph.placed), set(graph.outputs)
+    standing = {each.name for each in (*inputs, *outputs)}
     cells = tuple(
         Cell(
             name=name,
             like=vectors[0],
-            host=name in host or any(each in inputs or each in outputs for each in vectors),
+            host=name in host or any(each.name in standing for each in vectors),
             device=name in device,
-            input=name not in changing and vectors[0].name in graph.inputs and vectors[0].name not in graph.placed,
-            output=name not in changing and vectors[0].name in graph.outputs,
+            input=name not in changing and vectors[0].name in inputs_given,
+            output=name not in changing and vectors[0].name in outputs_wanted,
         )
         for name, vectors in members.items()
         if name in host or name in device
@@ -154,7 +164,10 @@ def _straight(schedule: Schedule) -> Script:
             slot = "start" if message.slot < 0 else graph.kernels[message.slot].name
             yield Move(name=f"{direction}_{slot}{suffix}", up=message.up, cells=cells, wanted=wanted, slot=message.slot)
 
-    ops += moves(behind.get(-1, []))
+    leaving: dict[int, list[Op]] = {}
+    for name, k in schedule.leaves:
+        leaving.setdefault(k, []).append(Evict(name=f"evict_{name}_{k}", cell=cell[name]))
+    ops += [*moves(behind.get(-1, [])), *leaving.get(-1, ())]
     for k, kernel in enumerate(graph.kernels):
         ops += moves(before.get(k, []))
         ops.append(
@@ -165,7 +178,7 @@ def _straight(schedule: Schedule) -> Script:
                 writes=tuple(cell[name] for name in kernel.writes),
             )
         )
-        ops += moves(behind.get(k, []))
+        ops += [*moves(behind.get(k, [])), *leaving.get(k, ())]
     ops += [Transfer(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
     return Script(
         graph=graph,

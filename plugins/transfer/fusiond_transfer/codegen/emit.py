@@ -40,7 +40,7 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks, parts
-from fusiond_transfer.analysis.script import Call, Cell, Move, Op, Script, Transfer
+from fusiond_transfer.analysis.script import Call, Cell, Evict, Move, Op, Script, Transfer
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
@@ -79,6 +79,8 @@ def program(script: Script, execution: Execution, *, name: str) -> Program:
         steps=_Steps(script, execution, code, cut).all(),
         issue="graph" if execution.issue == "graph" else "streams",
     )
+    if len(script.graph.kernels) > sizes.MANY_KERNELS:  # there are no formulas to walk through
+        return replace(found, sizes=script.graph.sizes, fixed=tuple(sorted(sizes.fixed(script.graph))))
     return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph))
 
 
@@ -207,25 +209,29 @@ class _Steps:
         counted = execution.allocation != "ahead"
         groups = arenas(self._script, execution) if counted else ()
         names = arena_names(groups)
-        first: dict[int, list[int]] = {}
-        last: dict[int, list[int]] = {}
+        first: dict[int, list[tuple[int, int]]] = {}
+        last: dict[int, list[tuple[int, int]]] = {}
         home = {cell: index for index, group in enumerate(groups) for cell in group}
-        begun: dict[int, int] = {}
-        ended: dict[int, int] = {}
+        begun: dict[tuple[int, int], int] = {}  # (group, how often it was evicted) -> position
+        ended: dict[tuple[int, int], int] = {}
+        turn = dict.fromkeys(range(len(groups)), 0)
         for position, item in enumerate(found):
+            if isinstance(item.op, Evict) and item.op.cell in home:
+                turn[home[item.op.cell]] += 1
             for cell in _device_cells(item):
                 if cell in home:
-                    begun.setdefault(home[cell], position)
-                    ended[home[cell]] = position
-        for index, position in begun.items():
-            first.setdefault(position, []).append(index)
-            last.setdefault(ended[index], []).append(index)
+                    stay = home[cell], turn[home[cell]]
+                    begun.setdefault(stay, position)
+                    ended[stay] = position
+        for stay, position in begun.items():
+            first.setdefault(position, []).append(stay)
+            last.setdefault(ended[stay], []).append(stay)
         for position, item in enumerate(found):
-            for index in first.get(position, ()):
-                self._allocate(names[index], groups[index], item.op)
+            for index, number in first.get(position, ()):
+                self._allocate(names[index], groups[index], item.op, number)
             self._item(item)
-            for index in last.get(position, ()):
-                self._free(names[index], groups[index])
+            for index, number in last.get(position, ()):
+                self._free(names[index], groups[index], number)
         return tuple(self._steps)
 
     def _item(self, item: Item) -> None:
@@ -234,7 +240,7 @@ class _Steps:
             self._call(op, item)
         elif isinstance(op, Move):
             self._move(op, item)
-        else:
+        elif isinstance(op, Transfer):
             near = device(op.cell) if op.device else op.cell
             source, target = (op.buffer, near) if op.into else (near, op.buffer)
             stream = self._lane(HOSTS)
@@ -289,17 +295,17 @@ class _Steps:
             self._add(Copy(name=item.name, source=tuple(source), target=tuple(target), stream=stream,
                            after=after, counted=op.counted))  # fmt: skip
 
-    def _allocate(self, name: str, group: Sequence[str], op: Op) -> None:
+    def _allocate(self, name: str, group: Sequence[str], op: Op, number: int) -> None:
         counted = not (isinstance(op, Transfer) or (isinstance(op, Move) and not op.counted))
-        stream = self._lane(self._allocating())
-        after = self._touch(f"alloc_{name}", [], [device(cell) for cell in group], stream)
-        self._add(Alloc(name=f"alloc_{name}", arena=name, pooled=self._execution.allocation == "pooled",
+        stream, again = self._lane(self._allocating()), f"~{number}" if number else ""
+        after = self._touch(f"alloc_{name}{again}", [], [device(cell) for cell in group], stream)
+        self._add(Alloc(name=f"alloc_{name}{again}", arena=name, pooled=self._execution.allocation == "pooled",
                         stream=stream, after=after, counted=counted))  # fmt: skip
 
-    def _free(self, name: str, group: Sequence[str]) -> None:
-        stream = self._lane(self._allocating())
-        after = self._touch(f"free_{name}", [], [device(cell) for cell in group], stream)
-        self._add(Free(name=f"free_{name}", arena=name, stream=stream, after=after))
+    def _free(self, name: str, group: Sequence[str], number: int) -> None:
+        stream, again = self._lane(self._allocating()), f"~{number}" if number else ""
+        after = self._touch(f"free_{name}{again}", [], [device(cell) for cell in group], stream)
+        self._add(Free(name=f"free_{name}{again}", arena=name, stream=stream, after=after))
 
     def _allocating(self) -> int:
         """All on one stream: what is freed before an allocation in the list is free by then."""
@@ -359,4 +365,4 @@ def _device_cells(item: Item) -> tuple[str, ...]:
         return item.cells
     if isinstance(op, Call):
         return (*op.reads, *op.writes) if op.kernel.device else ()
-    return (op.cell,) if op.device else ()
+    return (op.cell,) if isinstance(op, Transfer) and op.device else ()

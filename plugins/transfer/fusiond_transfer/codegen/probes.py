@@ -17,10 +17,10 @@ def probes(graph: Graph) -> tuple[Probe, ...]:
     for kernel in graph.kernels:
         if len(found) - 4 * len(SIZES) >= MOST_KERNELS:
             break
-        probe = _kernel(graph, kernel, code)
-        if probe.key not in seen:
-            seen.add(probe.key)
-            found.append(probe)
+        key = kernel_key(graph, kernel)
+        if key not in seen:
+            seen.add(key)
+            found.append(_kernel(graph, kernel, code))
     return tuple(found)
 
 

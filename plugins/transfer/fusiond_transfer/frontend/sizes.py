@@ -7,21 +7,36 @@ what is decided by them is here:
 - how often a loop is unrolled
 - lengths that are equal at these sizes, though nothing says that they always are: one loop over both, one storage
 - a vector of one element where a formula takes that element for all of an output
+
+A graph of more than MANY_KERNELS has plain numbers: to carry formulas through its Programs takes longer than to plan.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from fusiond.language import expressions
 from fusiond.language.extents import text_of
+from fusiond.program.formulas import replaced
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix
+
+MANY_KERNELS = 2_000
+
+
+def settled(graph: Graph) -> Graph:
+    """The graph, with plain numbers where it is large."""
+    if len(graph.kernels) <= MANY_KERNELS:
+        return graph
+    return dataclasses.replace(
+        graph, vectors=replaced(graph.vectors, int), kernels=tuple(replaced(each, int) for each in graph.kernels)
+    )
 
 
 def fixed(graph: Graph) -> set[str]:
     """The names of those sizes."""
-    if graph.limit_bytes is not None:
+    if graph.limit_bytes is not None or len(graph.kernels) > MANY_KERNELS:
         return {name for name, _ in graph.sizes}
     return {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
 

@@ -1,0 +1,258 @@
+"""Which vectors leave the device for a while, where its memory does not hold all that is needed later.
+
+A vector that is evicted between two kernels that use it comes up again before the second: one more upload. If nothing
+else brings it to the host (it was made on the device and nobody there wants it), it also has to go down before it
+leaves: one more download, once. So the least is a matter of who stays in each gap between two uses, kernel by kernel.
+
+    belady      evicts whoever is used again last (of those, who costs no download); any graph
+    least       all states (who is there, who has been brought to the host) that are not worse than another one, kernel
+                by kernel: nobody is evicted before there is no room, which loses nothing, and only sets of which no
+                member could stay. Up to MOST_STATES of them the least is proven
+
+Belady's rule is optimal for vectors of one length that are all on the host already; with lengths and downloads it is
+where the search begins: what costs more is not followed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.frontend.graph import Graph
+
+MOST_STATES = 20_000
+"""In all, above which Belady's choice is taken as it is."""
+MOST_KERNELS = 200
+MOST_CANDIDATES = 14
+"""Vectors of which the sets to evict are all tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A vector on the device from kernel `first` to kernel `last`, both of which use it."""
+
+    vector: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """`stays` of every vector that is ever on the device, in order of time; `more`: the transfers that evictions cost;
+    `least`: none costs fewer."""
+
+    stays: tuple[Stay, ...]
+    more: int
+    least: bool
+
+    @property
+    def split(self) -> frozenset[str]:
+        """The vectors that are evicted and come again."""
+        count = Counter(each.vector for each in self.stays)
+        return frozenset(name for name, stays in count.items() if stays > 1)
+
+
+class TooLarge(ValueError):
+    """A kernel that needs more than there may be by itself; the message is one line."""
+
+
+class _Uses:
+    """Who uses what, when; all by numbers of kernels on the device."""
+
+    def __init__(self, graph: Graph, crossings: Sequence[Crossing]) -> None:
+        self.size = {each.name: int(each.size_bytes) for each in graph.vectors}
+        self.at: dict[int, tuple[str, ...]] = {}
+        self.of: dict[str, list[int]] = {}
+        for k, kernel in enumerate(graph.kernels):
+            if kernel.device:
+                self.at[k] = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
+                for name in self.at[k]:
+                    self.of.setdefault(name, []).append(k)
+        made = {name for name in self.of if name in graph.producer and graph.kernels[graph.producer[name]].device}
+        down = {each.vector for each in crossings if not each.up}
+        self.placed = tuple(name for name in graph.placed if name in self.of)
+        self.costly = frozenset((made | set(graph.placed)) - down)
+        """What has to be brought to the host before it can be evicted."""
+
+    def use(self, name: str, position: int) -> int:
+        """The kernel of so many-th use; beyond all kernels when there is none."""
+        return self.of[name][position] if position < len(self.of[name]) else 1 << 60
+
+
+def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
+    """The evictions that cost fewest transfers. TooLarge where one kernel does not fit by itself."""
+    uses = _Uses(graph, crossings)
+    for k, names in uses.at.items():
+        needed = sum(uses.size[name] for name in names)
+        if needed > limit:
+            raise TooLarge(f"{graph.kernels[k].name} alone needs {needed}")
+    if sum(uses.size[name] for name in uses.placed) > limit:
+        raise TooLarge(f"what is placed there takes {sum(uses.size[name] for name in uses.placed)}")
+    seed = belady(uses, limit)
+    if seed.least or len(uses.at) > MOST_KERNELS:
+        return seed
+    return _searched(uses, limit, seed.more) or seed
+
+
+# --- Belady's rule --------------------------------------------------------------------------------------
+
+
+def belady(uses: _Uses, limit: int) -> Residency:
+    """Evict who is used again last."""
+    there: dict[str, int] = dict.fromkeys(uses.placed, 0)
+    position = dict.fromkeys(uses.of, 0)
+    """How many uses of a vector are behind us."""
+    clean: set[str] = set()
+    stays: list[Stay] = []
+    more = 0
+    held = sum(uses.size[name] for name in there)
+    ranked = [_rank(uses, name, 0) for name in there]
+    heapq.heapify(ranked)
+    for k, names in uses.at.items():
+        for name in names:
+            if name not in there:
+                more += position[name] > 0 or name in uses.placed
+                there[name] = k
+                held += uses.size[name]
+            position[name] += 1
+        kept = []
+        while held > limit:
+            rank = heapq.heappop(ranked)
+            out = rank[2]
+            if out not in there or -rank[0] != uses.use(out, position[out]):
+                continue  # it has left since, or was used again
+            if out in names:
+                kept.append(rank)
+                continue
+            more += out in uses.costly and out not in clean
+            clean.add(out)
+            last = uses.of[out][position[out] - 1] if position[out] else -1
+            stays.append(Stay(vector=out, first=there.pop(out), last=last))
+            held -= uses.size[out]
+        for rank in kept:
+            heapq.heappush(ranked, rank)
+        for name in names:
+            if position[name] < len(uses.of[name]):
+                heapq.heappush(ranked, _rank(uses, name, position[name]))
+            else:
+                stays.append(Stay(vector=name, first=there.pop(name), last=k))
+                held -= uses.size[name]
+    return Residency(stays=tuple(sorted(stays, key=lambda each: (each.first, each.vector))), more=more, least=more == 0)
+
+
+def _rank(uses: _Uses, name: str, position: int) -> tuple[int, bool, str]:
+    """Who is used again last comes first; of those, who costs no download."""
+    return -uses.use(name, position), name in uses.costly, name
+
+
+# --- all states -----------------------------------------------------------------------------------------
+
+State = tuple[frozenset[str], frozenset[str]]
+"""Who is on the device and used again; who has been brought to the host though nobody there wants it."""
+_Path = tuple[tuple[int, frozenset[str]], ...]
+"""(kernel, who was evicted before it)."""
+
+
+def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
+    """The least, if MOST_STATES suffice; `bound` is what is known to be enough."""
+    states: dict[State, tuple[int, _Path]] = {(frozenset(uses.placed), frozenset()): (0, ())}
+    seen = 0
+    for k, names in uses.at.items():
+        found: dict[State, tuple[int, _Path]] = {}
+        for (there, clean), (cost, path) in states.items():
+            missing = [name for name in names if name not in there]
+            again = sum(uses.of[name][0] < k or name in uses.placed for name in missing)
+            room = limit - sum(uses.size[name] for name in {*there, *names})
+            others = [name for name in there if name not in names]
+            if room < 0 and len(others) > MOST_CANDIDATES:
+                return None
+            for out in _minimal(others, uses.size, -room):
+                dirty = {name for name in out if name in uses.costly and name not in clean}
+                total = cost + again + len(dirty)
+                if total > bound:
+                    continue
+                left = frozenset(name for name in {*there, *names} - set(out) if uses.of[name][-1] > k)
+                state = (left, frozenset(name for name in clean | dirty if uses.of[name][-1] > k))
+                if state not in found or total < found[state][0]:
+                    found[state] = total, (*path, (k, frozenset(out))) if out else path
+        seen += len(found)
+        if seen > MOST_STATES:
+            return None
+        states = _undominated(found)
+    best, path = min(states.values(), key=lambda each: (each[0], len(each[1])))
+    return Residency(stays=_stays(uses, dict(path)), more=best, least=True)
+
+
+def _minimal(names: Sequence[str], size: Mapping[str, int], needed: int) -> Iterator[tuple[str, ...]]:
+    """The sets of vectors that free so many bytes, of which no member can be left out."""
+    if needed <= 0:
+        yield ()
+        return
+    for count in range(1, len(names) + 1):
+        for out in itertools.combinations(names, count):
+            freed = sum(size[name] for name in out)
+            if freed >= needed > freed - min(size[name] for name in out):
+                yield out
+
+
+def _undominated(states: Mapping[State, tuple[int, _Path]]) -> dict[State, tuple[int, _Path]]:
+    """Without those that hold no more than another one, and have cost no less."""
+    ranked = sorted(states.items(), key=lambda each: (each[1][0], -len(each[0][0]), -len(each[0][1])))
+    kept: dict[State, tuple[int, _Path]] = {}
+    for (there, clean), value in ranked:
+        if not any(there <= more and clean <= cleaner for more, cleaner in kept):
+            kept[there, clean] = value
+    return kept
+
+
+def _stays(uses: _Uses, evicted: Mapping[int, frozenset[str]]) -> tuple[Stay, ...]:
+    """The stays that evictions before these kernels leave."""
+    found = []
+    for name, at in uses.of.items():
+        first, last = (0 if name in uses.placed else at[0]), (-1 if name in uses.placed else at[0])
+        for use in at:
+            if any(last < k <= use and name in out for k, out in evicted.items()):
+                found.append(Stay(vector=name, first=first, last=last))
+                first = use
+            last = use
+        found.append(Stay(vector=name, first=first, last=last))
+    return tuple(sorted(found, key=lambda each: (each.first, each.vector)))
+
+
+# --- as crossings ---------------------------------------------------------------------------------------
+
+
+def crossings_with(
+    graph: Graph, crossings: Sequence[Crossing], found: Residency
+) -> tuple[tuple[Crossing, ...], tuple[tuple[str, int], ...]]:
+    """The crossings of a graph in which vectors leave and come again; and (vector, kernel behind which it leaves)."""
+    stays: dict[str, list[Stay]] = {}
+    for each in found.stays:
+        stays.setdefault(each.vector, []).append(each)
+    made: list[Crossing] = []
+    leaves: list[tuple[str, int]] = []
+    for each in crossings:
+        if each.vector not in found.split:
+            made.append(each)
+            continue
+        first = stays[each.vector][0]
+        if each.up:
+            made.append(each._replace(earliest=first.first, latest=first.first, last_use=first.last))
+        else:
+            latest = max(each.earliest, min(each.latest, first.last))
+            made.append(each._replace(latest=latest, last_use=first.last))
+    down = {each.vector for each in crossings if not each.up}
+    for name in sorted(found.split):
+        size, own = graph.vector(name).size_bytes, stays[name]
+        producer = graph.producer.get(name)
+        made_here = name in graph.placed or (producer is not None and graph.kernels[producer].device)
+        if made_here and name not in down:
+            begin = -1 if producer is None else producer
+            made.append(Crossing(name, False, begin, own[0].last, own[0].last, size))
+        made += [Crossing(name, True, each.first, each.first, each.last, size) for each in own[1:]]
+        leaves += [(name, each.last) for each in own[:-1]]
+    return tuple(made), tuple(leaves)

@@ -194,13 +194,12 @@ def _composed(text: str) -> yaml.Node | None:
 
 if yaml.__with_libyaml__:
 
-    class _Quick(yaml.composer.Composer, yaml.cyaml.CParser, yaml.resolver.Resolver):
+    class _Quick(yaml.composer.Composer, yaml.CSafeLoader):
         """libyaml's events, composed in Python: its own composer does not notice that a text is nested too deeply."""
 
         def __init__(self, text: str) -> None:
-            yaml.cyaml.CParser.__init__(self, text)
+            yaml.CSafeLoader.__init__(self, text)
             yaml.composer.Composer.__init__(self)
-            yaml.resolver.Resolver.__init__(self)
 
 
 class _Converter:

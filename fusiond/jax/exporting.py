@@ -21,7 +21,7 @@ def export(function: Callable[..., Any], *, disabled_checks: Sequence[Any] = (),
     writes the file is missing.
     """
     _check()
-    jitted = function if hasattr(function, "trace") else jax.jit(lambda *given, **named: function(*given, **named))
+    jitted: Any = function if hasattr(function, "trace") else jax.jit(lambda *given, **named: function(*given, **named))
     region = jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET)
     return jax.export.export(jitted, disabled_checks=[*disabled_checks, region], **options)
 

@@ -60,7 +60,7 @@ def read(value: Any, *, widen: bool) -> Argument:
         return _array(interface, GPU)
     if isinstance(value, np.ndarray):
         # CuPy passes an array of one element by value.
-        return number(value.reshape(())[()]) if widen and value.size == 1 else _array(value.__array_interface__, HOST)
+        return number(value.ravel()[0]) if widen and value.size == 1 else _array(value.__array_interface__, HOST)
     if value is None:
         return NULL
     if isinstance(value, bool | int | float | complex):
@@ -107,10 +107,11 @@ def overlap(spans: Iterable[tuple[Array, int, bool]]) -> tuple[int, int] | None:
     """
     open_: list[tuple[Array, int, bool]] = []
     for array, launch, written in sorted(spans, key=lambda each: each[0].low):
+        if array.size_bytes == 0:
+            continue
         open_ = [each for each in open_ if each[0].high > array.low]
         for _, other, was_written in open_:
             if other != launch and (written or was_written):
                 return (other, launch) if other < launch else (launch, other)
-        if array.high > array.low:
-            open_.append((array, launch, written))
+        open_.append((array, launch, written))
     return None

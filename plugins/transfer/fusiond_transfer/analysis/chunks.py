@@ -113,19 +113,19 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
     found_cells: dict[str, Cut] = {}
     found_calls: dict[str, RowWise] = {}
     for number, members in enumerate(pieces.values()):
-        cells = list(dict.fromkeys(cell_of(call)[name] for call, how in members for name in how.split))
+        cut = list(dict.fromkeys(cell_of(call)[name] for call, how in members for name in how.split))
         rows = _rows(members)
-        carried = max((like[cell].size_bytes for cell in cells if cell in crossing), default=0)
-        if rows is None or any(like[cell].elements % int(rows) for cell in cells):
+        carried = max((like[cell].size_bytes for cell in cut if cell in crossing), default=0)
+        if rows is None or any(like[cell].elements % int(rows) for cell in cut):
             continue
-        row_bytes = [int(like[cell].elements) // int(rows) * DTYPES[like[cell].dtype].bytes for cell in cells]
+        row_bytes = [int(like[cell].elements) // int(rows) * DTYPES[like[cell].dtype].bytes for cell in cut]
         together = math.lcm(*(ALIGNMENT // math.gcd(ALIGNMENT, size) for size in row_bytes))
         blocks = ceil_div(rows, together)
         count = min(wanted, MOST_CHUNKS, carried // max(1, least_bytes), int(blocks))
         if count < 2:
             continue
         bounds = (*(together * ((k * blocks) // count) for k in range(count)), rows)
-        for cell in cells:
+        for cell in cut:
             width = quotient(like[cell].elements, rows) if int(like[cell].elements) != int(rows) else 1
             found_cells[cell] = Cut(piece=number, bounds=tuple(each * width for each in bounds), rows=bounds)
         found_calls |= {call.name: how for call, how in members}

@@ -231,8 +231,8 @@ def crossings_with(
 ) -> tuple[tuple[Crossing, ...], tuple[tuple[str, int], ...]]:
     """The crossings of a graph in which vectors leave and come again; and (vector, kernel behind which it leaves)."""
     stays: dict[str, list[Stay]] = {}
-    for each in found.stays:
-        stays.setdefault(each.vector, []).append(each)
+    for stay in found.stays:
+        stays.setdefault(stay.vector, []).append(stay)
     made: list[Crossing] = []
     leaves: list[tuple[str, int]] = []
     for each in crossings:
@@ -253,6 +253,6 @@ def crossings_with(
         if made_here and name not in down:
             begin = -1 if producer is None else producer
             made.append(Crossing(name, False, begin, own[0].last, own[0].last, size))
-        made += [Crossing(name, True, each.first, each.first, each.last, size) for each in own[1:]]
-        leaves += [(name, each.last) for each in own[:-1]]
+        made += [Crossing(name, True, stay.first, stay.first, stay.last, size) for stay in own[1:]]
+        leaves += [(name, stay.last) for stay in own[:-1]]
     return tuple(made), tuple(leaves)

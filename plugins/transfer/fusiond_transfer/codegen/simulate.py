@@ -44,7 +44,7 @@ class Chunk(NamedTuple):
 
     whole: str
     number: int
-    count: int
+    of: int
 
 
 ORDERS = ("listed", "late", "early")
@@ -56,7 +56,7 @@ class Outcome:
     a time by the plan's own allocations (0 where it makes none)."""
 
     problems: tuple[str, ...]
-    outputs: dict[str, str]
+    outputs: Mapping[str, str | Chunk]
     peak_bytes: int
 
 
@@ -198,7 +198,9 @@ class _Machine:
         kernel, mark, number = step.name.partition("#")
         if not mark:
             made = _made(step.source, step.entry, scalars, [str(each) for each in values])
-            return [self._put(name, f"{made}.{position}") for position, name in enumerate(written)]
+            for position, name in enumerate(written):
+                self._put(name, f"{made}.{position}")
+            return
         (count,) = {len(self._chunks[self._whole[name]]) for name in pointers if name in self._whole} or {0}
         whole = [_of_chunk(each, int(number), count) for each in values]
         made = _made(step.source, step.entry, self._entries[kernel].scalars, whole)

@@ -28,12 +28,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fusiond.errors import DaemonError, FusiondError, NothingKnown
+from fusiond.frameworks import handing
 from fusiond.program import Program, decode
 
 log = logging.getLogger("fusiond.frameworks")
 
-PRIORITY = -100
-"""Of jobs that a program hands in: behind those that a person does."""
 POLL_SECS = 2.0
 AGAIN_SECS = 60.0
 """After which a daemon that did not answer is asked again."""
@@ -76,6 +75,8 @@ class Question:
     text: str = field(repr=False)
     device: str | None = None
     """As a job names it (`cuda:0`, `cpu`); None: any that an answer is known of, and the daemon's choice."""
+    search: Mapping[str, Any] | None = field(default=None, compare=False)
+    """How the daemon searches, as a job says it; no part of what is asked."""
 
     @property
     def digest(self) -> str:
@@ -97,6 +98,7 @@ class Question:
         lines = ["strategy: stitching", "module: |", textwrap.indent(named, "  ")]
         lines += [f"device: {json.dumps(self.device)}"] if self.device else []
         lines += ["accept_constant: true"]  # a mask of a region may be true everywhere for what it is tried with
+        search = search or self.search
         lines += [f"search: {json.dumps(dict(search))}"] if search else []  # JSON is YAML
         return "\n".join([*lines, ""])
 
@@ -295,20 +297,24 @@ class Asker:
             for changed in told:
                 changed()
 
+    def end(self) -> None:
+        """Wait for what is being taken up, begin nothing more, and leave what was not handed in yet to a process that
+        is not waited for."""
+        self._taking_up.acquire()
+        left = [question for question, _ in list(self._wanted.values()) if question.digest not in self._submitted]
+        try:
+            handing.leave(self.db, left)
+        except Exception:
+            log.debug("%d questions were not handed in", len(left), exc_info=True)
+
     def _stamp(self) -> object:
         """Changes with the store."""
         files = (self.db, self.db.with_name(self.db.name + "-wal"))
         return tuple((each.stat().st_mtime_ns, each.stat().st_size) if each.exists() else None for each in files)
 
     def _submit(self, question: Asked) -> None:
-        from fusiond.client.client import Client
-        from fusiond.model import JobState
-
         try:
-            with Client(db=self.db) as client:
-                waiting = client.jobs([JobState.QUEUED, JobState.RUNNING], limit=1000)
-                if not any(row.workload_name == question.workload for row in waiting):
-                    client.submit(question.path, question.job(), priority=PRIORITY)
+            handing.hand_in(self.db, [(question.path, question.job(), question.workload)])
             self._submitted[question.digest] = float("inf")
         except DaemonError:
             self._submitted[question.digest] = time.monotonic() + AGAIN_SECS
@@ -348,7 +354,7 @@ def _end() -> None:
     begun."""
     _ending.set()
     for each in _askers.values():
-        each._taking_up.acquire()
+        each.end()
 
 
 atexit.register(_end)

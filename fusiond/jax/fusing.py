@@ -193,7 +193,8 @@ class Fused:
             return region("refused", f"no kernels for {jax.default_backend()}"), None
         if platform == "cpu" and not self._options.always:
             return region("refused", "kernels for a processor are for trying out: always=True"), None
-        question = Question(name=name, text=_hlo(name, segment.jaxpr), device=self._options.device or _device(platform))
+        device = self._options.device or _device(platform)
+        question = Question(name, _hlo(name, segment.jaxpr), device, self._options.search)
         if ask and question.digest in self._codes:
             return self._codes[question.digest]
         decided = self._decided(region, question, segment, platform, ask=ask)
@@ -281,7 +282,8 @@ def fuse(
     XLA's FFI; what is unknown runs as XLA has it, and is handed to the daemon, if one is there; the function is traced
     again once there is an answer. Whatever fails leaves the function as it was.
 
-    block: tune here and now, without a daemon, what is unknown; `search` says how (`{"trials": 20}`, as in a job).
+    block: tune here and now, without a daemon, what is unknown.
+    search: how, as in a job (`{"trials": 20}`), here or by the daemon.
     always: run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests.
     device: as a job names it; else the GPU that JAX uses. db: another store than the user's.
     Everything else is handed to `jax.jit`: static_argnums, static_argnames, donate_argnums, ...

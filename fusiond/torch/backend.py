@@ -256,7 +256,7 @@ class Running:
             text = importer.text(f"torch_{name}_{place}", segment.nodes, inputs, segment.outputs)
         except Unsupported as why:
             return _Part(segment, _region(region, "refused", str(why)))
-        question = Question(name=region.name, text=text, device=self._options.device or device)
+        question = Question(region.name, text, self._options.device or device, self._options.search)
         part = _Part(segment, region, question)
         found = self._asker.look(question)
         if found.state == "unknown" and self._options.block:

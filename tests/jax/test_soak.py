@@ -27,17 +27,20 @@ def layer(x, scale):
     return jax.nn.softmax(y) * jax.nn.silu(y)
 
 calls, shapes = int(sys.argv[1]), int(sys.argv[2])
-function, plain = fusiond.jax.fuse(layer, always=True, device="cpu"), jax.jit(layer)
-raised, wrong, first, later, fused_at = [], 0, [], [], None
+function = fusiond.jax.fuse(layer, always=True, device="cpu", search={"trials": 2})
+plain = jax.jit(layer)
+raised, wrong, first, later, fused_at = [], 0, [], [], {}
 random = np.random.default_rng(0)
+given = []
 for number in range(calls):
-    which = min(number * shapes // calls, shapes - 1)
-    if number * shapes % calls < shapes:
-        x = jnp.asarray(random.normal(size=(16, 64 + 16 * which)), jnp.float32)
+    if len(given) < shapes and number * shapes * 2 >= len(given) * calls:  # all are there after half of the calls
+        x = jnp.asarray(random.normal(size=(16, 64 + 16 * len(given))), jnp.float32)
         scale = jnp.ones(x.shape[1])
-        wanted = np.asarray(plain(x, scale))
-        fresh = True
-        print("shape", which, flush=True)
+        given.append((x, scale, np.asarray(plain(x, scale))))
+        which, fresh = len(given) - 1, True
+    else:
+        which, fresh = number % len(given), False
+    x, scale, wanted = given[which]
     began = time.perf_counter()
     try:
         got = np.asarray(function(x, scale))
@@ -45,13 +48,13 @@ for number in range(calls):
     except Exception as problem:
         raised.append(repr(problem))
     (first if fresh else later).append(time.perf_counter() - began)
-    fresh = False
-    if fused_at is None and number % 50 == 0 and fusiond.jax.explain(function, x, scale).regions[0].state == "fused":
-        fused_at = number
+    if which not in fused_at and number % 7 == 0:
+        if fusiond.jax.explain(function, x, scale).regions[0].state == "fused":
+            fused_at[which] = number
     time.sleep(0.006)
-report = [each.state for each in fusiond.jax.explain(function, x, scale).regions]
+last = [fusiond.jax.explain(function, x, scale).regions[0].state for x, scale, _ in given]
 print(json.dumps({"calls": number + 1, "raised": raised, "wrong": wrong, "first_secs": max(first, default=0),
-                  "later_secs": max(later, default=0), "fused_at": fused_at, "last": report}))
+                  "later_secs": sorted(later)[-3:], "fused_at": fused_at, "last": last}))
 """
 DAEMON = """
 import sys, fusiond
@@ -69,11 +72,11 @@ def serve(version: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_ten_thousand_calls(tmp_path: Path) -> None:
-    """Not one is wrong, and none raises. The first shape has an answer, the others are unknown.
-    (Times are printed: `pytest -s`.)"""
+    """Not one is wrong, and none raises. The first shape has an answer; those of the others arrive meanwhile, from
+    daemons that are killed at their work, and are taken up. (Times are printed: `pytest -s`.)"""
     environment = {**os.environ, "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     environment = {name: value for name, value in environment.items() if not name.startswith(("FUSIOND", "XDG"))}
-    tuned = CALLER.replace("always=True", "always=True, block=True, search={'trials': 1}")
+    tuned = CALLER.replace("always=True", "always=True, block=True")
     subprocess.run([sys.executable, "-c", tuned, "1", "1"], env=environment, check=True, stdout=subprocess.DEVNULL)
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, str(CALLS), str(SHAPES)], env=environment, stdout=subprocess.PIPE, text=True
@@ -85,7 +88,7 @@ def test_ten_thousand_calls(tmp_path: Path) -> None:
         while caller.poll() is None:
             version += 1
             daemon = serve(f"{version}.0.0", environment)
-            time.sleep(12 if version == 1 else 18)
+            time.sleep(20)
             for store in tmp_path.rglob("fusiond.sqlite"):
                 with sqlite3.connect(store, timeout=10, isolation_level=None) as held:
                     held.execute("BEGIN EXCLUSIVE")
@@ -106,5 +109,7 @@ def test_ten_thousand_calls(tmp_path: Path) -> None:
     found = json.loads(out.splitlines()[-1])
     print(found, f"daemons killed {killed}, stores locked {locked}")
     assert (found["calls"], found["raised"], found["wrong"]) == (CALLS, [], 0)
-    assert found["fused_at"] is not None
+    taken_up = {shape: number for shape, number in found["fused_at"].items() if shape != "0"}
+    assert len(taken_up) >= 3, found
+    assert "0" in found["fused_at"]
     assert min(killed, locked) >= 3

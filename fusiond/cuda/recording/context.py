@@ -92,8 +92,8 @@ def launch(
     to several streams, runs in order.
 
     always: fused whatever the verdict, emulated answers on a processor too: for scripts and tests. block: tune here and
-    now, without a daemon; `search` says how (`{"trials": 20}`, as in a job). device: as a job names it; db: another
-    store. `FUSIOND=off` in the environment: each launch is done where it is called.
+    now, without a daemon. search: how, as in a job (`{"trials": 20}`), then and by the daemon. device: as a job names
+    it; db: another store. `FUSIOND=off` in the environment: each launch is done where it is called.
 
     TypeError for a kernel that carries no CUDA source.
     """

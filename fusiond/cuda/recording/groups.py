@@ -154,7 +154,7 @@ class Group:
         launches, options = self._launches, self._options
         try:
             device = options.device or _device(launches[0].device)
-            self._asked = question.asked(launches, self._values, device)
+            self._asked = question.asked(launches, self._values, device, options.search)
             drafts = [question.drafted(each.origin) for each in launches]
         except Unaskable as why:
             self._decide("refused", str(why))

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,8 @@ class KernelsQuestion:
     device: str | None
     names: tuple[str, ...]
     """Of the kernels' YAML files, in the order of the launches."""
+    search: Mapping[str, Any] | None = field(default=None, compare=False)
+    """How the daemon searches; no part of what is asked."""
 
     @property
     def digest(self) -> str:
@@ -90,6 +92,7 @@ class KernelsQuestion:
         lines = ["strategy: hfuse", f"{key}: {json.dumps(files)}"]
         lines += [f"device: {json.dumps(self.device)}"] if self.device else []
         lines += ["accept_constant: true"]  # a kernel may write zeros for what it is tried with
+        search = search or self.search
         lines += [f"search: {json.dumps(dict(search))}"] if search else []
         return "\n".join([*lines, ""])
 
@@ -99,7 +102,12 @@ def folder() -> Path:
     return cache.default_folder() / "questions"
 
 
-def asked(launches: Sequence[Launched], values: Sequence[Sequence[Any]], device: str | None) -> KernelsQuestion:
+def asked(
+    launches: Sequence[Launched],
+    values: Sequence[Sequence[Any]],
+    device: str | None,
+    search: Mapping[str, Any] | None = None,
+) -> KernelsQuestion:
     """The question, its files written. `values`: for each argument the number that is asked for, None of others.
 
     Unaskable, with the launch and the argument."""
@@ -112,7 +120,7 @@ def asked(launches: Sequence[Launched], values: Sequence[Sequence[Any]], device:
         name = f"{launch.origin.plain[:40]}_{_digest(text)}"
         _write(folder() / f"{name}.yaml", json.dumps({"kernel": name, **document}))
         names.append(name)
-    return KernelsQuestion(" + ".join(each.origin.plain for each in launches), device, tuple(names))
+    return KernelsQuestion(" + ".join(each.origin.plain for each in launches), device, tuple(names), search)
 
 
 # --- a kernel's YAML ------------------------------------------------------------------------------------

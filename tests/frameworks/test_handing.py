@@ -1,0 +1,94 @@
+"""What a program asks and ends before: handed to the daemon by a process that it does not wait for."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fusiond.client import client
+from fusiond.daemon import lock
+from fusiond.errors import DaemonError
+from fusiond.frameworks import asking, handing
+from fusiond.frameworks.asking import Question
+
+QUESTIONS = [Question(name, f"HloModule {name}\n", "cpu", {"trials": 2}) for name in ("one", "two")]
+
+
+class Client:
+    """With a job of the first question waiting."""
+
+    def __init__(self, db: Path) -> None:
+        self.submitted: list[tuple[str, str, int]] = []
+        clients.append(self)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def jobs(self, states: Iterable[Any], limit: int) -> list[Any]:
+        return [SimpleNamespace(workload_name=QUESTIONS[0].workload)]
+
+    def submit(self, path: str, text: str, *, priority: int) -> None:
+        self.submitted.append((path, text, priority))
+
+
+clients: list[Client] = []
+
+
+def test_what_waits_already_is_not_handed_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(client, "Client", Client)
+    clients.clear()
+    asked = {
+        "db": str(tmp_path / "db"),
+        "jobs": [{"path": each.path, "text": each.job(), "workload": each.workload} for each in QUESTIONS],
+    }
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    assert handing.main() == 0
+    assert clients[0].submitted == [(QUESTIONS[1].path, QUESTIONS[1].job(), handing.PRIORITY)]
+    assert 'search: {"trials": 2}' in QUESTIONS[1].job()
+
+
+def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(db: Path) -> Client:
+        raise DaemonError("no daemon answers")
+
+    monkeypatch.setattr(client, "Client", broken)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"db": "/nothing", "jobs": []})))
+    assert handing.main() == 1
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_what_was_not_handed_in_is_left_to_another_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, daemon: bool
+) -> None:
+    """Where a daemon is; what was handed in by the thread is not left."""
+    started: list[Any] = []
+    written = io.BytesIO()
+    monkeypatch.setattr(written, "close", lambda: None)
+
+    def popen(command: list[str], **options: Any) -> Any:
+        started.append((command, options["start_new_session"]))
+        return SimpleNamespace(stdin=written)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(lock, "holder", lambda db: object() if daemon else None)
+    asker = asking.Asker(tmp_path / "db")
+    asker._wanted = {each.digest: (each, []) for each in QUESTIONS}
+    asker._submitted = {QUESTIONS[0].digest: float("inf")}
+    asker.end()
+    if not daemon:
+        assert started == []
+        return
+    assert started == [([sys.executable, "-m", "fusiond.frameworks.handing"], True)]
+    left = json.loads(written.getvalue())
+    assert left["db"] == str(tmp_path / "db")
+    assert [each["workload"] for each in left["jobs"]] == [QUESTIONS[1].workload]

@@ -11,7 +11,7 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cursors, declarations, directives, includes, parse, recheck, slicing
+from fusiond_hfuse.frontend import cursors, declarations, directives, includes, parse, recheck, references, slicing
 
 YAML = """\
 kernel: k
@@ -41,6 +41,12 @@ READ = {
         + HEAD + "    int value = i + 1;\n" + TAIL,
     "a member that is called like a function": GONE + "struct Cell { int lookup; };\n__device__ int lookup(gone::Table t) { return t.find(1); }\n"
         + HEAD + "    Cell cell{i + 1};\n    int value = cell.lookup;\n" + TAIL,
+    "a parameter that is called like a function for a library's type": GONE + "__device__ int next(int v) { return v; }\n__device__ int next(gone::Row r) { return r.n; }\n"
+        + "__device__ int more(int next) { return next + 1; }\n" + HEAD + "    int value = more(i);\n" + TAIL,
+    "an enumerator of a class that is called like a function": GONE + "struct Cell { enum { lookup = 1 }; };\n__device__ int lookup(gone::Table t) { return t.find(1); }\n"
+        + HEAD + "    int value = i + Cell::lookup;\n" + TAIL,
+    "functors as C++ had them": "#include <functional>\nstruct Next : public std::unary_function<int, int> { __device__ result_type operator()(argument_type n) const { return n + 1; } };\n"
+        + HEAD + "    int value = Next()(i);\n" + TAIL,
     "a condition that decides nothing": GONE + "#if HAS_HALVES(1)\n#include <cuda_fp16.h>\n#endif\n" + HEAD + "    int value = i + 1;\n" + TAIL,
     "a branch that only the host's compiler reads": "template <class T> struct Bits { enum { wide = 8 }; };\n#if __GNUC__ > 5\ntemplate <> struct Bits<float> { enum { wide = 32 }; };\n#endif\n"
         + HEAD + "    int value = i + 1;\n" + TAIL,
@@ -228,11 +234,12 @@ def _without_oddities(marks: str, end: int) -> int:
 
 
 MUTANTS = {
-    "what is broken stays": (slicing, "_without_broken", lambda read, *asked: slicing._found(read, *asked, frozenset())),
+    "what is broken stays": (slicing, "_without_broken", lambda *asked: slicing._found(*asked[:-1], frozenset(), asked[-1])),
     "conditions stay": (directives, "without_idle_conditions", lambda text, code, included: text),
     "kernels of one name stay": (slicing, "_other_overloads", lambda groups, entry, instance: frozenset()),
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
+    "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
     "any overload goes": (slicing, "_OF_LIBRARIES", recheck.re.compile("")),
 }  # fmt: skip
 

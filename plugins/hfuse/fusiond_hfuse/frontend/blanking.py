@@ -42,7 +42,16 @@ def both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[tu
 
 
 def without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iterable[tuple[int, int]]) -> str:
-    """The text with these places blank, but for preprocessor directives; those of `idle` go too."""
+    """The text with these places blank, but for preprocessor directives; those of `idle` go too. No line ends in
+    blanks."""
+    found = blanked(data, code, gone)
+    for start, end in idle:
+        found[start:end] = re.sub(rb"[^\n]", b" ", data[start:end])
+    return re.sub(rb"[ \t]+(?=\n)", b"", bytes(found)).decode()
+
+
+def blanked(data: bytes, code: str, gone: Iterable[tuple[int, int]]) -> bytearray:
+    """The text with these places blank, but for preprocessor directives, all that stays where it was."""
     kept = [each.span() for each in directives.KEPT.finditer(code.encode("latin-1", "replace"))]
     begins, ends = [each[0] for each in kept], [each[1] for each in kept]
     found = bytearray(data)
@@ -52,6 +61,4 @@ def without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Itera
         for first, last in [*between, (end, end)]:
             found[at:first] = re.sub(rb"[^\n]", b" ", data[at:first])
             at = max(at, last)
-    for start, end in idle:
-        found[start:end] = re.sub(rb"[^\n]", b" ", data[start:end])
-    return re.sub(rb"[ \t]+(?=\n)", b"", bytes(found)).decode()
+    return found

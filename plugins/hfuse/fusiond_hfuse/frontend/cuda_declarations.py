@@ -160,6 +160,10 @@ template <bool B> using bool_constant = integral_constant<bool, B>;
 typedef bool_constant<true> true_type;
 typedef bool_constant<false> false_type;
 template <class T, class U> struct is_same : false_type {};
+template <class A, class R> struct unary_function { typedef A argument_type; typedef R result_type; };
+template <class A, class B, class R> struct binary_function {
+    typedef A first_argument_type; typedef B second_argument_type; typedef R result_type;
+};
 template <class T> struct is_same<T, T> : true_type {};
 template <class T, class U> inline constexpr bool is_same_v = is_same<T, U>::value;
 template <bool B, class T = void> struct enable_if {};
@@ -328,7 +332,9 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef long clock_t;
 typedef struct CUstream_st* cudaStream_t;
-typedef enum cudaError {{ cudaSuccess }} cudaError_t;
+typedef enum cudaError {{
+    cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotSupported = 801, cudaErrorUnknown = 999
+}} cudaError_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef unsigned long long cudaTextureObject_t;
 typedef unsigned long long cudaSurfaceObject_t;

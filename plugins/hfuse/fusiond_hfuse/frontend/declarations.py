@@ -15,6 +15,7 @@ _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMP
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
 _REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF)
 _OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
+_MEMBERS = (*shadows.FUNCTIONS, CursorKind.VAR_DECL)
 _NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR)
 
 
@@ -46,8 +47,10 @@ class Declaration:
     """The words in what such an operator takes."""
     repeats: bool = False
     """It declares once more what CUDA declares."""
+    method: bool = False
+    """It is one of a class, and stands in it."""
     member: str = ""
-    """The method of a class declared elsewhere that it defines."""
+    """The method or static member of a class declared elsewhere that it defines."""
 
 
 _FREE = re.compile(r"(?<!\w)(?<!->)(?<![^.]\.)[A-Za-z_]\w*")
@@ -118,19 +121,20 @@ class Walk:
         friends = any(each.kind is CursorKind.FRIEND_DECL for each in cursors.children(record))
         named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
         for each in methods:
-            if each.kind in _NEEDED_METHODS or not self._host(each) or each.spelling in named:
+            if each.kind in _NEEDED_METHODS or each.spelling in named:
                 continue
             if friends and each.spelling.startswith("operator"):
                 continue  # what a friend does by a macro names none
             if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
                 continue
             start, end = self._extent(each)
-            if end > start:
-                yield Declaration(start, end, host=True)
+            if end > start:  # whether it is the host's for every architecture, the caller sees
+                yield Declaration(start, end, host=self._host(each), method=True)
 
     def _below(self, cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
-        """Whatever else one text declares: enumerators, what stands behind `extern "C"`."""
-        for each in cursors.children(cursor):
+        """Whatever else one text declares: enumerators, what stands behind `extern "C"`. Those of a class are named
+        with it, or in it."""
+        for each in () if cursor.kind in _RECORDS else cursors.children(cursor):
             if each.kind in (CursorKind.ENUM_CONSTANT_DECL, CursorKind.ENUM_DECL):
                 yield each
                 yield from self._below(each)
@@ -147,7 +151,7 @@ class Walk:
                 if each.kind is CursorKind.PARM_DECL:
                     found.takes |= set(directives.words(self.code[each.extent.start.offset : each.location.offset]))
         parent = cursor.semantic_parent
-        if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
+        if cursor.kind in _MEMBERS and parent is not None and parent.kind in _RECORDS:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
             found.member = name
             return

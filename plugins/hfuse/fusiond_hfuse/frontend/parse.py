@@ -77,11 +77,13 @@ def parse_kernel(
         except UnknownName:
             raise
         except RequestError:
-            sound = slicing.sliced(unit, entry, broken=False, **how)
-            if sound.text == sliced.text:
-                raise
-            with contextlib.suppress(RequestError):  # what is wrong with the whole says more
-                return sound, parse_unit(sound, entry, name=name, **how)
+            known = {sliced.text}
+            for broken, resolved in ((False, False), (True, True), (False, True)):
+                with contextlib.suppress(RequestError):  # what is wrong with the whole says more
+                    less = slicing.sliced(unit, entry, broken=broken, resolved=resolved, **how)
+                    if less.text not in known:
+                        known.add(less.text)
+                        return less, parse_unit(less, entry, name=name, **how)
             raise
 
     found: tuple[Unit, Parsed] | None = None

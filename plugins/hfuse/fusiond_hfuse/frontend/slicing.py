@@ -16,17 +16,19 @@ other kernels are not read any more.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from clang import cindex
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import blanking, cursors, directives, overloads, recheck
+from fusiond_hfuse.frontend import blanking, cursors, directives, overloads, recheck, references
 from fusiond_hfuse.frontend.declarations import Declaration, Walk, grouped
 from fusiond_hfuse.frontend.graph import Unit
 from fusiond_hfuse.frontend.includes import without_comments
@@ -36,6 +38,7 @@ STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
     "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN|C)|u?int(?:8|16|32|64|ptr|max)_t", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
     "cassert": "assert", "math_constants.h": "CUDART_[A-Z0-9_]+", "limits": "numeric_limits", "cstdio": "printf",
+    "functional": "(?:un|bin)ary_function$",
 }  # fmt: skip
 """Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
 CUDA = {
@@ -55,14 +58,16 @@ def sliced(
     flags: tuple[str, ...] = (),
     variables: tuple[str, ...] = (),
     broken: bool = True,
+    resolved: bool = False,
 ) -> Unit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
-    Raises UnknownName where there is no such kernel."""
+    `resolved`: words that clang resolves to something else reach no declaration (references.py), which takes longer to
+    find out. Raises UnknownName where there is no such kernel."""
     system = headers(unit)
     asked = (entry, instance, defines, flags, variables)
     read = (unit.text, system, unit.host_headers)
-    found = _found(read, *asked, frozenset()) if broken else _without_broken(read, *asked)
+    found = _found(read, *asked, frozenset(), resolved) if broken else _without_broken(read, *asked, resolved)
     if found.error is not None and not found.kernels:
         line, message = found.error
         raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
@@ -246,9 +251,15 @@ def _walked(
             unread = skipped if unread is None else blanking.both(unread, skipped)
         finally:
             cursors.forget(tree)
+    # Where a macro is `__device__` for some architectures, a method begins elsewhere for each.
+    devices = {each.end for each in declarations.values() if each.method and not each.host}
     return _Walked(
         code=code,
-        groups=tuple(grouped(declarations.values())),
+        groups=tuple(
+            grouped(
+                each for each in declarations.values() if not each.method or (each.host and each.end not in devices)
+            )
+        ),
         frame=frozenset(frame),
         unread=tuple(unread or ()),
         error=error,
@@ -265,8 +276,9 @@ def _found(
     flags: tuple[str, ...],
     variables: tuple[str, ...],
     without: frozenset[int],
+    resolved: bool,
 ) -> _Found:
-    """`without`: where declarations begin that go, whatever reaches them."""
+    """`without`: where declarations begin that go, whatever reaches them. `resolved`: see `sliced`."""
     data = read[0].encode()
     walked = _walked(*read, defines, flags)
     code, groups, unread = walked.code, walked.groups, walked.unread
@@ -274,9 +286,14 @@ def _found(
     without |= _other_overloads(groups, entry, instance)
     given = " ".join([instance or "", *variables, *(value for _, value in defines)])
     begin = set(directives.words(given))
-    reached, named = _reached(
-        [each for each in groups if each.start not in without], entry, begin, directives.macros(code)
-    )
+    declarations = [each for each in groups if each.start not in without]
+    reached, named = _reached(declarations, entry, begin, directives.macros(code))
+    if resolved:
+        with _parsed(data, walked, reached, read, defines, flags) as tree:
+            words = references.References(tree, code).words
+            reached, named = _reached(
+                [each for each in declarations if id(each) in reached], entry, begin, directives.macros(code), words
+            )
     gone = [(each.start, each.end) for each in groups if id(each) not in reached]
     covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
     gone += [
@@ -297,6 +314,25 @@ def _found(
     return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread, kept=declared)
 
 
+@contextlib.contextmanager
+def _parsed(
+    data: bytes,
+    walked: _Walked,
+    reached: set[int],
+    read: tuple[str, tuple[str, ...], bool],
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+) -> Iterator[cindex.TranslationUnit]:
+    """The tree, with bodies, of what is reached, all of it where it was."""
+    gone = [(each.start, each.end) for each in walked.groups if id(each) not in reached]
+    text = blanking.blanked(data, walked.code, gone).decode()
+    tree = recheck.tolerant(text, read[1], defines, flags, recheck.architectures(text)[0], host=read[2])
+    try:
+        yield tree
+    finally:
+        cursors.forget(tree)
+
+
 _MOST_ROUNDS = 8
 _OF_LIBRARIES = re.compile(
     r"use of undeclared identifier '(?:at|c10|torch|thrust|cub|cv|cute|cutlass|Eigen)'"
@@ -312,13 +348,14 @@ def _without_broken(
     defines: tuple[tuple[str, str], ...],
     flags: tuple[str, ...],
     variables: tuple[str, ...],
+    resolved: bool,
 ) -> _Found:
     """What is found without declarations in which something is wrong. A name goes as a whole, or not at all: with one
     of several functions gone, a call would take another one. A function for a type of a library that is not read
     goes by itself: whoever has no such type cannot call it."""
     code = recheck.blanked(read[0].encode())
     gone: set[int] = set()
-    found = _found(read, entry, instance, defines, flags, variables, frozenset())
+    found = _found(read, entry, instance, defines, flags, variables, frozenset(), resolved)
     for _ in range(_MOST_ROUNDS):
         wrong = _errors(found.text, read, defines, flags)
         broken = {
@@ -344,7 +381,7 @@ def _without_broken(
         if not more:
             break
         gone |= more
-        found = _found(read, entry, instance, defines, flags, variables, frozenset(gone))
+        found = _found(read, entry, instance, defines, flags, variables, frozenset(gone), resolved)
     return found
 
 
@@ -407,7 +444,11 @@ def _squeezed(text: str) -> str:
 
 
 def _reached(
-    groups: Iterable[Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]
+    groups: Iterable[Declaration],
+    entry: str,
+    begin: set[str],
+    macros: dict[str, set[str]],
+    words_of: Callable[[Declaration], set[str]] = operator.attrgetter("words"),
 ) -> tuple[set[int], set[str]]:
     """Those that stay, by identity, and all that they name."""
     by_name: dict[str, list[Declaration]] = {}
@@ -421,7 +462,7 @@ def _reached(
     def stay(each: Declaration) -> None:
         if id(each) not in reached:
             reached.add(id(each))
-            words.extend(each.words - seen)
+            words.extend(words_of(each) - seen)
             for member in each.members:
                 words.extend(macros.get(member, set()) - seen)
 

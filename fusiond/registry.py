@@ -38,7 +38,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.strategies: dict[str, Strategy] = {}
-        self.providers: dict[str, DeviceProvider] = {}
+        self._providers: dict[str, DeviceProvider] = {}
         self.catalogue: dict[tuple[str, str], CatalogueEntry] = {}
         self.states: list[PluginState] = []
         self._manager = pluggy.PluginManager(hookspecs.GROUP)
@@ -97,7 +97,7 @@ class Registry:
                 self._manager.unregister(plugin)
             raise
         self.strategies.update({each.name: each for each in strategies})
-        self.providers.update({each.kind: each for each in providers})
+        self._providers.update({each.kind: each for each in providers})
         self.catalogue.update({(each.kind, each.name): each for each in entries})
         self.states.append(
             PluginState(
@@ -108,6 +108,11 @@ class Registry:
                 workloads=tuple(each.name for each in entries),
             )
         )
+
+    @property
+    def providers(self) -> dict[str, DeviceProvider]:
+        """Kind -> what makes devices of it."""
+        return self._providers
 
     def strategy(self, name: str, *, where: str = "") -> Strategy:
         """The strategy of that name; UnknownName with the nearest one."""

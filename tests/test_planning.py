@@ -126,7 +126,7 @@ def test_what_a_plan_knows(found: Plan) -> None:
 def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: registry)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
     words = ["plan", str(tmp_path / "j.yaml"), "--db", str(tmp_path / "store.sqlite")]
 
@@ -163,7 +163,7 @@ def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
 def test_the_description_is_printed_as_it_is_and_never_with_json(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: registry)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
     assert main(["plan", str(tmp_path / "j.yaml")]) == 0
     assert "\n  a valley,\n  8 wide [bold]\n\n" in capsys.readouterr().out

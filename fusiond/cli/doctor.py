@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
-    registry = plugins.load()
+    registry = plugins.load(fresh=True)
     devices = list(_devices(registry))
     checks = [*_machine(), *devices, _cache(), *_store(database), *_daemon(database), *_plugins(registry)]
     works = any(check.state == "ok" for check in devices)

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     swept = sweep()
     if swept:
         logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
-    registry = plugins.load()
+    registry = plugins.load(fresh=True)
     for state in registry.states:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)

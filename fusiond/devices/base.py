@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fusiond.devices.compare import Comparison
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
 from fusiond.program import Buffer, Program, Source
 
 if TYPE_CHECKING:  # a bundle runs with NumPy alone: nothing that reads YAML may be imported with this module
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fusiond.devices.compare import Comparison  # commands that only look something up need no NumPy
     from fusiond.strategy import Facts
 
-Array = NDArray[np.generic]
+Array: TypeAlias = "NDArray[np.generic]"
 
 MORE = 75
 """The exit status of a command that its own limit of time has stopped, and that goes on where it was (EX_TEMPFAIL)."""

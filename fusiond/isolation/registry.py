@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fusiond import hookspecs
+from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError, RequestError
 from fusiond.events import DeviceTurnedSick, Event, RecordChanged, TrialFinished
+from fusiond.isolation import remembered
+from fusiond.isolation.messages import Description
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.processes import Crashed, TookTooLong
 from fusiond.isolation.strategy import IsolatedStrategy
@@ -25,19 +28,29 @@ log = logging.getLogger(__name__)
 
 class IsolatedRegistry(Registry):
     """What the children of a planner have registered. Devices are loaded here, since they start processes of their
-    own; of plugins that bring none not even the import happens in this process."""
+    own; of plugins that bring none not even the import happens in this process. No child is started for a description
+    that is known."""
 
-    def __init__(self, planner: Planner, *, points: tuple[importlib.metadata.EntryPoint, ...] = ()) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        points: tuple[importlib.metadata.EntryPoint, ...] = (),
+        known: Description | None = None,
+    ) -> None:
         super().__init__()
         self.planner = planner
-        described = planner.description
+        described = known or planner.description
         self.strategies = {each.name: IsolatedStrategy(planner, each) for each in described.strategies}
         self.catalogue = dict(described.catalogue)
         self.states = list(described.states)
         self._listens = described.listens
         bring_devices = {state.name for state in described.states if state.devices}
-        here = Registry.load(point for point in points if point.name in bring_devices)
-        self.providers = here.providers
+        self._points = tuple(point for point in points if point.name in bring_devices)
+
+    @functools.cached_property
+    def providers(self) -> dict[str, DeviceProvider]:
+        return Registry.load(self._points).providers
 
     @property
     def listens(self) -> bool:
@@ -73,10 +86,15 @@ def read(registry: Registry, path: str, text: str | None = None, **options: Any)
     return found
 
 
-def load() -> Registry:
-    """The plugins of this environment, their strategies in children that this process shares."""
+def load(*, fresh: bool = False) -> Registry:
+    """The plugins of this environment, their strategies in children that this process shares. Not `fresh`: what they
+    registered may be what they registered in an earlier process, as long as nothing of them has changed since."""
     points = tuple(importlib.metadata.entry_points(group=hookspecs.GROUP))
-    return IsolatedRegistry(_shared(), points=points)
+    known = None if fresh else remembered.recall(points)
+    found = IsolatedRegistry(_shared(), points=points, known=known)
+    if known is None:
+        remembered.remember(points, _shared().description)
+    return found
 
 
 @functools.cache

@@ -314,7 +314,7 @@ def test_the_plugins_are_asked_once_after_an_upgrade(
     monkeypatch.chdir(folders["times"])
     loaded = []
     load = isolated.load
-    monkeypatch.setattr(isolated, "load", lambda: loaded.append(1) or load())
+    monkeypatch.setattr(isolated, "load", lambda **_: loaded.append(1) or load())
     for _ in range(2):
         assert fusiond("best", "--pair", "scale,shift").status == 0
     assert len(loaded) == 1

@@ -111,7 +111,7 @@ def registry(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The fake device and the toy strategy, and a plugin that did not load."""
     fakes.states.append(PluginState(name="broken", distribution="somebody", problem="ImportError: no such thing"))
 
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
     return fakes
 
 

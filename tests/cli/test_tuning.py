@@ -141,7 +141,7 @@ def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: R
 def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
     fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
     path = tmp_path / "job.yaml"
     for more, says in (("siede: 8\n", "did you mean 'side'?"), ("device: cuda:7\n", "unknown device 'cuda:7'")):
         path.write_text(TOY + more + "sweep: {n: [1, 2]}\n")
@@ -161,7 +161,7 @@ def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
             return super().emit(analysis, config, answers)
 
     fakes.strategies["toy"] = Choosy()
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
     path = tmp_path / "job.yaml"
     path.write_text(TOY + "device: fake\nsweep: {n: [1, 2]}\n")
     said = fusiond("run", path)

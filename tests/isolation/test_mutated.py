@@ -31,7 +31,7 @@ SEEDS = range(40)
 @pytest.fixture
 def registry(shared: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """What `fusiond plan` loads, in the memory that a mutated file may take."""
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: shared)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: shared)
     monkeypatch.setattr("fusiond.isolation.start.early", lambda: None)
     return shared
 

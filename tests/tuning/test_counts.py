@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def registry(*providers: FakeProvider) -> Registry:
     made = Registry()
     made.add(FakePlugin(), "fakes")
-    made.providers = {each.kind: each for each in providers}
+    made.providers.update({each.kind: each for each in providers})
     return made
 
 

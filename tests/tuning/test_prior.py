@@ -109,7 +109,7 @@ def tuned(
 ) -> Ran:
     here = Registry()
     here.add(FakePlugin(), "fakes")
-    here.providers = {device.kind: device}
+    here.providers[device.kind] = device
     (info,) = device.devices()
     (job,) = jobs.read(
         "toy.yaml", f"{text}device: {info.name}\nmeasure: {{cache: cold}}\nsearch: {{trials: {trials}{more}}}\n"

@@ -117,7 +117,7 @@ def test_what_is_measured_decides_the_schedules_and_is_there_for_the_next_job(st
 
 @pytest.mark.slow
 def test_a_job_measures_as_many_as_it_may_and_plan_says_what_is_missing(store, registry, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: registry)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: stitching\nmodule: nmt_fig3\nprobes: 4\ndevice: fake\n")
 
     def said() -> str:

@@ -135,7 +135,7 @@ def test_what_is_asked_wrongly_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert "emulated times are no results" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_an_application_from_the_command_to_the_file(tmp_path: Path, gxx_here: None) -> None:
     assert bench.main(["--device", "cpu", "--quick", "--only", "enhance", "--out", str(tmp_path)]) == 0

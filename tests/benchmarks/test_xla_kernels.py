@@ -89,6 +89,7 @@ def dumped(folder: Path, **changed: str) -> Path:
     return folder
 
 
+@pytest.mark.campaign
 def test_kernels_are_run_with_what_they_are_launched_with(tmp_path: Path, gxx_here: None) -> None:
     """One kernel for two instructions, whose operands lie where the assignment says; a copy beside them."""
     program, copied = xla_kernels.of_dumps(dumped(tmp_path), {})

@@ -255,7 +255,7 @@ def test_plain_kernels_when_asked(tmp_path: Path, scheduler_library: Path) -> No
     assert check(case, tmp_path / "out", {}, stream=True, eager=False).startswith("launches 6 ")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_older_toolkits_copy_one_by_one(tmp_path: Path, scheduler_library: Path) -> None:
     case = programs.transfers()
     program_of(case, tmp_path / "out", scheduler_library, "-DCUDART_VERSION=12060")

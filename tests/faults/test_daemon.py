@@ -87,7 +87,7 @@ def test_a_job_of_the_daemon_ends_by_itself(
     assert (found.trials, found.answer) == (undisturbed.trials, undisturbed.answer)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_daemon_without_descriptors_says_so_in_a_few_lines(machine: Disturbed, undisturbed: Found) -> None:
     """From the first trial on not one file can be opened, until the job has waited twice; then it goes on."""
     machine.clear()

@@ -59,6 +59,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 class TestHfuse(StrategyContract):
     random_points = 2
+    texts: tuple[str, ...] = TEXTS[:1] + TEXTS[3:]
 
     def strategy(self) -> Hfuse:
         return Hfuse()
@@ -70,12 +71,17 @@ class TestHfuse(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         path = Path.cwd() / "job.yaml"
-        return tuple(job for text in TEXTS for job in jobs.read(path, f"strategy: hfuse\n{text}\n"))
+        return tuple(job for text in self.texts for job in jobs.read(path, f"strategy: hfuse\n{text}\n"))
 
     @pytest.mark.slow  # nvcc reports on every kernel
     @pytest.mark.campaign
     def test_a_plan_can_be_shown(self) -> None:
         super().test_a_plan_can_be_shown()
+
+
+@pytest.mark.campaign
+class TestHfuseOthers(TestHfuse):
+    texts = TEXTS[1:3]
 
 
 # --- which sizes are free ---

@@ -234,7 +234,7 @@ def fused(analyse, kernel_file, strategy):
     return fused
 
 
-@pytest.mark.sampled(3)  # each name at either level by turns
+@pytest.mark.sampled(5)  # each name at either level by turns
 @pytest.mark.parametrize("config", [BESIDE, BY_BLOCK], ids=["warp", "block"])
 @pytest.mark.parametrize("name", FORMS)
 def test_beside_a_histogram(fused, strategy, same, name, config):
@@ -245,6 +245,7 @@ def test_beside_a_histogram(fused, strategy, same, name, config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.sampled(3)
 def test_beside_itself(fused, strategy, same, name):
     config = {**BESIDE, "threads.a": 128, "order": "ab"}
     analysis, program = fused(name, "./k.yaml", config)
@@ -309,6 +310,7 @@ BROKEN = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", range(len(BROKEN)))
+@pytest.mark.sampled(2)
 def test_broken_groups_are_seen(fused, strategy, same, monkeypatch, mutant):
     text, broken, name = BROKEN[mutant]
     for part in ("TYPES", "COPIES"):

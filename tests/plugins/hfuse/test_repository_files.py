@@ -80,7 +80,7 @@ def beside_hist(analyse, kernel_file):
     return beside
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOST)
 def test_it_is_read_and_fused(beside_hist, strategy, runner, name):
     analysis = beside_hist(HOST[name])

@@ -236,6 +236,7 @@ def test_registers_at_the_steps_of_occupancy(arch, threads):
             assert before == after
 
 
+@pytest.mark.campaign
 @pytest.mark.needs_nvcc
 def test_a_fused_kernel_takes_hardly_more_registers_than_its_parts(analyse, strategy):
     """Unbounded, ptxas takes 176 where the kernels have 72 and 48."""

@@ -489,7 +489,7 @@ def test_a_wrong_text_is_seen(runner: Runner, name: str, part: str, mistake: str
         compare(of, runner.run(wrong, dirty, order=3), wanted(of))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.needs_nvcc
 def test_nvcc_takes_them_and_spills_nothing() -> None:
     programs = []

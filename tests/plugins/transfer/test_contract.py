@@ -68,6 +68,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 class TestTransfer(StrategyContract):
     random_points = 2
+    texts: tuple[str, ...] = (*TEXTS[:2], *TEXTS[-2:])
 
     def strategy(self) -> Transfer:
         return Transfer()
@@ -79,7 +80,7 @@ class TestTransfer(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         return tuple(
-            job for text in TEXTS for job in jobs.read(Path.cwd() / "job.yaml", f"strategy: transfer\n{text}\n")
+            job for text in self.texts for job in jobs.read(Path.cwd() / "job.yaml", f"strategy: transfer\n{text}\n")
         )
 
     def chosen_by_size(self, config: Config) -> bool:
@@ -88,6 +89,11 @@ class TestTransfer(StrategyContract):
     @pytest.mark.slow  # nvcc reports on every kernel
     def test_a_plan_can_be_shown(self) -> None:
         super().test_a_plan_can_be_shown()
+
+
+@pytest.mark.campaign
+class TestTransferOthers(TestTransfer):
+    texts = TEXTS[2:-2]
 
 
 def test_the_catalogue_and_the_strategy_are_registered(registry: Registry) -> None:

@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """A llama layer's forward and backward in JAX, with its element-wise work and reductions fused.
 
     fusiond serve &

@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """A step of AdamW over a tree of parameters, with its gradients' norm clipped: nothing but work that can be fused.
 
     fusiond serve &

@@ -1,4 +1,4 @@
-"""`fusiond examples [COPY_TO]`: the job files that come with fusiond.
+"""`fusiond examples [COPY_TO]`: the job files and programs that come with fusiond.
 
 A copy has the JSON Schemas beside it, those of kernels, pipelines and graphs for one's own, and each of its jobs a line
 by which editors find that of jobs.
@@ -20,6 +20,8 @@ from fusiond.requests import schema
 from fusiond.words import counted
 
 INSTALLED = Path("share") / "fusiond" / "examples"
+IN_THE_SOURCE = Path(fusiond.__file__).parents[1] / "configs" / "jobs"
+PROGRAMS = ("jax", "torch")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,35 +30,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = examples_folder()
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    found = files()
     written: list[str] = []
     if arguments.copy_to is not None:
         target = Path(arguments.copy_to).expanduser()
         if target.exists():
             raise RequestError(f"{target} is there already; name a folder that is not", where="COPY_TO")
-        shutil.copytree(folder, target)
+        for each, source in found.items():
+            (target / each).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target / each)
         schemas = []
-        for kind, found in schema.documents(plugins.load().strategies.values()).items():
+        for kind, document in schema.documents(plugins.load().strategies.values()).items():
             schemas.append(target / f"{kind}.schema.json")
-            schemas[-1].write_text(json.dumps(found, indent=1) + "\n")
-        for each in files:
+            schemas[-1].write_text(json.dumps(document, indent=1) + "\n")
+        for each in found:
             if each.suffix == ".yaml":
                 path, up = target / each, "../" * (len(each.parts) - 1)
                 path.write_text(f"# yaml-language-server: $schema={up}job.schema.json\n{path.read_text()}")
-        written = [*(str(target / each) for each in files), *map(str, schemas)]
+        written = [*(str(target / each) for each in found), *map(str, schemas)]
     if arguments.json:
-        options.say_json({"folder": str(folder), "files": [str(each) for each in files], "written": written})
+        options.say_json({"folder": str(examples_folder()), "files": [str(each) for each in found], "written": written})
     elif written:
         output.say(f"{counted(len(written), 'file')} in {arguments.copy_to}; `fusiond plan {written[0]}` shows one")
     else:
-        output.say(*(f"{each!s:<40} {_title(folder / each)}".rstrip() for each in files))
+        output.say(*(f"{each!s:<40} {_title(source)}".rstrip() for each, source in found.items()))
     return 0
 
 
+def files() -> dict[Path, Path]:
+    """Their names, in their order, and where each is. Programs are in folders of their own, jax and torch."""
+    folder = examples_folder()
+    found = {path.relative_to(folder): path for path in folder.rglob("*.*") if path.is_file()}
+    if folder == IN_THE_SOURCE:
+        found |= {
+            path.relative_to(folder.parent): path for name in PROGRAMS for path in (folder.parent / name).glob("*.py")
+        }
+    return dict(sorted(found.items()))
+
+
 def examples_folder() -> Path:
-    """Where they are: in the source tree, or where the wheel has put them. FusiondError where neither has them."""
-    places = (Path(fusiond.__file__).parents[1] / "configs" / "jobs", Path(sysconfig.get_path("data")) / INSTALLED)
+    """Where the job files are: in the source tree, or where the wheel has put them. FusiondError where neither has
+    them."""
+    places = (IN_THE_SOURCE, Path(sysconfig.get_path("data")) / INSTALLED)
     for place in places:
         if place.is_dir():
             return place
@@ -64,6 +79,7 @@ def examples_folder() -> Path:
 
 
 def _title(path: Path) -> str:
-    """What its first comment says."""
+    """What its first comment or docstring says."""
     first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    return first.removeprefix("#").strip()[:90] if first.startswith("#") else ""
+    title = first.removeprefix("#").removeprefix('"""')
+    return title.strip()[:90] if title != first else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,5 +125,22 @@ def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
             each.parent / first.removeprefix("# yaml-language-server: $schema=")
         ).resolve() == target / "job.schema.json"
         assert rest == (examples.examples_folder() / each.relative_to(target)).read_text()
+    for each in (target / "jax").glob("*.py"):
+        compile(each.read_text(), str(each), "exec")
     assert fusiond("examples", target).status == 2
     assert examples.examples_folder().is_dir()
+
+
+def test_a_wheel_has_all_examples() -> None:
+    """What pyproject.toml puts there is what a checkout lists."""
+    root = Path(__file__).parents[2]
+    placed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    folder = str(examples.INSTALLED)
+    names = {
+        str(Path(place).relative_to(folder) / path.name)
+        for place, globs in placed.items()
+        for pattern in globs
+        for path in root.glob(pattern)
+    }
+    assert names == {str(each) for each in examples.files()}
+    assert {"jax/llama_layer.py", "torch/normalisation_loss.py"} <= names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 
 pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
 
+from fusiond.cuda.recording import groups
+
 EXAMPLES = Path(__file__).parents[2] / "configs" / "jax"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook"
 
 
 @pytest.mark.slow
@@ -31,3 +35,16 @@ def test_an_example(
     assert apart < 1e-5
     assert "  fused" in said
     assert "refused" not in said
+
+
+@pytest.mark.slow
+def test_the_notebook_prints_what_it_shows(answered: Callable[..., Any]) -> None:
+    """Each cell once more, with answers that were not measured; a cell that prints something else has to be kept anew
+    (`python examples/notebook/run.py`)."""
+    answered()
+    groups.forget()
+    notebook = json.loads((NOTEBOOK / "from_a_program.ipynb").read_text(encoding="utf-8"))
+    run = runpy.run_path(str(NOTEBOOK / "run.py"))["run"]
+    for cell, shown in zip(run(notebook)["cells"], notebook["cells"], strict=True):
+        assert cell == shown
+    groups.forget()

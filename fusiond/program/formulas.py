@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,11 +23,17 @@ def formulas(value: Any) -> Iterator[tuple[str, int]]:
         for each in value:
             if type(each) not in _PLAIN:
                 yield from formulas(each)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for part in dataclasses.fields(value):
-            each = getattr(value, part.name)
+    else:
+        for name in _parts(type(value)):
+            each = getattr(value, name)
             if type(each) not in _PLAIN:  # most of a program of a thousand kernels
                 yield from formulas(each)
+
+
+@functools.cache
+def _parts(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none of anything else."""
+    return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 def replaced(value: Any, change: Callable[[Extent], int]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from collections.abc import Collection
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from fusiond.language import expressions
 from fusiond.language.dtypes import DTYPES
-from fusiond.program.buffers import FILL_KINDS, Buffer, Role
+from fusiond.program.buffers import FILL_KINDS, Buffer, Memory, Role
 from fusiond.program.formulas import formulas
+from fusiond.program.steps import Alloc, Copy
 
 if TYPE_CHECKING:
     from fusiond.program.program import Program
@@ -29,7 +31,7 @@ def problems(program: Program) -> tuple[str, ...]:
     sources = {each.name: each for each in program.sources}
     if program.issue not in ("streams", "graph"):
         found.append(f"issue is {program.issue!r}, not streams or graph")
-    for check in (_buffer_problems, _arena_problems, _part_problems):
+    for check in (_buffer_problems, _arena_problems, _part_problems, _allocation_problems, _run_problems):
         found += check(program)
     for symbol in sorted({each.symbol for each in program.buffers if each.symbol is not None}):
         name, _, variable = symbol.partition(":")
@@ -109,6 +111,48 @@ def _arena_problems(program: Program) -> list[str]:
         for left, right in itertools.pairwise(members):
             if left.offset_bytes + left.size_bytes > right.offset_bytes:
                 found.append(f"buffers {left.name!r} and {right.name!r} overlap in arena {name!r}")
+    return found
+
+
+def _allocation_problems(program: Program) -> list[str]:
+    """What steps allocate and free is there, and what comes from the device's pool is the device's."""
+    memories: dict[str, set[Memory]] = {}
+    for each in program.buffers:
+        if each.symbol is None:
+            memories.setdefault(each.arena or each.name, set()).add(each.memory)
+    found = []
+    for step in program.steps:
+        for arena in (step.allocates, step.frees):
+            if arena is not None and arena not in memories:
+                found.append(f"step {step.name!r} names the unknown arena {arena!r}")
+        if isinstance(step, Alloc) and step.pooled and memories.get(step.arena, set()) - {Memory.DEVICE}:
+            found.append(f"step {step.name!r} takes {step.arena!r} from the device's pool, and it is host memory")
+    return found
+
+
+def _run_problems(program: Program) -> list[str]:
+    """What lies between the first and the last buffer of a message is one of it: all of it is copied."""
+    wholes: dict[str, list[tuple[int, str]]] = {}
+    home: dict[str, tuple[str, int]] = {}
+    for each in program.buffers:
+        if each.arena is not None:
+            home[each.name] = each.arena, each.offset_bytes
+            if each.part_of is None:
+                wholes.setdefault(each.arena, []).append((each.offset_bytes, each.name))
+    for members in wholes.values():
+        members.sort()
+    found = []
+    for step in program.steps:
+        for names in (step.source, step.target) if isinstance(step, Copy) and len(step.source) > 1 else ():
+            if names and names[0] in home and names[-1] in home:
+                (arena, first), (_, last) = home[names[0]], home[names[-1]]
+                members = wholes.get(arena, [])
+                between = members[bisect.bisect(members, (first + 1,)) : bisect.bisect(members, (last,))]
+                found += [
+                    f"step {step.name!r} copies over {name!r}, which lies between {names[0]!r} and {names[-1]!r}"
+                    for _, name in between
+                    if name not in names
+                ]
     return found
 
 

@@ -294,11 +294,6 @@ class Copy(_Step):
             if offsets != sorted(set(offsets)):
                 found.append(f"step {self.name!r} copies {', '.join(names)}, which do not lie in this order")
             gaps.append(offsets)
-            last = run[-1].offset_bytes
-            found += [f"step {self.name!r} copies over {each.name!r}, which lies between {names[0]!r} and {names[-1]!r}"
-                      for each in buffers.values() if each.arena == run[0].arena and each.name not in names
-                      and each.part_of is None
-                      and run[0].offset_bytes < each.offset_bytes < last]  # fmt: skip
         if not found and gaps[0] != gaps[1]:
             found.append(f"step {self.name!r} copies {', '.join(self.source)} to a run that is laid out otherwise")
         return found
@@ -374,13 +369,6 @@ class Alloc(_Step):
     def said(self, number: Callable[[int], str] = str) -> str:
         return f"allocate {self.arena}{' from the stream-ordered pool' if self.pooled else ''}"
 
-    def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
-        of_it = [each for each in buffers.values() if self.arena in (each.arena, each.name)]
-        found = _arena_problems(self.name, self.arena, buffers)
-        if self.pooled and any(each.memory is not Memory.DEVICE for each in of_it):
-            found.append(f"step {self.name!r} takes {self.arena!r} from the device's pool, and it is host memory")
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free(_Step):
@@ -397,14 +385,6 @@ class Free(_Step):
 
     def said(self, number: Callable[[int], str] = str) -> str:
         return f"free {self.arena}"
-
-    def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
-        return _arena_problems(self.name, self.arena, buffers)
-
-
-def _arena_problems(step: str, arena: str, buffers: Mapping[str, Buffer]) -> list[str]:
-    known = {each.arena or each.name for each in buffers.values() if each.symbol is None}
-    return [] if arena in known else [f"step {step!r} names the unknown arena {arena!r}"]
 
 
 Step: TypeAlias = Launch | Copy | CopyBatch | FillStep | HostCall | Alloc | Free

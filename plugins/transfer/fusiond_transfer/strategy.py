@@ -290,6 +290,9 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
     )
     if graph.limit_bytes is None:
         return offer
+    if offer.large and schedules.limited:  # what fits is known without a Program: separate messages do, or were made to
+        fitting = tuple(each for each in emit.ALLOCATIONS if each != "one")
+        return dataclasses.replace(offer, allocations=fitting, unfused_allocations=fitting, moments=("late",))
 
     def fits(allocation: str, early: bool) -> bool:
         plan = script(schedules.separate(early=early))

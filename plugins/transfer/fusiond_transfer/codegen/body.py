@@ -8,6 +8,7 @@ the hash becomes a fraction that is exact.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
 from fusiond.program import Argument, Scalar, Source, SourceKind
 from fusiond_transfer.frontend import formula, row_wise
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix, Text, Vector
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix, Text
 from fusiond_transfer.frontend.row_wise import RowWise
 
 BLOCK = 256
@@ -184,15 +185,23 @@ def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
         grid=_blocks(most(*(each.elements for each in writes))),
         block=(BLOCK, 1, 1),
     )
+    return entry, _mix_text(
+        kernel.device, name, tuple(each.dtype for each in reads), tuple(each.dtype for each in writes)
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _mix_text(device: bool, name: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> str:
+    """Of types alone: a graph of ten thousand kernels has few different ones."""
+    equal = not name.endswith("_each")
     lengths = [f"unsigned long long {side}{number}" for side, many in (("n", reads), ("m", writes))
                for number in range(len(many))]  # fmt: skip
-    parameters = _parameters(
-        [_ctype(each.dtype) for each in reads], [_ctype(each.dtype) for each in writes], [*lengths, "unsigned seed"]
-    )
-    text, body = _function(kernel, name, parameters)
-    inner = _each(body, kernel, "m0") if equal else body
+    parameters = _parameters([_ctype(each) for each in reads], [_ctype(each) for each in writes],
+                             [*lengths, "unsigned seed"])  # fmt: skip
+    text, body = _function(device, name, parameters)
+    inner = _each(body, device, "m0") if equal else body
     for j, each in enumerate(writes):
-        inner = inner if equal else _each(body, kernel, f"m{j}")
+        inner = inner if equal else _each(body, device, f"m{j}")
         inner.line(f"unsigned h{j} = mixed(seed, {j + 1}u);")
         inner.lines(*(f"h{j} = taken(h{j}, r{k}, n{k}, i, m{j});" for k in range(len(reads))))
         if not equal:
@@ -200,22 +209,22 @@ def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
     if equal:
         # Everything is read before anything is written: an output may be stored where an input was.
         inner.lines(*(_made(j, each) for j, each in enumerate(writes)))
-    return entry, text.text()
+    return text.text()
 
 
-def _made(j: int, vector: Vector) -> str:
-    return f"w{j}[i] = Made<{_ctype(vector.dtype)}>::of(h{j});"
+def _made(j: int, dtype: str) -> str:
+    return f"w{j}[i] = Made<{_ctype(dtype)}>::of(h{j});"
 
 
-def _function(kernel: Kernel, name: str, parameters: str) -> tuple[Statements, Statements]:
+def _function(device: bool, name: str, parameters: str) -> tuple[Statements, Statements]:
     """A function, and its empty body."""
     text = Statements()
-    return text, text.block(f'extern "C" {"__global__ " if kernel.device else ""}void {name}({parameters})')
+    return text, text.block(f'extern "C" {"__global__ " if device else ""}void {name}({parameters})')
 
 
-def _each(body: Statements, kernel: Kernel, count: str) -> Statements:
+def _each(body: Statements, device: bool, count: str) -> Statements:
     """A loop over elements: a thread takes every so many of them, the host all."""
-    if kernel.device:
+    if device:
         return body.block(
             f"for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < {count};\n"
             "     i += (unsigned long long)gridDim.x * blockDim.x)"
@@ -244,9 +253,9 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     )
     values = [_printed(found.root, output.dtype, place).code for found, output in zip(parsed, writes, strict=True)]
     summed = any(each.summed for each in parsed)
-    text, inner = _function(kernel, name, parameters)
+    text, inner = _function(kernel.device, name, parameters)
     if not summed and len(set(lengths)) == 1:
-        loop = _each(inner, kernel, "m0")
+        loop = _each(inner, kernel.device, "m0")
         names = [loop.declare(_ctype(output.dtype), f"v{j}", values[j]) for j, output in enumerate(writes)]
         loop.lines(*(cpp("w{}[i] = {};", j, each) for j, each in enumerate(names)))
     else:
@@ -254,7 +263,7 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
             if found.summed:
                 _summed(inner, kernel, j, _ctype(output.dtype), values[j])
             else:
-                loop = _each(inner, kernel, f"m{j}")
+                loop = _each(inner, kernel.device, f"m{j}")
                 loop.line(cpp("w{}[i] = {};", j, loop.declare(_ctype(output.dtype), f"v{j}", values[j])))
     entry = Entry(
         source=f"{kernel.on}_kernels",

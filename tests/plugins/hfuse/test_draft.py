@@ -118,10 +118,15 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
             "template <class View> __global__ void k(View v, int* p) { p[0] = v.lookup(p[1]); }\n",
             "k",
             "k is a template <class View>; say which instance under `instance:`, or with FILE.cu:'k<...>' for `fusiond init`."
-            " Tried was k<float> does not compile: member reference base type 'float' is not a structure or union",
+            " k<float> does not compile: member reference base type 'float' is not a structure or union",
         ),
         ("int main() {}\n", "", "there is no kernel in it"),
         ("__global__ void k(Unknown* p) {}\n", "k", "unknown type name 'Unknown'"),
+        (
+            '#include "gone.h"\nnamespace ops {\ntemplate <class T>\n__launch_bounds__(64) static __global__ void k(gone::View<T, 2> v) {}\n}\n',
+            "k",
+            'the kernel k cannot be read: `gone` is declared in none of the files that were read (not read: "gone.h"',
+        ),
     ],
 )
 def test_what_is_not_clear_is_asked_for(drafted, source, name, said):
@@ -333,3 +338,34 @@ def test_a_header_of_a_folder_beside_is_found_if_it_is_the_only_one(strategy, re
     (tmp_path / "others" / "ptx.cuh").write_text("typedef float whole;\n")
     with pytest.raises(RequestError, match="`whole` is declared in none of the files"):
         strategy.draft(str(source), "", inputs)
+
+
+def test_concepts_are_read_as_cpp20(drafted):
+    source = (
+        "template <class T> concept Number = sizeof(T) <= 8;\n"
+        "template <Number T> __global__ void k(T* p) { p[threadIdx.x] += 1; }\n"
+        "void run(float* p) { k<float><<<8, 32>>>(p); }\n"
+    )
+    text = drafted(source, "k")
+    found = pyyaml.safe_load(text)
+    assert (found["instance"], found["flags"]) == ("k<float>", ["-std=c++20"])
+    assert "# Flag: -std=c++20, for a `concept`" in text
+    assert "flags" not in pyyaml.safe_load(drafted(SOURCE, "plain"))
+
+
+@pytest.mark.parametrize(("repository", "found"), [(True, "# Found: ../../../../../../inc/mine.h\n"), (False, None)])
+def test_a_repository_is_looked_through_to_its_top(strategy, registry, tmp_path, repository, found):
+    """And no more than five folders above what is in none."""
+    source = tmp_path / "src" / "a" / "b" / "c" / "d" / "e" / "k.cu"
+    source.parent.mkdir(parents=True)
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "mine.h").write_text("typedef int whole;\n")
+    if repository:
+        (tmp_path / ".git").mkdir()
+    source.write_text("#include <mine.h>\n__global__ void k(whole* p) {}\n")
+    inputs = JobInputs(registry, Job(strategy="hfuse", request={}, sizes={}, path=str(source)))
+    if found:
+        assert found in strategy.draft(str(source), "", inputs)
+    else:
+        with pytest.raises(RequestError, match="`whole` is declared in none of the files"):
+            strategy.draft(str(source), "", inputs)

@@ -11,7 +11,17 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cursors, declarations, directives, includes, parse, recheck, references, slicing
+from fusiond_hfuse.frontend import (
+    cursors,
+    declarations,
+    directives,
+    includes,
+    parse,
+    recheck,
+    references,
+    slicing,
+    undeclared,
+)
 
 YAML = """\
 kernel: k
@@ -59,6 +69,11 @@ READ = {
         "    at.fetch_add(1, cuda::std::memory_order_relaxed);\n" + TAIL,
     "complex numbers of CUDA's": "#include <cuComplex.h>\n" + HEAD + "    cuDoubleComplex z = cuCmul(make_cuDoubleComplex(i + 1, 2), make_cuDoubleComplex(0, 1));\n"
         "    int value = (int)cuCimag(cuCdiv(cuCadd(z, z), make_cuDoubleComplex(2, 0)));\n" + TAIL,
+    "complex numbers of PyTorch's": TORCH + HEAD + "    c10::complex<float> z(i + 1, 2);\n    z *= c10::complex<float>(0, 1);\n    z /= c10::complex<float>(2, 0);\n"
+        "    int value = (int)((z + z).imag() - (-z - z).real() - 2);\n" + TAIL,
+    "namespaces that macros open and close": "#define OPEN_INNER namespace outer { namespace inner {\n#define CLOSE_INNER }}\n#define NAMESPACE(name) namespace name\n"
+        "OPEN_INNER\n__device__ int one() { return 1; }\nstruct Host { gone::Type at; };\nCLOSE_INNER\nNAMESPACE(third) {\n__device__ int more(int n) { return n + outer::inner::one(); }\n}\n"
+        + HEAD + "    int value = third::more(i);\n" + TAIL,
     "a switch of PyTorch's": TORCH + "C10_LAUNCH_BOUNDS_1(512)\n" + HEAD + "    int value = (int)(at::opmath_type<c10::Half>)i + 1;\n" + TAIL,
 }  # fmt: skip
 
@@ -96,6 +111,8 @@ def test_it_is_read_and_fused(arrays, name):
 
 
 NVCC = {
+    "a `template` that is left out": "struct Tile { template <int N> __device__ int at(int n) { return n + N; } };\ntemplate <class T> __device__ int more(T tile, int n) { return tile.at<1>(n); }\n"
+        + HEAD + "    int value = more(Tile(), i);\n" + TAIL,
     "a pragma in a macro": "#define UNROLL #pragma unroll\n" + HEAD + "    int value = 1;\n    UNROLL\n    for (int at = 0; at < 1; ++at) value += i;\n" + TAIL,
 }  # fmt: skip
 
@@ -113,6 +130,11 @@ REFUSED = {
     "what the kernel needs": (GONE + "struct Mesh { gone::Vector at; };\n" + HEAD + "    Mesh mesh;\n    int value = mesh.at.n;\n" + TAIL, "`gone` is declared in none"),
     "a macro of a header that a build makes": ("#if HAS_HALVES(1)\n__device__ int one() { return 1; }\n#else\n__device__ int one() { return 2; }\n#endif\n"
         + HEAD + "    int value = i + one();\n" + TAIL, r"a condition asks for `HAS_HALVES\(\.\.\.\)`, a macro that none of the files defines"),
+    "a function of the host": ("int host(int n) { return n; }\n" + HEAD + "    int value = host(i);\n" + TAIL,
+        r"`host` is a function of the host: where it is declared \(.*k\.cu:1\), no `__device__` is read"),
+    "a class that a macro of a missing header aligns": (GONE + "struct ALIGNED(8) Pair { int a, b; };\n" + HEAD + "    Pair pair{i, 1};\n    int value = pair.a;\n" + TAIL,
+        r"`Pair` \(.*k\.cu:2\) is declared with `ALIGNED`, a macro that none of the files defines \(not read: \"gone\.h\"\)"),
+    "waiting for the launch before": (HEAD + "    cudaGridDependencySynchronize();\n    int value = i;\n" + TAIL, r"waits for the launch before this one \(programmatic"),
     "two kernels of a name, and none is said": ("__global__ void k(float* out, int n) { out[0] = 7; }\n" + HEAD + "    int value = i;\n" + TAIL,
         r'k is defined more than once; say which by its types: `instance: "k\(float \*, int\)"`'),
 }  # fmt: skip
@@ -240,6 +262,8 @@ MUTANTS = {
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
     "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
+    "macros bracket nothing": (declarations, "_SCOPE", recheck.re.compile("")),
+    "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
     "any overload goes": (slicing, "_OF_LIBRARIES", recheck.re.compile("")),
 }  # fmt: skip
 

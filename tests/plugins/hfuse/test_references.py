@@ -46,7 +46,7 @@ OPEN = {
     "a friend": ("class Mine { int n; friend __device__ int length(Table<int> t); };", "length"),
     "a declaration in a body": ("__device__ int f(Table<int> t) { int size(Table<int>); return size(t); }", "size"),
     "a function of CUDA's that the file overloads": ("__device__ float f(float a) { return fmaxf(a, 1.0f); }", "fmaxf"),
-    "one word for two things": ("__device__ void f(Table<int> t) { int n = size(t); { int size = n; n = size; }}", "size"),
+    "a word for two things": ("__device__ void f(Table<int> t) { int n = size(t); {int size = n; n = size; }}", "size"),
     "a name that clang does not know": ("__device__ int f(gone::Row r) { return lookup(r); }", "lookup"),
     "what an enumerator's class is called": ("__device__ int f() { return Row::High; }", "Row"),
 }  # fmt: skip

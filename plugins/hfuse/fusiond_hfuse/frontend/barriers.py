@@ -43,6 +43,17 @@ _ASM_FORBIDDEN = re.compile(
     r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg)\b"
     r"|%(tid|ntid|ctaid|nctaid|warpid|nwarpid|envreg\d*|dynamic_smem_size|total_smem_size)\b"
 )
+_ASM_WHY = (
+    (
+        "bar|barrier",
+        "waits at a barrier of the whole block, which a fused kernel shares; `__syncthreads()` can be fused",
+    ),
+    ("exit|ret", "ends the thread before it has come to the end of the kernel, past what fusion puts there"),
+    ("mbarrier", "is not followed here; `cuda::barrier` can be fused"),
+    ("griddepcontrol", "orders launches (programmatic dependent launch), and a fused launch has no such order"),
+    ("setmaxnreg", "changes the registers of a warpgroup, which are the fused kernel's to divide"),
+    ("%.*", "reads where the thread is in the fused block, not in its own; the built-in variables can be fused"),
+)
 
 
 def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
@@ -112,6 +123,5 @@ def _assembly(tokens: list[cindex.Token], position: int, line: int, refuse: Refu
     match = _ASM_FORBIDDEN.search(text)
     if match is None:
         return []
-    return [
-        refuse("assembly", line, f"inline assembly with `{match.group()}` acts on the whole block, past the shadows")
-    ]
+    why = next(said for pattern, said in _ASM_WHY if re.fullmatch(pattern, match.group()))
+    return [refuse("assembly", line, f"inline assembly with `{match.group()}` {why}")]

@@ -55,6 +55,9 @@ class Declaration:
 
 _FREE = re.compile(r"(?<!\w)(?<!->)(?<![^.]\.)[A-Za-z_]\w*")
 """A word of directives.WORD that names no member."""
+_SCOPE = re.compile(r"(?:inline\s+)?namespace\b|extern\b")
+_CALL = re.compile(r"[A-Za-z_]\w*(?:[ \t]*\([^()\n]*\))?(?:\s*\{)?")
+"""A macro with its arguments, and a brace behind it."""
 _BUILT_IN = frozenset(shadows.SHADOWED)
 
 
@@ -65,7 +68,7 @@ class Walk:
         """`unread`: where bodies of functions are not in the tree, what the preprocessor leaves out of the text."""
         self.code = code
         self.marks = None if unread is None else _without_characters(code, unread)
-        self.pastes = "##" in code
+        self.pasting = directives.pasting(code)
         self.frame = frame
         """Gets the heads and ends of namespaces."""
 
@@ -77,8 +80,7 @@ class Walk:
     def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[Declaration]:
         if cursor.kind is CursorKind.NAMESPACE or self._braced_linkage(cursor):
             inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
-            start, end = cursor.extent.start.offset, cursor.extent.end.offset
-            self.frame |= {(start, self.code.index("{", start) + 1), (end - 1, end)}
+            self.frame |= self._brackets(cursor.extent.start.offset, cursor.extent.end.offset)
             for child in cursors.children(cursor):
                 if child.kind.is_declaration():
                     yield from self._of(child, inner)
@@ -88,7 +90,7 @@ class Walk:
             return
         found = Declaration(start, end, words=set(_FREE.findall(self.code[start:end])))
         found.members = set(directives.WORD.findall(self.code[start:end])) - found.words
-        if self.pastes:  # names that stand in no text
+        if not self.pasting.isdisjoint(found.words):  # names that stand in no text
             found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
         if cursor.kind is CursorKind.USING_DIRECTIVE:
             found.always = True
@@ -113,6 +115,19 @@ class Walk:
         yield found
         if cursor.kind in _RECORDS:
             yield from self._methods(cursor)
+
+    def _brackets(self, start: int, end: int) -> set[tuple[int, int]]:
+        """The head and the end of a namespace; macros may stand for them, `BEGIN_NAMESPACE` and `END_NAMESPACE`."""
+        if _SCOPE.match(self.code, start):
+            opened = self.code.index("{", start) + 1
+        else:
+            call = _CALL.match(self.code, start)
+            opened = call.end() if call is not None else start
+        closed = end - 1
+        if self.code[closed] != "}":
+            calls = list(_CALL.finditer(self.code, self.code.rfind("\n", 0, end) + 1, end))
+            closed = calls[-1].start() if calls else closed
+        return {(start, opened), (closed, end)}
 
     def _methods(self, record: cindex.Cursor) -> Iterator[Declaration]:
         """Those of a record that are the host's: they go though it stays, unless a constructor names them."""

@@ -122,6 +122,16 @@ def macros(code: str) -> dict[str, set[str]]:
     return found
 
 
+@functools.lru_cache(maxsize=8)
+def pasting(code: str) -> frozenset[str]:
+    """The macros that put names together (`##`), themselves or by other macros."""
+    found = {each.group(1) for each in _DEFINITION.finditer(code) if "##" in each.group(2)}
+    texts = macros(code)
+    while more := {name for name, words in texts.items() if words & found} - found:
+        found |= more
+    return frozenset(found)
+
+
 _DEFINITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 
 

@@ -11,12 +11,14 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.documents import UNKNOWN
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, instances, recheck, slicing
+from fusiond_hfuse.frontend import includes, instances, recheck, slicing, undeclared
 from fusiond_hfuse.frontend.graph import Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.launches import Launched, launches
 from fusiond_hfuse.frontend.parse import parse_kernel
 
 _MOST_ABOVE = 5
+_MOST_OF_REPOSITORY = 16
+"""Folders that a file lies below another in, where nothing says what they belong to, and where `.git` does."""
 _MOST_PARTS = 300
 _PLACES = ("", "include", "includes", "inc", "common", "Common", "common/inc", "src", "utils")
 _OF_LIBRARIES = re.compile(
@@ -36,11 +38,13 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     code = recheck.blanked(unit.text.encode())
     plain = name.partition("<")[0].partition("(")[0].strip()
     defines: tuple[tuple[str, str], ...] = ()
+    flags = (_CPP20,) if _CONCEPT.search(code) else ()
+    said += [f"Flag: {each}, for a `concept`" for each in flags]
     for _ in range(_MOST_DEFINED):
-        known = slicing.kernels(unit, defines)
+        known = slicing.kernels(unit, defines, flags)
         if not plain or any(f"::{each}".endswith(f"::{plain}") for each in known):
             break
-        left_out = slicing.condition_round(unit, plain, defines)
+        left_out = slicing.condition_round(unit, plain, defines, flags)
         if left_out is None:
             break
         more = _switch(left_out[1], defines)
@@ -51,6 +55,10 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
             )
         defines = (*defines, more)
         said.append(_why(more, unit, left_out))
+    if plain and not known:
+        unread = undeclared.kernel(unit, plain.rpartition("::")[2], defines, flags)
+        if unread is not None:
+            raise unread
     entry, given = _entry(path, name, known)
     last = entry.rpartition("::")[2]
     instance, chosen = "", ""
@@ -59,18 +67,18 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     most = _MOST_ASKED if len(unit.text) < _LARGE else 1
     while True:  # each round defines one more, and there is a most of them
         try:
-            instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, path)
+            instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, flags, path)
             sliced, parsed = parse_kernel(
-                unit, entry, name=last, instance=instance or None, defines=defines, where=path
+                unit, entry, name=last, instance=instance or None, defines=defines, where=path, flags=flags
             )
             break
         except RequestError as problem:
             if chosen and problem.problem.startswith(instance):
-                asked = instances.asked(entry, slicing.template_of(unit, entry, defines)[0])
-                raise RequestError(f"{asked}. Tried was {problem.problem}", where=problem.where) from None
+                asked = instances.asked(entry, slicing.template_of(unit, entry, defines, flags)[0])
+                raise RequestError(f"{asked}. {problem.problem}", where=problem.where) from None
             named = _UNDECLARED.match(problem.problem)
             word = (named.group(1) or named.group(2)) if named is not None else ""
-            left_out = slicing.declared_left_out(unit, word, defines) if word else None
+            left_out = slicing.declared_left_out(unit, word, defines, flags) if word else None
             if left_out is None:
                 if not word or len(wanted) == most or not _is_value(word, code):
                     raise first or problem from None
@@ -96,9 +104,11 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, defines, said)) + "\n"
+    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, defines, flags, said)) + "\n"
 
 
+_CPP20 = "-std=c++20"
+_CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _MOST_DEFINED = 4
 _MOST_ASKED = 12
 _LARGE = 400_000
@@ -132,19 +142,21 @@ def _why(define: tuple[str, str], unit: Unit, left_out: tuple[int, str]) -> str:
     return f"Defined: {define[0]}, for `{left_out[1]}` ({PurePath(unit.where(left_out[0])).name})"
 
 
-def _instance(unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str], ...], path: str) -> tuple[str, str]:
+def _instance(
+    unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], path: str
+) -> tuple[str, str]:
     """The instance of a template, or which of several kernels of a name, and what there is to say of it."""
-    several = slicing.overloads_of(unit, entry, defines)
+    several = slicing.overloads_of(unit, entry, defines, flags)
     if several:
         return several[0], f"{several[0]}: there are {len(several)} kernels of that name, also {several[1]}"
-    slots, classes, declared = slicing.template_of(unit, entry, defines)
+    slots, classes, declared = slicing.template_of(unit, entry, defines, flags)
     if not slots:
         return "", ""
 
     def wrong(instance: str) -> int | None:
         try:
-            sliced = slicing.sliced(unit, entry, instance=instance, defines=defines, where=path)
-            return recheck.mistakes(sliced, instance, defines)
+            sliced = slicing.sliced(unit, entry, instance=instance, defines=defines, where=path, flags=flags)
+            return recheck.mistakes(sliced, instance, defines, flags)
         except RequestError:
             return None
 
@@ -189,12 +201,11 @@ def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
 def _above(folder: Path) -> int:
     """How many folders above a file, with its own, are of its project: up to one that is a repository's, and none that
     holds the machine's."""
-    for above, each in enumerate([folder, *folder.parents][:_MOST_ABOVE], 1):
+    folders = [folder, *folder.parents]
+    for above, each in enumerate(folders[:_MOST_OF_REPOSITORY], 1):
         if (each / ".git").exists():
             return above
-        if each.parent == each:
-            return above - 1
-    return _MOST_ABOVE
+    return min(_MOST_ABOVE, len(folders) - 1)
 
 
 def _beside(folder: Path, header: str) -> list[str]:
@@ -242,6 +253,7 @@ def _lines(
     launched: list[Launched],
     include: tuple[str, ...],
     defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
     said: list[str],
 ) -> list[str]:
     how = launched[0] if launched else None
@@ -258,6 +270,7 @@ def _lines(
     lines += [f"instance: {_quoted(instance)}"] if instance else []
     lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
     lines += [f"defines: {{{', '.join(f'{name}: {value}' for name, value in defines)}}}"] if defines else []
+    lines += [f"flags: [{', '.join(map(_quoted, flags))}]"] if flags else []
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:" if parsed.parameters else "arguments: []")

@@ -20,6 +20,10 @@ _LIBRARIES = {
     r"no (?:member|type|template) named '(\w+)' in namespace '(cub\b[\w:]*)'": _OTHERS,
 }
 """Message -> what there is to say of what it names."""
+_DEPENDENT = {
+    "cudaGridDependencySynchronize": "waits for the launch before this one",
+    "cudaTriggerProgrammaticLaunchCompletion": "lets the launch behind this one begin",
+}
 
 
 def sentence(message: str, missing: Collection[str], line: str) -> str:
@@ -28,7 +32,10 @@ def sentence(message: str, missing: Collection[str], line: str) -> str:
         return f"the source says so itself: {message}"
     named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
     if named is not None:
-        return f"`{named.group(1) or named.group(2)}` on the device needs the device runtime, which no fused kernel has"
+        name = named.group(1) or named.group(2)
+        if name in _DEPENDENT:
+            return f"`{name}` {_DEPENDENT[name]} (programmatic dependent launch), and a fused launch has no such order"
+        return f"`{name}` on the device needs the device runtime, which no fused kernel has"
     made = re.match(r"no matching constructor for initialization of '(std::[^']+)'", message)
     if made is not None:
         return f"`{made.group(1)}` is the host's: C++'s headers have no constructor of it for the device"

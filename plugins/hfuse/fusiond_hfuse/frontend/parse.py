@@ -42,6 +42,7 @@ from fusiond_hfuse.frontend import (
     recheck,
     shadows,
     slicing,
+    undeclared,
 )
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
@@ -93,14 +94,14 @@ def parse_kernel(
             return found
     except UnknownName:
         raise
-    except RequestError:
+    except RequestError as problem:
         if not host_headers.available():
-            raise
+            raise undeclared.reason(problem, unit, defines, flags) from None
     try:
         return read(dataclasses.replace(unit, host_headers=host_headers.available()))
-    except RequestError:
+    except RequestError as problem:
         if found is None:
-            raise
+            raise undeclared.reason(problem, unit, defines, flags) from None
         return found
 
 

@@ -139,10 +139,7 @@ class Tree:
                 name = message.split("'")[1]
                 return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
-                written = self._read[0].split("\n")[line - 1] if line > 0 else ""
-                return RequestError(
-                    messages.sentence(message, self.where.missing, written), where=self.where.where(line)
-                )
+                return RequestError(sentence(self.where, message, line), where=self.where.where(line))
         return None
 
     def unknown_groups(self) -> list[tuple[int, str]]:
@@ -246,11 +243,23 @@ class Tree:
         return None
 
 
-def mistakes(unit: Unit, instance: str, defines: tuple[tuple[str, str], ...]) -> int:
+def sentence(unit: Unit, message: str, line: int) -> str:
+    """What clang says of a line of a unit, for the person who wrote it."""
+    written = unit.text.split("\n")[line - 1] if line > 0 else ""
+    file = unit.where(line).rpartition(":")[0]
+    own = {  # those that the file itself includes are likelier to have the name
+        header
+        for header, places in unit.missing.items()
+        if any(unit.where(place + 1).rpartition(":")[0] == file for place in places)
+    }
+    return messages.sentence(message, sorted(unit.missing, key=lambda each: each not in own), written)
+
+
+def mistakes(unit: Unit, instance: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...] = ()) -> int:
     """How much is wrong with an instance of a unit's kernel, its body included, that is not wrong with all of them; as
     the first architecture reads it."""
     arch = architectures(unit.text)[0]
-    tree = Tree(unit, unit.text, instance, defines, (), arch, kernels=False)
+    tree = Tree(unit, unit.text, instance, defines, flags, arch, kernels=False)
     found = tree.errors()
     unnamed = any(line > tree.lines for line, _, _ in found)  # nothing was instantiated: no other error is seen
     return _MANY if unnamed else sum(1 for _, _, instantiated in found if instantiated)
@@ -468,12 +477,13 @@ _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function fo
 
 
 def tolerable(message: str) -> bool:
-    """A function of CUDA that is not declared here, an overload that is declared wrongly, PTX: left to the compiler."""
+    """A function of CUDA that is not declared here, an overload that is declared wrongly, PTX, a
+    `template` left out that nvcc does without: left to the compiler."""
     return bool(
         re.match(r"use of undeclared identifier '?(__\w+|\w+_(sync|rn|rz|ru|rd)|cudaConfigureCall)'?", message)
         or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+)'", message)
         or ((name := re.match(_OF_CALLS, message)) is not None and name.group(1) in overloads.NAMES)
         or "cudaConfigureCall" in message
         or "reference to __global__ function" in message  # it launches it: see `barriers.forbidden`
-        or re.search(r"in(line)? (asm|assembly)", message)
+        or re.search(r"in(line)? (asm|assembly)|^missing 'template' keyword prior to dependent", message)
     )

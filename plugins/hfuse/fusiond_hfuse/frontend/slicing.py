@@ -22,30 +22,17 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from clang import cindex
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import blanking, cursors, directives, overloads, recheck, references
+from fusiond_hfuse.frontend import blanking, brought_headers, cursors, directives, overloads, recheck, references
 from fusiond_hfuse.frontend.declarations import Declaration, Walk, grouped
 from fusiond_hfuse.frontend.graph import Unit
 from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.instances import Slot
-
-STANDARD = {
-    "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
-    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN|C)|u?int(?:8|16|32|64|ptr|max)_t", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
-    "cassert": "assert", "math_constants.h": "CUDART_[A-Z0-9_]+", "limits": "numeric_limits", "cstdio": "printf",
-    "functional": "(?:un|bin)ary_function$",
-}  # fmt: skip
-"""Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
-CUDA = {
-    "cuda_bf16.h": "__nv_bfloat16|nv_bfloat16", "cuda_fp16.h": "__half|half2?$|__float2half|__half2float",
-    "cuda_fp8.h": "__nv_fp8", "cooperative_groups.h": "cooperative_groups",
-}  # fmt: skip
-"""Those of CUDA that are so."""
 
 
 def sliced(
@@ -64,7 +51,7 @@ def sliced(
     Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
     `resolved`: words that clang resolves to something else reach no declaration (references.py), which takes longer to
     find out. Raises UnknownName where there is no such kernel."""
-    system = headers(unit)
+    system = brought_headers.headers(unit)
     asked = (entry, instance, defines, flags, variables)
     read = (unit.text, system, unit.host_headers)
     found = _found(read, *asked, frozenset(), resolved) if broken else _without_broken(read, *asked, resolved)
@@ -77,9 +64,9 @@ def sliced(
             line, condition = left_out
             raise RequestError(f"{entry} stands in what `{condition}` leaves out", where=unit.where(line))
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
-    missing = _asked_for(unit, found.unread)
+    missing = brought_headers.asked_for(unit, found.unread)
     for line, name in found.undecided:
-        own = [each for each, lines in missing.items() if _may_define(each) and min(lines) + 1 < line]
+        own = [each for each, lines in missing.items() if brought_headers.may_define(each) and min(lines) + 1 < line]
         if not own:
             continue  # nothing that may define it stands before it
         raise RequestError(
@@ -87,48 +74,12 @@ def sliced(
             f"`include:`, or the value under `defines:`",
             where=unit.where(line),
         )
-    wanted = (*_brought(found.text, CUDA), *_brought(found.text, STANDARD)) if unit.missing else ()
-    brought = tuple(each for each in wanted if each not in unit.system)
-    unit = _without_idle_headers(unit, found.text)
+    wanted = brought_headers.wanted(found.text) if unit.missing else ()
+    more = tuple(each for each in wanted if each not in unit.system)
+    unit = brought_headers.without_idle_headers(unit, found.text)
     full = [at for at, line in unit.includes.items() if not re.match(r"\s*(?:#|%:)\s*include\b", line)]
     text = directives.without_idle_conditions(found.text, without_comments(found.text), full)
-    return dataclasses.replace(unit, text=text, system=(*unit.system, *brought), brought=brought, missing=missing)
-
-
-def _may_define(header: str) -> bool:
-    """Whether a header that was not read may decide what the kernel does: a project's, and none of CUDA's libraries."""
-    return header.startswith('"') and re.match(r'"cu[a-z]+(?:Lt|_v2|_kernel)?\.h"', header) is None
-
-
-def _asked_for(unit: Unit, unread: Iterable[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
-    """Of the headers that were not read, those that a compiler would ask for: no condition leaves them out."""
-    starts = [0]
-    for line in unit.text.encode().split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    left_out = sorted(unread)
-    found: dict[str, tuple[int, ...]] = {}
-    for header, lines in unit.missing.items():
-        here = [each for each in lines if not any(first <= starts[each] < last for first, last in left_out)]
-        if here:
-            found[header] = tuple(here)
-    return found
-
-
-_LARGE = {"cuda.h": "CUDA_VERSION|CU[a-z]|cu[A-Z]", "curand_kernel.h": "curand", "mma.h": "nvcuda|wmma"}
-"""Headers that are large, or not in every toolkit, and how names of theirs begin."""
-
-
-def _without_idle_headers(unit: Unit, text: str) -> Unit:
-    """The unit without those that only what is gone has asked for."""
-    idle = {each for each in _LARGE if each in unit.system}.difference(_brought(text, _LARGE))
-    if not idle:
-        return unit
-    named = re.compile(rf"\s*#\s*include\s*[<\"]({'|'.join(map(re.escape, idle))})[>\"]")
-    return dataclasses.replace(
-        unit,
-        system=tuple(each for each in unit.system if each not in idle),
-        includes={at: line for at, line in unit.includes.items() if not named.match(line)},
-    )
+    return dataclasses.replace(unit, text=text, system=(*unit.system, *more), brought=more, missing=missing)
 
 
 def condition_round(
@@ -142,10 +93,12 @@ def condition_round(
     return condition_of(unit, rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", defines, flags)
 
 
-def declared_left_out(unit: Unit, name: str, defines: tuple[tuple[str, str], ...] = ()) -> tuple[int, str] | None:
+def declared_left_out(
+    unit: Unit, name: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> tuple[int, str] | None:
     """The same for the first text that is left out and declares a name, or may."""
     head = rf"(?:struct|class|enum|union|using|define|typedef\b[^;]*)\s{name}\b"
-    return condition_of(unit, rf"\b{head}|\b\w+[\s*&>]+{name}\s*(?:\([^;{{}}()]*\)\s*\{{|=[^=])", defines)
+    return condition_of(unit, rf"\b{head}|\b\w+[\s*&>]+{name}\s*(?:\([^;{{}}()]*\)\s*\{{|=[^=])", defines, flags)
 
 
 def condition_of(
@@ -155,7 +108,7 @@ def condition_of(
     flags: tuple[str, ...] = (),
 ) -> tuple[int, str] | None:
     """The same for the first text that is left out and holds a pattern."""
-    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, flags)
+    walked = _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags)
     for start, end in walked.unread:
         if re.search(pattern, walked.code[start:end]):
             line = walked.code.count("\n", 0, start) + 1
@@ -163,27 +116,28 @@ def condition_of(
     return None
 
 
-def kernels(unit: Unit, defines: tuple[tuple[str, str], ...] = ()) -> frozenset[str]:
+def kernels(unit: Unit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    groups = _walked(unit.text, headers(unit), unit.host_headers, defines, ()).groups
-    return frozenset(name for each in groups for name in each.kernels)
+    return frozenset(name for each in declarations(unit, defines, flags) for name in each.kernels)
+
+
+def declarations(
+    unit: Unit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> tuple[Declaration, ...]:
+    """All of a unit."""
+    return _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags).groups
 
 
 def template_of(
-    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = ()
+    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> tuple[tuple[Slot, ...], tuple[str, ...], dict[str, bool]]:
     """The parameters of a kernel that is a template, none for another; the classes of the file; all names that it
     declares (True) or defines as macros."""
-    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, ())
+    walked = _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags)
     slots = next((each.slots for each in walked.groups if entry in each.kernels and each.slots), ())
     functors = tuple(dict.fromkeys(name for each in walked.groups for name in each.functors))
     names = {name: True for each in walked.groups for name in each.names}
     return slots, functors, names | dict.fromkeys(directives.macros(walked.code), False)
-
-
-def headers(unit: Unit) -> tuple[str, ...]:
-    """Those that a unit includes, and those of CUDA that others may have brought whose names it uses."""
-    return tuple(dict.fromkeys([*unit.system, *(_brought(unit.text, CUDA) if unit.missing else ())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,9 +386,11 @@ def is_overload(instance: str | None) -> bool:
     return instance is not None and instance.endswith(")")
 
 
-def overloads_of(unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = ()) -> list[str]:
+def overloads_of(
+    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> list[str]:
     """The kernels of one name, as `instance:` tells them apart; empty for one, or a template."""
-    groups = _walked(unit.text, headers(unit), unit.host_headers, defines, ()).groups
+    groups = declarations(unit, defines, flags)
     found = [f"{entry}({each.signature})" for each in groups if entry in each.kernels and each.defined]
     return [] if len(set(found)) < 2 else list(dict.fromkeys(found))
 
@@ -488,16 +444,3 @@ def _reached(
             if each.takes & by_name.keys() & seen:
                 stay(each)
     return reached, seen
-
-
-def _brought(text: str, headers: Mapping[str, str]) -> Iterator[str]:
-    """Headers whose names the text uses."""
-    words = _words(text)
-    for header, beginning in headers.items():
-        if any(re.match(beginning, word) for word in words):
-            yield header
-
-
-@functools.lru_cache(maxsize=8)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(directives.WORD.findall(without_comments(text)))

@@ -62,6 +62,43 @@ C10_OPERATOR(BFloat16, /)
 inline __host__ __device__ Half operator-(const Half& a) { return -static_cast<float>(a); }
 inline __host__ __device__ BFloat16 operator-(const BFloat16& a) { return -static_cast<float>(a); }
 }
+namespace c10 {
+template <class T> struct alignas(sizeof(T) * 2) complex {
+    using value_type = T;
+    T real_ = T(0);
+    T imag_ = T(0);
+    constexpr complex() = default;
+    __host__ __device__ constexpr complex(const T& re, const T& im = T()) : real_(re), imag_(im) {}
+    template <class U> __host__ __device__ explicit constexpr complex(const complex<U>& other)
+        : real_(other.real()), imag_(other.imag()) {}
+    __host__ __device__ constexpr T real() const { return real_; }
+    __host__ __device__ constexpr T imag() const { return imag_; }
+    __host__ __device__ constexpr void real(T value) { real_ = value; }
+    __host__ __device__ constexpr void imag(T value) { imag_ = value; }
+    __host__ __device__ complex& operator+=(const complex& b) { return *this = *this + b; }
+    __host__ __device__ complex& operator-=(const complex& b) { return *this = *this - b; }
+    __host__ __device__ complex& operator*=(const complex& b) { return *this = *this * b; }
+    __host__ __device__ complex& operator/=(const complex& b) { return *this = *this / b; }
+    friend __host__ __device__ complex operator+(const complex& a, const complex& b) {
+        return complex(a.real_ + b.real_, a.imag_ + b.imag_);
+    }
+    friend __host__ __device__ complex operator-(const complex& a, const complex& b) {
+        return complex(a.real_ - b.real_, a.imag_ - b.imag_);
+    }
+    friend __host__ __device__ complex operator*(const complex& a, const complex& b) {
+        return complex(a.real_ * b.real_ - a.imag_ * b.imag_, a.real_ * b.imag_ + a.imag_ * b.real_);
+    }
+    friend __host__ __device__ complex operator/(const complex& a, const complex& b) {
+        const T scale = b.real_ * b.real_ + b.imag_ * b.imag_;
+        return complex((a.real_ * b.real_ + a.imag_ * b.imag_) / scale, (a.imag_ * b.real_ - a.real_ * b.imag_) / scale);
+    }
+    friend __host__ __device__ complex operator-(const complex& a) { return complex(-a.real_, -a.imag_); }
+    friend __host__ __device__ bool operator==(const complex& a, const complex& b) {
+        return a.real_ == b.real_ && a.imag_ == b.imag_;
+    }
+    friend __host__ __device__ bool operator!=(const complex& a, const complex& b) { return !(a == b); }
+};
+}
 namespace at {
 using c10::BFloat16;
 using c10::Half;

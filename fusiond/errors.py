@@ -115,7 +115,7 @@ class StoreUnavailable(StoreError, MachineFault):
 
 
 class PluginError(FusiondError):
-    """A plugin that broke its contract."""
+    """A plugin that broke its contract, or lacks what it needs."""
 
 
 class DaemonError(FusiondError):

@@ -68,7 +68,8 @@ class Registry:
                 registry.add(plugin, point.name, distribution)
             except (Exception, SystemExit) as problem:  # a stranger's code may raise anything at all
                 log.debug("plugin %s did not load", point.name, exc_info=True)
-                text = f"{type(problem).__name__}: {problem}".splitlines()[0]
+                own = isinstance(problem, PluginError)
+                text = (str(problem) if own else f"{type(problem).__name__}: {problem}").splitlines()[0]
                 registry.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
         return registry
 
@@ -115,8 +116,10 @@ class Registry:
         return self._providers
 
     def strategy(self, name: str, *, where: str = "") -> Strategy:
-        """The strategy of that name; UnknownName with the nearest one."""
+        """The strategy of that name; UnknownName with the nearest one, PluginError where its plugin did not load."""
         if name not in self.strategies:
+            if problem := next((each.problem for each in self.states if each.name == name), None):
+                raise PluginError(f"{where}: " * bool(where) + f"the plugin {name} did not load: {problem}")
             raise UnknownName("strategy", name, self.strategies, where=where)
         return self.strategies[name]
 

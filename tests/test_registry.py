@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -235,7 +236,7 @@ def test_loading_goes_on_past_a_plugin_that_fails(module: Callable[..., types.Mo
         problems.setdefault(state.name, []).append(state.problem)
     assert list(registry.strategies) == ["toy"]
     assert problems["a-sour"] == ["RuntimeError: half way"]
-    assert problems["b-good"] == [None, "PluginError: a plugin called 'b-good' is registered already"]
+    assert problems["b-good"] == [None, "a plugin called 'b-good' is registered already"]
     assert problems["c-none"] == ["ModuleNotFoundError: No module named 'no_such_module'"]
     assert problems["d-leaves"] == ["SystemExit: needs a licence"]
     assert problems["e-breaks"] == ["ValueError: one line"]
@@ -254,3 +255,25 @@ def test_this_environment_loads_whole(real: Registry) -> None:
 
 def _typed(provider: FakeProvider) -> DeviceProvider:
     return provider  # mypy: the fake keeps the contract
+
+
+@pytest.mark.parametrize(("module", "package"), [("clang", "libclang"), ("networkx", "networkx")])
+def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path, module: str, package: str) -> None:
+    """Whoever names its strategy is told, and the others work."""
+    code = (
+        "import importlib.util, sys\n"
+        "found = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *more: None if name == {module!r} else found(name, *more)\n"
+        "from fusiond.registry import Registry\n"
+        "from fusiond.errors import FusiondError\n"
+        "registry = Registry.load()\n"
+        "print(*registry.strategies)\n"
+        "print(*[each.problem for each in registry.states if each.problem])\n"
+        "try: registry.strategy('hfuse', where='job.yaml:1')\n"
+        "except FusiondError as problem: print(problem)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    strategies, problem, said = ran.stdout.splitlines()
+    assert strategies == "mincut replay stitching transfer"
+    assert problem == f"{package} is not installed: pip install 'fusiond[hfuse]'"
+    assert said == f"job.yaml:1: the plugin hfuse did not load: {problem}"

@@ -54,7 +54,7 @@ def wanted() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tests = [each for each in extras["dev"] if re.split(r"[<>=\[]", each)[0] in TESTS]
-    return [*project["dependencies"], *extras["cuda"], *tests]
+    return [*project["dependencies"], *extras["hfuse"], *extras["cuda"], *tests]
 
 
 def name_of(wheel: Path) -> str:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
+from fusiond.errors import PluginError
 from fusiond.hookspecs import hookimpl
 from fusiond.inputs import documents
 from fusiond.strategy import CatalogueEntry, Strategy
-from fusiond_hfuse.strategy import Hfuse
 
 KERNELS = Path(__file__).parent / "kernels"
 
 
 @hookimpl
 def register_strategies(register: Callable[[Strategy], None]) -> None:
+    for module, package in (("clang", "libclang"), ("networkx", "networkx")):
+        if importlib.util.find_spec(module) is None:
+            raise PluginError(f"{package} is not installed: pip install 'fusiond[hfuse]'")
+    from fusiond_hfuse.strategy import Hfuse
+
     register(Hfuse())
 
 

@@ -74,6 +74,8 @@ READ = {
     "namespaces that macros open and close": "#define OPEN_INNER namespace outer { namespace inner {\n#define CLOSE_INNER }}\n#define NAMESPACE(name) namespace name\n"
         "OPEN_INNER\n__device__ int one() { return 1; }\nstruct Host { gone::Type at; };\nCLOSE_INNER\nNAMESPACE(third) {\n__device__ int more(int n) { return n + outer::inner::one(); }\n}\n"
         + HEAD + "    int value = third::more(i);\n" + TAIL,
+    "templates of a class that are deleted": "struct Cell {\n    int n;\n    template <class T> Cell& operator+=(const T& other) = delete;\n    template <class T> Cell& operator<<=(const T& other) = delete;\n};\n"
+        + HEAD + "    Cell cell{i + 1};\n    int value = cell.n;\n" + TAIL,
     "a switch of PyTorch's": TORCH + "C10_LAUNCH_BOUNDS_1(512)\n" + HEAD + "    int value = (int)(at::opmath_type<c10::Half>)i + 1;\n" + TAIL,
 }  # fmt: skip
 
@@ -262,6 +264,7 @@ MUTANTS = {
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
     "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
+    "nothing is deleted": (declarations, "_BEHIND", recheck.re.compile(r"\s*;")),
     "macros bracket nothing": (declarations, "_SCOPE", recheck.re.compile("")),
     "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
     "any overload goes": (slicing, "_OF_LIBRARIES", recheck.re.compile("")),

@@ -55,6 +55,8 @@ class Declaration:
 
 _FREE = re.compile(r"(?<!\w)(?<!->)(?<![^.]\.)[A-Za-z_]\w*")
 """A word of directives.WORD that names no member."""
+_BEHIND = re.compile(r"\s*(?:=\s*(?:delete|default|0)\s*)?;")
+"""Clang ends a template at its head, though it is deleted."""
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b|extern\b")
 _CALL = re.compile(r"[A-Za-z_]\w*(?:[ \t]*\([^()\n]*\))?(?:\s*\{)?")
 """A macro with its arguments, and a brace behind it."""
@@ -212,7 +214,7 @@ class Walk:
             end = self.code.find(")", end) + 1 or len(self.code)
         if self.marks is not None and (cursor.kind in shadows.FUNCTIONS or self._linked(cursor)):
             end = _behind_body(self.marks, end)
-        behind = re.compile(r"\s*;").match(self.code, end)
+        behind = _BEHIND.match(self.code, end)
         return self._with_heads(start), behind.end() if behind is not None else end
 
     def _with_heads(self, start: int) -> int:

@@ -230,13 +230,14 @@ def crossings_with(
     graph: Graph, crossings: Sequence[Crossing], found: Residency
 ) -> tuple[tuple[Crossing, ...], tuple[tuple[str, int], ...]]:
     """The crossings of a graph in which vectors leave and come again; and (vector, kernel behind which it leaves)."""
+    split = found.split
     stays: dict[str, list[Stay]] = {}
     for stay in found.stays:
         stays.setdefault(stay.vector, []).append(stay)
     made: list[Crossing] = []
     leaves: list[tuple[str, int]] = []
     for each in crossings:
-        if each.vector not in found.split:
+        if each.vector not in split:
             made.append(each)
             continue
         first = stays[each.vector][0]
@@ -246,7 +247,7 @@ def crossings_with(
             latest = max(each.earliest, min(each.latest, first.last))
             made.append(each._replace(latest=latest, last_use=first.last))
     down = {each.vector for each in crossings if not each.up}
-    for name in sorted(found.split):
+    for name in sorted(split):
         size, own = graph.vector(name).size_bytes, stays[name]
         producer = graph.producer.get(name)
         made_here = name in graph.placed or (producer is not None and graph.kernels[producer].device)

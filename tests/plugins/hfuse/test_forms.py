@@ -357,17 +357,19 @@ def test_static_arrays_that_are_too_large_together_become_dynamic(analyse, strat
 RECORDS = """\
 namespace ops {
 enum class Mode : int { Plain, Twice = 2 };
+enum class Width : unsigned long { Narrow, Wide = 1ul << 40 };
+enum Small : unsigned char { None, Most = 200 };
 template <class T, int Rank> struct Layout { T extent[Rank]; struct { short low; double high; } bounds; bool on; };
 __constant__ float weights[4];
 __device__ int start;
 __device__ unsigned long long seen[2];
-template <class T> __global__ void k(int* out, Layout<T, 2> layout, const float4 scale, uint2 pair, Mode mode, T n)
+template <class T> __global__ void k(int* out, Layout<T, 2> layout, const float4 scale, uint2 pair, Mode mode, Width width, Small small, T n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     if (threadIdx.x == 0) atomicAdd(&seen[1], 2ull);
     out[i] = layout.extent[0] + 10 * layout.extent[1] + layout.bounds.low + int(layout.bounds.high * 8) + layout.on
-        + int(scale.w) + pair.y + int(mode) + int(weights[i % 4] * 64) + start;
+        + int(scale.w) + pair.y + int(mode) + 1000 * (width == Width::Wide) + (small == Most) + int(weights[i % 4] * 64) + start;
 }
 }
 """
@@ -384,6 +386,8 @@ arguments:
   - {name: scale, struct: {x: 1, y: 0.5, z: 2, w: n + 1}}
   - {name: pair, bytes: "01000000 02010000"}
   - {name: mode, dtype: int32, value: 2}
+  - {name: width, dtype: uint64, value: 1099511627776}
+  - {name: small, dtype: uint8, value: 200}
   - {name: n, dtype: int64, value: n}
 constants:
   - {symbol: "ops::weights", dtype: float32, elements: 4, fill: {uniform: [0, 1]}}
@@ -416,7 +420,9 @@ def test_structs_by_value_and_variables_that_the_host_sets(analyse, strategy, sa
     same(program, reference)
     got = runner.run(program)
     weights = (fill(program.buffer("a.weights"), 1) * 64).astype(int)
-    assert list(got["a.out"][:4]) == [500 + 10 * (500 // 128) - 3 + 2 + 1 + 501 + 258 + 2 + w + 77 for w in weights]
+    assert list(got["a.out"][:4]) == [
+        500 + 10 * (500 // 128) - 3 + 2 + 1 + 501 + 258 + 2 + 1001 + w + 77 for w in weights
+    ]
     assert [list(got[f"{letter}.seen"]) for letter in "ab"] == [[5, 5 + 2 * 4], [5, 5 + 2 * 8]]
     assert {each.symbol for each in program.buffers if each.symbol} >= {"fused:fusiond_a::ops::weights"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fusiond.language.dtypes import DTYPES
 from fusiond.program import Dim3
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
 from fusiond_hfuse.frontend import groups, overloads, shadows
@@ -187,7 +188,7 @@ def declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
     if parameter.bytes or parameter.records:
         kind = f"fusiond_{letter}::fusiond_type_{argument.name}"
     elif parameter.enumeration:
-        kind = "int"
+        kind = DTYPES[parameter.dtype or "int32"].cuda
     if not parameter.pointer:
         return f"const {kind} {name}"
     const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")

@@ -50,7 +50,7 @@ class Parameters:
         return Parameter(
             name=cursor.spelling,
             pointer=pointer,
-            dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or ("int32" if _enumeration(kind) else None),
+            dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or _enumeration(kind),
             spelling=written.spelling,
             target=bare,
             constant=pointer and target.is_const_qualified(),
@@ -58,7 +58,7 @@ class Parameters:
             restrict=restrict,
             dependent=_dependent(cursor),
             void=pointer and bare == "void",
-            enumeration=_enumeration(kind),
+            enumeration=_enumeration(kind) is not None,
             records=target.get_size() if rows else 0,
             holds_pointers=rows and has_pointer(target),
             fields=tuple(self._fields(kind, "", 0)) if record else (),
@@ -111,14 +111,14 @@ class Parameters:
             if pointer:
                 yield self._pointer_field(kind.get_pointee(), path, offset)
                 return
-            dtype = DTYPES.get(bare) or ("int32" if _enumeration(kind) else None)
+            dtype = DTYPES.get(bare) or _enumeration(kind)
             if dtype is not None and dtypes.DTYPES[dtype].packed is None:
                 dtype = None  # a Program cannot write it into a struct's bytes
             yield Field(path=path, dtype=dtype, offset=offset, kind=bare)
 
     def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> Field:
         bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
-        dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or ("int32" if _enumeration(target.get_canonical()) else None)
+        dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or _enumeration(target.get_canonical())
         rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         held = rows and has_pointer(target)
         if dtype is None and (not rows or held) and bare != "void":
@@ -126,8 +126,12 @@ class Parameters:
         return Field(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
 
 
-def _enumeration(kind: cindex.Type) -> bool:
-    return kind.kind is cindex.TypeKind.ENUM and kind.get_size() == 4
+def _enumeration(kind: cindex.Type) -> str | None:
+    """What an enumeration is passed as: 32 bits as `int`, others as what the source says that they are."""
+    if kind.kind is not cindex.TypeKind.ENUM:
+        return None
+    whole = kind.get_declaration().enum_type.get_canonical().spelling
+    return "int32" if kind.get_size() == 4 else DTYPES.get(whole)
 
 
 def _dependent(cursor: cindex.Cursor) -> bool:

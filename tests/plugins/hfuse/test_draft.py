@@ -120,6 +120,12 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
             "k is a template <class View>; say which instance under `instance:`, or with FILE.cu:'k<...>' for `fusiond init`."
             " k<float> does not compile: member reference base type 'float' is not a structure or union",
         ),
+        (
+            "enum class Kind { None, Some };\ntemplate <Kind kind, class T> __global__ void k(T* p)\n{\n"
+            '    static_assert(sizeof(T) == 3 && kind == Kind::Some, "odd");\n    p[0] = 1;\n}\n',
+            "k",
+            "k is a template <enum Kind kind, class T>; say which instance",
+        ),
         ("int main() {}\n", "", "there is no kernel in it"),
         ("__global__ void k(Unknown* p) {}\n", "k", "unknown type name 'Unknown'"),
         (

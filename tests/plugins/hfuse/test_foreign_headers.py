@@ -76,6 +76,9 @@ READ = {
         + HEAD + "    int value = third::more(i);\n" + TAIL,
     "templates of a class that are deleted": "struct Cell {\n    int n;\n    template <class T> Cell& operator+=(const T& other) = delete;\n    template <class T> Cell& operator<<=(const T& other) = delete;\n};\n"
         + HEAD + "    Cell cell{i + 1};\n    int value = cell.n;\n" + TAIL,
+    "what an operator of a class with friends calls": "class Cell {\n    template <class T> friend class Grid;\n    int n;\n    int* place() { return where(&n); }\n    int* where(int* p) { return p; }\n"
+        "public:\n    Cell(int n) : n(n) {}\n    int* operator->() { return place(); }\n    __device__ int next() const { return n + 1; }\n    static __device__ int of(int i) { return i + 1; }\n};\n"
+        + HEAD + "    int value = Cell::of(i);\n" + TAIL,
     "a switch of PyTorch's": TORCH + "C10_LAUNCH_BOUNDS_1(512)\n" + HEAD + "    int value = (int)(at::opmath_type<c10::Half>)i + 1;\n" + TAIL,
 }  # fmt: skip
 
@@ -264,6 +267,9 @@ MUTANTS = {
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
     "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
+    "constructors alone are needed": (
+        declarations.Walk, "_needed", staticmethod(lambda method, friends: method.kind in declarations._NEEDED_METHODS)
+    ),
     "nothing is deleted": (declarations, "_BEHIND", recheck.re.compile(r"\s*;")),
     "macros bracket nothing": (declarations, "_SCOPE", recheck.re.compile("")),
     "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),

@@ -132,21 +132,26 @@ class Walk:
         return {(start, opened), (closed, end)}
 
     def _methods(self, record: cindex.Cursor) -> Iterator[Declaration]:
-        """Those of a record that are the host's: they go though it stays, unless a constructor names them."""
+        """Those of a record that are the host's: they go though it stays, unless one that stays names them."""
         methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
-        needed = [each for each in methods if each.kind in _NEEDED_METHODS]
         friends = any(each.kind is CursorKind.FRIEND_DECL for each in cursors.children(record))
-        named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
+        needed = [each for each in methods if self._needed(each, friends)]
+        named: set[str] = set()
+        while needed:
+            named.update(*(directives.words(self.code[slice(*self._extent(each))]) for each in needed))
+            methods = [each for each in methods if each not in needed]
+            needed = [each for each in methods if each.spelling in named]
         for each in methods:
-            if each.kind in _NEEDED_METHODS or each.spelling in named:
-                continue
-            if friends and each.spelling.startswith("operator"):
-                continue  # what a friend does by a macro names none
-            if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
-                continue
             start, end = self._extent(each)
             if end > start:  # whether it is the host's for every architecture, the caller sees
                 yield Declaration(start, end, host=self._host(each), method=True)
+
+    @staticmethod
+    def _needed(method: cindex.Cursor, friends: bool) -> bool:
+        """Whether it stays whoever can call it. What a friend does by a macro names no operator."""
+        if method.kind in _NEEDED_METHODS or (friends and method.spelling.startswith("operator")):
+            return True
+        return method.kind is CursorKind.CXX_METHOD and bool(method.is_virtual_method())
 
     def _below(self, cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
         """Whatever else one text declares: enumerators, what stands behind `extern "C"`. Those of a class are named

@@ -420,7 +420,8 @@ def rejections(
     errors = [each for each in again.errors() if each[1] not in tree.instantiation]
     if any(instantiated for _, _, instantiated in errors):
         whole = Tree(unit, unit.text, instance, defines, flags, arch, kernels=False)
-        own = [each for each in whole.errors() if each[2] and each[1] in {message for _, message, _ in errors}]
+        said = {message.replace("fusiond_a::", "") for _, message, _ in errors}
+        own = [each for each in whole.errors() if each[2] and each[1] in said]
         if own:
             line, message, _ = own[0]
             raise RequestError(f"{instance} does not compile: {message}", where=unit.where(line))

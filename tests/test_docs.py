@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from fusiond import hookspecs
+from fusiond import cli, hookspecs
 from fusiond.errors import RequestError
 from fusiond.language import expressions
 from fusiond.model import Job, Search
@@ -152,3 +153,39 @@ def test_a_search_has_no_field_that_no_key_sets() -> None:
     fields = {each.name.removesuffix("_secs") for each in dataclasses.fields(Search)}
     assert fields == {*SEARCH_KEYS, *MEASURE_KEYS}
     assert {each.name for each in dataclasses.fields(Job)} >= {"strategy", "sizes", "device", "search"}
+
+
+# --- commands ---
+
+PAGES = sorted(
+    each for each in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    if each.name not in ("decisions.md", "CHANGELOG.md")
+)  # fmt: skip
+_COMMAND = re.compile(r"^(?:    |\$ |)(fusiond [a-z].*)$", re.MULTILINE)
+
+
+def _words(line: str) -> list[str]:
+    """The words of a command behind `fusiond`, without what a shell makes of the rest."""
+    plain = line.replace("...", "X").replace("[", "").replace("]", "")
+    words = shlex.split(plain, comments=True)[1:]
+    ends = [number for number, word in enumerate(words) if word in ("&", "&&", "|", ";", ">") or word.startswith("2>")]
+    return words[: ends[0]] if ends else words
+
+
+COMMANDS_OF_DOCS = sorted({
+    (page.name, line) for page in PAGES for body in [*blocks(page.read_text(encoding="utf-8"), "(?:sh|text)"),
+    *re.findall(r"(?:^    .*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE)] for line in _COMMAND.findall(body)
+})  # fmt: skip
+
+
+def test_the_docs_have_commands() -> None:
+    assert len(COMMANDS_OF_DOCS) > 80
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS_OF_DOCS)
+def test_every_command_of_the_docs_is_one(page: str, line: str) -> None:
+    words = _words(line)
+    if words == ["COMMAND"] or words[0].isupper():
+        return
+    _, parser = cli.command_of(words[0])
+    parser.parse_args(words[1:])

@@ -1,4 +1,4 @@
-"""The README's own-kernels section, copied literally, and what else it promises."""
+"""The tutorial, done step by step as it stands, and what the README promises."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
+TUTORIAL = README.parent / "docs" / "tutorial.md"
+LASTING = ("serve", "status --watch", "submit", "doctor")
+"""Commands of the tutorial that are tested elsewhere: they need a daemon, do not end, or say that a GPU is missing."""
 
 
-def block(language: str) -> str:
-    found = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+def block(path: Path, language: str) -> str:
+    found = re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
     assert len(found) == 1
     return found[0]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("gxx_here")
-def test_the_own_kernels_section_works_as_it_stands(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
+    commands = re.findall(r"^    (fusiond (?!plan |run jobs).*?)(?: +#.*)?$", TUTORIAL.read_text(), re.MULTILINE)
+    commands = [each for each in commands if not each.removeprefix("fusiond ").startswith(LASTING)]
+    assert len(commands) >= 6
+    counted = {"fusiond best jobs/softmax-h100.yaml", "fusiond best --workload harris"}
+    script = "\n".join([block(TUTORIAL, "sh"), *(each for each in commands if each not in counted)])
     done = subprocess.run(
-        ["sh", "-e", "-c", block("sh")],
-        cwd=folder,
-        env={**os.environ, "PATH": path},
+        ["sh", "-e", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=110,
@@ -37,6 +42,28 @@ def test_the_own_kernels_section_works_as_it_stands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "rowmax,scale" in done.stdout
     assert "verdict" in done.stdout
+    assert (tmp_path / "fused" / "launch.py").is_file()
+    assert (tmp_path / "jobs" / "softmax-h100.yaml").is_file()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.needs_nvcc
+def test_the_tutorial_can_be_followed_to_its_end(tmp_path: Path) -> None:
+    """The jobs of the other strategies and the GPU that is not here."""
+    commands = re.findall(r"^    (fusiond (?:plan|run|best) (?:jobs|--workload).*?)(?: +#.*)?$", TUTORIAL.read_text(),
+                          re.MULTILINE)  # fmt: skip
+    assert len(commands) == 7
+    done = subprocess.run(
+        ["sh", "-e", "-c", "\n".join(["fusiond examples jobs", *commands])],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_page_that_the_readme_names_is_there() -> None:
@@ -45,6 +72,10 @@ def test_every_page_that_the_readme_names_is_there() -> None:
 
 
 def test_the_transcript_is_one() -> None:
-    text = block("text")
+    text = block(README, "text")
     assert "$ fusiond best configs/jobs/softmax-h100.yaml" in text
     assert "verdict" in text
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 120

@@ -70,6 +70,45 @@ class Facts(Protocol):
         ...
 
 
+class Asked(Protocol):
+    """A question to another strategy, read and checked."""
+
+    @property
+    def job(self) -> Job:
+        """What `parts` hands in, so that there is an answer."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Under which `answers` has the Record."""
+        ...
+
+    @property
+    def strategy(self) -> str:
+        """Its name, for people."""
+        ...
+
+    def record(self, answers: Answers) -> Record | None:
+        """The answer, where there is one."""
+        ...
+
+    def program(self, answers: Answers) -> Program | Rejection:
+        """What the answer's config comes to; without an answer, what the strategy would try first."""
+        ...
+
+
+class Others(Protocol):
+    """What a strategy may ask of the others (`fusiond.composition`). No plugin names another one."""
+
+    def taking(self, kind: str) -> tuple[str, str] | None:
+        """(strategy, the job key) that takes documents of a kind (`Strategy.names`); None where none is installed."""
+        ...
+
+    def ask(self, job: Job) -> Asked | str:
+        """A job of another strategy, its files with it; or why it cannot be asked, in one line."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a strategy may know of the device: its limits, and compile facts where a compiler is there.
@@ -80,6 +119,8 @@ class Target:
     arch: str
     limits: DeviceLimits
     facts: Facts = field(compare=False, repr=False)
+    others: Others | None = field(default=None, compare=False, repr=False)
+    """What can be asked of other strategies; None where nobody is to be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sysconfig
 from pathlib import Path
@@ -39,14 +40,17 @@ def run(arguments: argparse.Namespace) -> int:
         for each, source in found.items():
             (target / each).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target / each)
-        schemas = []
-        for kind, document in schema.documents(plugins.load().strategies.values()).items():
-            schemas.append(target / f"{kind}.schema.json")
-            schemas[-1].write_text(json.dumps(document, indent=1) + "\n")
+        documents = schema.documents(plugins.load().strategies.values())
+        schemas = [target / f"{kind}.schema.json" for kind in documents]
+        for path, document in zip(schemas, documents.values(), strict=True):
+            path.write_text(json.dumps(document, indent=1) + "\n")
         for each in found:
             if each.suffix == ".yaml":
                 path, up = target / each, "../" * (len(each.parts) - 1)
-                path.write_text(f"# yaml-language-server: $schema={up}job.schema.json\n{path.read_text()}")
+                text = path.read_text()
+                kind = next((kind for kind in documents if re.search(rf"^{kind}:", text, re.MULTILINE)), "job")
+                kind = "job" if re.search(r"^strategy:", text, re.MULTILINE) else kind
+                path.write_text(f"# yaml-language-server: $schema={up}{kind}.schema.json\n{text}")
         written = [*(str(target / each) for each in found), *map(str, schemas)]
     if arguments.json:
         options.say_json({"folder": str(examples_folder()), "files": [str(each) for each in found], "written": written})

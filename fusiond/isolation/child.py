@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from fusiond.composition.others import with_others
 from fusiond.drawing import Drawing
 from fusiond.errors import FusiondError
 from fusiond.events import Event
@@ -201,7 +202,8 @@ class Desk:
         self._here.call = call
         strategy, parsed = self._kept[workload]
         facts = _Facts(self._here)
-        analysis = strategy.analyse(parsed, Target(arch=target.arch, limits=target.limits, facts=facts))
+        whole = with_others(self._registry, Target(arch=target.arch, limits=target.limits, facts=facts))
+        analysis = strategy.analyse(parsed, whole)
         self._kept[number] = strategy, analysis
         return dataclasses.replace(analysis, workload=_without_payload(parsed), payload=None)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fusiond.build import nvcc
 from fusiond.build.nvcc import NvccFacts
+from fusiond.composition.others import with_others
 from fusiond.counting import apart
 from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
@@ -98,14 +99,16 @@ def devices_for(registry: Registry, request: str, *, where: str = "device") -> t
     return tuple(sorted(models.values()))
 
 
-def target_of(provider: DeviceProvider, device: DeviceInfo) -> Target:
-    """What a strategy may know of a device."""
-    return Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch))
+def target_of(provider: DeviceProvider, device: DeviceInfo, registry: Registry | None = None) -> Target:
+    """What a strategy may know of a device, and of the others in a registry."""
+    target = Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch))
+    return target if registry is None else with_others(registry, target)
 
 
-def target_for_arch(arch: str) -> Target:
+def target_for_arch(arch: str, registry: Registry | None = None) -> Target:
     """A GPU that is not there: limits from the architecture, facts from nvcc and ptxas where they are installed."""
-    return Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch))
+    target = Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch))
+    return target if registry is None else with_others(registry, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,11 +258,11 @@ def plan(
     known = dict(known or {})
     record = None
     if arch is not None:
-        target, device = target_for_arch(arch), arch
+        target, device = target_for_arch(arch, registry), arch
         analysis = strategy.analyse(prepared.workload, target)
     else:
         provider, info = choose_device(registry, job.device, where=job.device_where)
-        target, device = target_of(provider, info), info.name
+        target, device = target_of(provider, info, registry), info.name
         analysis = strategy.analyse(prepared.workload, target)
         if store is not None:
             record = store.record(prepared.workload.key, info.key)
@@ -330,7 +333,7 @@ def refuse_hopeless(registry: Registry, prepared: Prepared) -> None:
     """RequestError when not one candidate of a job can be tried on the device that it is for: it would be measured for
     minutes to say nothing. The parts of a job are not looked at."""
     provider, info = choose_device(registry, prepared.job.device, where=prepared.job.device_where)
-    analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
+    analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info, registry))
     refused = _said_no(hopeless(prepared.strategy, analysis, {}))
     if refused:
         raise RequestError(refused, where=prepared.workload.name)

@@ -299,7 +299,7 @@ class Tuner:
         stop: Callable[[], bool],
         finish: Callable[[], bool],
     ) -> Context:
-        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device))
+        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device, self._registry))
         return Context(
             store=self._store,
             events=self._events,

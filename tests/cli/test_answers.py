@@ -121,9 +121,9 @@ def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
     assert files == {*listed["files"], *(f"{kind}.schema.json" for kind in ("job", "kernel", "pipeline", "graph"))}
     for each in target.rglob("*.yaml"):  # an editor finds the schema, and the rest is as it was
         first, _, rest = each.read_text().partition("\n")
-        assert (
-            each.parent / first.removeprefix("# yaml-language-server: $schema=")
-        ).resolve() == target / "job.schema.json"
+        kind = {"image/graph": "graph", "image/sharpen": "pipeline"}.get(str(each.relative_to(target).with_suffix("")))
+        schema = (each.parent / first.removeprefix("# yaml-language-server: $schema=")).resolve()
+        assert schema == target / f"{kind or 'job'}.schema.json"
         assert rest == (examples.examples_folder() / each.relative_to(target)).read_text()
     for each in (target / "jax").glob("*.py"):
         compile(each.read_text(), str(each), "exec")

@@ -7,6 +7,7 @@ memory       pageable | pinned                  (on the host)
 allocation   each | group | one | pooled        (where allocations are counted)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
+together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
 chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
 streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
 chunk_order  depth_first | breadth_first        (of chunks: one after the other, or op by op)
@@ -50,6 +51,8 @@ class Offer:
     """Each Program takes seconds to make."""
     chunks: tuple[int, ...] = (1,)
     """Numbers of chunks; 1: nothing is cut."""
+    together: tuple[str, ...] = ()
+    """Which kernels other strategies make one launch of; empty where nobody is asked."""
 
 
 def fused(offer: Offer) -> Space:
@@ -68,6 +71,8 @@ def fused(offer: Offer) -> Space:
             # Neighbours in one message have to be in one allocation.
             restrictions.append("grouping == 'separate' or send == 'batch' or allocation != 'each'")
     parameters += _schedule(offer)
+    if offer.together:
+        parameters.append(Parameter(name="together", values=offer.together))
     if len(offer.chunks) > 1:
         parameters += _chunks(offer)
     if offer.graph:
@@ -155,9 +160,22 @@ def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Confi
     wanted.append(("separate", plain))
     if offer.large:
         wanted = [each for each in wanted if each[0] in LARGE]
+    if offer.together:
+        wanted = _together(offer, wanted)
     return _valid(
         [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
     )
+
+
+def _together(offer: Offer, wanted: list[tuple[str, dict[str, Value]]]) -> list[tuple[str, dict[str, Value]]]:
+    """All of them with every kernel apart, and the first, pinned and overlapped, with each way of fusing kernels."""
+    apart, *others = offer.together
+    found = [(name, {**values, "together": apart}) for name, values in wanted]
+    for name in (wanted[0][0], "interval_stabbing_pinned_overlapped"):
+        values = dict(wanted).get(name)
+        if values is not None:
+            found += [(f"{name}_{label}", {**values, "together": label}) for label in others]
+    return found
 
 
 def _cut(offer: Offer, values: Mapping[str, Value]) -> bool:

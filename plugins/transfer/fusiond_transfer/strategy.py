@@ -14,12 +14,12 @@ from typing import Any
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
-from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Memory, Program
 from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import space
+from fusiond_transfer import space, together
 from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
@@ -28,7 +28,7 @@ from fusiond_transfer.codegen import chunk_costs, emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema, sizes
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.frontend.graph import Graph, Made
 
 MOST_TRIES = 10_000
 MOST_SIMULATED = 1500
@@ -45,6 +45,8 @@ class Request:
     odd: Mapping[str, int]
     tries: int
     """Of the paper's heuristic."""
+    together: Job | None = None
+    """The job, where it asks other strategies for kernels that can be one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,10 @@ class Analysed:
     """In another order of the kernels, where that needs fewer messages."""
     offer: space.Offer
     costs: dict[str, cost.Costs] = field(default_factory=dict)
+    other_strategies: together.Together | None = None
+    """What other strategies are asked for."""
+    composed: dict[tuple[str, str], Analysed | Rejection] = field(default_factory=dict)
+    """What is known of the graph with their answers in it, by label and answers."""
 
 
 class Transfer(StrategyBase[Request, Analysed]):
@@ -64,7 +70,7 @@ class Transfer(StrategyBase[Request, Analysed]):
 
     name = "transfer"
     version = 2
-    job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries")
+    job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries", "together")
     names: Mapping[str, str] = frozen({"graph": "graph"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
 
@@ -89,6 +95,7 @@ class Transfer(StrategyBase[Request, Analysed]):
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
         _refuse_limit(job, graph)
+        asks = _together(job)
         hashes = {path: text_key(inputs.text(path, where=where))}
         hashes |= {each: text_key(text) for each, text in found.sources.items()}
         hashes |= {each.fill.file: each.fill.digest for each in graph.vectors if each.fill.file and each.fill.digest}
@@ -98,8 +105,8 @@ class Transfer(StrategyBase[Request, Analysed]):
             name=graph.name,
             members=(graph.name,),
             sizes=frozen(found.sizes),
-            content=[found.content, counted, graph.limit_bytes, tries],
-            payload=Request(graph=graph, counted=counted, odd=found.odd, tries=tries),
+            content=[found.content, counted, graph.limit_bytes, tries, *(["together"] if asks else [])],
+            payload=Request(graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None),
             source_hashes=frozen(hashes),
         )
 
@@ -116,16 +123,33 @@ class Transfer(StrategyBase[Request, Analysed]):
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
         known = Analysed(asked=asked, schedules=schedules, other=other, offer=offer)
+        if asked.together is not None:
+            known = dataclasses.replace(
+                known, other_strategies=together.found(asked.graph, asked.together, target.others)
+            )
         return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:
-        return describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
+        said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
+        asked = analysis.payload.other_strategies
+        return said if asked is None else said + together.text(asked)
+
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
+        """What other strategies are asked for."""
+        asked = analysis.payload.other_strategies
+        return () if asked is None else tuple({each.asked.key: each.asked.job for each in asked.offered}.values())
+
+    def figures(
+        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
+    ) -> Mapping[str, float]:
+        asked = analysis.payload.other_strategies
+        return {} if asked is None else together.figures(asked, answers)
 
     def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
 
     def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
-        return space.fused(analysis.payload.offer)
+        return space.fused(_offered(analysis.payload, answers))
 
     def seeds(
         self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
@@ -133,7 +157,7 @@ class Transfer(StrategyBase[Request, Analysed]):
         about = analysis.payload
         known, _ = self._costs(about, answers)
         estimate = _estimate(about, known)
-        return space.seeds(about.offer, space_, 1 if estimate is None else estimate.count)
+        return space.seeds(_offered(about, answers), space_, 1 if estimate is None else estimate.count)
 
     def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
@@ -159,11 +183,14 @@ class Transfer(StrategyBase[Request, Analysed]):
     # --- Config -> Program ---
 
     def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
-        about = analysis.payload
-        graph = about.asked.graph
-        problems = space.fused(about.offer).problems(config)
+        problems = space.fused(_offered(analysis.payload, answers)).problems(config)
         if problems:
-            return Rejection(rule="not_in_space", nodes=(graph.name,), detail="; ".join(problems))
+            name = analysis.payload.asked.graph.name
+            return Rejection(rule="not_in_space", nodes=(name,), detail="; ".join(problems))
+        about = _composed(analysis.payload, config, answers)
+        if isinstance(about, Rejection):
+            return about
+        graph = about.asked.graph
         schedule = self._schedule(about, config, answers)
         execution = Execution(
             memory=config.text("memory"),
@@ -212,15 +239,22 @@ class Transfer(StrategyBase[Request, Analysed]):
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `interval_stabbing (4 messages)`."""
-        about = analysis.payload
-        if space.fused(about.offer).problems(config):
+        if space.fused(_offered(analysis.payload, answers)).problems(config):
+            return config
+        about = _composed(analysis.payload, config, answers)
+        if isinstance(about, Rejection):
             return config
         count = self._schedule(about, config, answers).startups
-        return Config.of({**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"})
+        said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
+        if about is not analysis.payload:
+            fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, Made)]
+            said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
+        return Config.of(said)
 
     def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
         """The time line of a config's schedule."""
-        found = describe.lanes(self._schedule(analysis.payload, config, answers))
+        about = _composed(analysis.payload, config, answers)
+        found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
         return () if found is None else (found,)
 
 
@@ -232,6 +266,41 @@ def _counted(job: Job) -> bool:
     if wanted not in ("ahead", "counted"):
         raise RequestError(f"is {wanted!r}; it can be ahead, counted", where=job.where("allocations"))
     return bool(wanted == "counted")
+
+
+def _together(job: Job) -> bool:
+    wanted = job.request.get("together", False)
+    if not isinstance(wanted, bool):
+        raise RequestError(f"is {wanted!r}; expected true or false", where=job.where("together"))
+    return wanted
+
+
+def _offered(about: Analysed, answers: Answers) -> space.Offer:
+    """What there is to choose, by what other strategies have answered."""
+    if about.other_strategies is None:
+        return about.offer
+    return dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
+
+
+def _composed(about: Analysed, config: Config, answers: Answers) -> Analysed | Rejection:
+    """What is known of the graph in which other strategies' launches are, as far as a config wants them."""
+    label = config.get("together", together.APART)
+    if about.other_strategies is None or label == together.APART:
+        return about
+    records = {key: each.config for key, each in answers.items() if isinstance(each, Record)}
+    key = str(label), content_key({name: each and dict(each) for name, each in records.items()})
+    if key not in about.composed:
+        graph = about.other_strategies.composed(str(label), answers)
+        if not isinstance(graph, Rejection):
+            asked = dataclasses.replace(about.asked, graph=graph)
+            schedules = Schedules(graph, tries=asked.tries)
+            found: Analysed | Rejection = dataclasses.replace(
+                about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
+            )
+        else:
+            found = graph
+        about.composed[key] = found
+    return about.composed[key]
 
 
 def _tries(job: Job) -> int:
@@ -342,6 +411,8 @@ def _report(about: Analysed) -> dict[str, object]:
         "claims": list(claims(schedules)),
     }
     report["chunks"] = _chunks(about, assumed)
+    if about.other_strategies is not None:
+        report["together"] = together.report(about.other_strategies)
     if graph.limit_bytes is not None and schedules.limited:
         report["limit"] = {
             "device_bytes": graph.limit_bytes,

@@ -20,9 +20,9 @@ from fusiond.keys import text_key
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
-from fusiond.program import Argument, Scalar, Source, SourceKind
+from fusiond.program import Argument, Pointer, Scalar, Source, SourceKind
 from fusiond_transfer.frontend import formula, row_wise
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix, Text
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text
 from fusiond_transfer.frontend.row_wise import RowWise
 
 BLOCK = 256
@@ -100,6 +100,7 @@ def code(graph: Graph) -> Generated:
     texts: dict[tuple[str, str], str] = {}  # (side, entry) -> its text
     own: dict[tuple[str, str], list[str]] = {}  # (side, user's text) -> its entries
     entries: dict[str, Entry] = {}
+    fused: list[Source] = []
     for kernel in graph.kernels:
         body = kernel.body
         if isinstance(body, Text):
@@ -116,6 +117,10 @@ def code(graph: Graph) -> Generated:
                 shared_bytes=body.shared_bytes,
             )
             continue
+        if isinstance(body, Made):
+            entries[kernel.name], source_of = _fused(body, len(fused))
+            fused.append(source_of)
+            continue
         made = _mix(graph, kernel) if isinstance(body, Mix) else _formula(graph, kernel, body)
         entries[kernel.name] = made[0]
         texts.setdefault((kernel.on, made[0].entry), made[1])
@@ -128,7 +133,21 @@ def code(graph: Graph) -> Generated:
     for number, ((on, text), names) in enumerate(own.items()):
         kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
         sources.append(Source(name=f"{on}_{number}", kind=kind, text=text, entries=tuple(names)))
-    return Generated(sources=tuple(sources), entries=entries)
+    return Generated(sources=(*sources, *fused), entries=entries)
+
+
+def _fused(body: Made, number: int) -> tuple[Entry, Source]:
+    """Another strategy's launch, under a name of its own."""
+    launch = body.fragment.launch
+    entry = Entry(
+        source=f"fused_{number}",
+        entry=launch.entry,
+        scalars=tuple(each for each in launch.arguments if not isinstance(each, Pointer)),
+        grid=launch.grid,
+        block=launch.block,
+        shared_bytes=launch.shared_bytes,
+    )
+    return entry, replace(body.fragment.source, name=entry.source)
 
 
 def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int, entry: Entry) -> Entry:
@@ -137,6 +156,7 @@ def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int, entry: Entry)
     if isinstance(kernel.body, Text):
         at = row_wise.at_rows(graph, kernel, how, rows)
         return replace(entry, scalars=_words(at.values), grid=at.grid, shared_bytes=at.shared_bytes)
+    assert not isinstance(kernel.body, Made)  # which is never cut
     own = (graph.vector(name) for name in dict.fromkeys((*kernel.reads, *kernel.writes)))
     chunk = replace(
         graph, vectors=tuple(replace(each, elements=rows) if each.name in how.split else each for each in own)

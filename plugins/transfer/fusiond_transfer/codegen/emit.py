@@ -44,6 +44,7 @@ from fusiond_transfer.analysis.script import Call, Cell, Evict, Move, Op, Script
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
+from fusiond_transfer.frontend.graph import Made
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
@@ -268,7 +269,15 @@ class _Steps:
         reads, writes = buffers(op.reads), buffers(op.writes)
         arguments = (*(Pointer(buffer=name) for name in (*reads, *writes)), *entry.scalars)
         after = self._touch(item.name, reads, writes, stream)
-        if on_device:
+        if isinstance(op.kernel.body, Made):
+            names = dict(zip((*op.kernel.reads, *op.kernel.writes), (*reads, *writes), strict=True))
+            launch = op.kernel.body.fragment.launch
+            given = (
+                Pointer(buffer=names[each.buffer]) if isinstance(each, Pointer) else each for each in launch.arguments
+            )
+            self._add(replace(launch, name=item.name, source=entry.source, arguments=tuple(given), stream=stream,
+                              after=after))  # fmt: skip
+        elif on_device:
             self._add(
                 Launch(
                     name=item.name, source=entry.source, entry=entry.entry, grid=entry.grid, block=entry.block,

@@ -34,7 +34,7 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen.body import code
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.frontend.graph import Graph, Kernel, Made
 
 POISON = "poison"
 
@@ -162,7 +162,7 @@ class _Machine:
         self.peak_bytes = 0
         self._whole = {part: whole for whole, parts in self._chunks.items() for part in parts}
         self._entries = code(replace(script.graph, kernels=script.calls)).entries
-        self._writes = {kernel.name: len(kernel.writes) for kernel in script.calls}
+        self._kernels = {kernel.name: kernel for kernel in script.calls}
         self._wanted = {op.name: set(op.wanted) for op in script.ops if hasattr(op, "wanted")}
         self._arena: dict[str, list[str]] = {}
         self._bytes: dict[str, int] = {}
@@ -187,8 +187,7 @@ class _Machine:
     def _call(self, step: Launch | HostCall) -> None:
         pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
         scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
-        writes = self._writes[step.name.partition("#")[0]]
-        read, written = pointers[: len(pointers) - writes], pointers[len(pointers) - writes :]
+        read, written = operands(step, self._kernels[step.name.partition("#")[0]])
         for name in pointers:
             self._check(step.name, name)
         values = [self.value(name) for name in read]
@@ -287,7 +286,7 @@ def _of_chunk(value: str | Chunk, number: int, count: int) -> str:
 def unordered(script: Script, program: Program) -> Iterator[str]:
     """A line for each two steps of which one writes what the other touches, and that streams and `after` leave in any
     order."""
-    writes = {kernel.name: len(kernel.writes) for kernel in script.calls}
+    kernels = {kernel.name: kernel for kernel in script.calls}
     chunks = _chunks(program)
     arenas: dict[str, list[str]] = {}
     for each in program.buffers:
@@ -303,7 +302,7 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
         for name in predecessors[step.name]:
             known |= before[name] | bit[name]
         before[step.name] = known
-        for buffer, writing in _accesses(step, writes, arenas):
+        for buffer, writing in _accesses(step, kernels, arenas):
             for atom in chunks.get(buffer, (buffer,)):
                 others = touched.setdefault(atom, [])
                 for other, wrote in others:
@@ -314,12 +313,25 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
                 others.append((step.name, writing))
 
 
-def _accesses(step: Step, writes: Mapping[str, int], arenas: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, bool]]:
+def operands(step: Launch | HostCall, kernel: Kernel) -> tuple[list[str], list[str]]:
+    """(buffers that are read, those that are written) of a call, in the order of the kernel's own."""
+    pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
+    if isinstance(kernel.body, Made):
+        passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
+        named = dict(zip(passed, pointers, strict=True))
+        return [named[name] for name in kernel.reads], [named[name] for name in kernel.writes]
+    first = len(pointers) - len(kernel.writes)
+    return pointers[:first], pointers[first:]
+
+
+def _accesses(
+    step: Step, kernels: Mapping[str, Kernel], arenas: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, bool]]:
     """(buffer, whether it is written) of a step."""
     if isinstance(step, Launch | HostCall):
-        pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
-        first = len(pointers) - writes[step.name.partition("#")[0]]
-        yield from ((name, number >= first) for number, name in enumerate(pointers))
+        read, written = operands(step, kernels[step.name.partition("#")[0]])
+        yield from ((name, False) for name in read)
+        yield from ((name, True) for name in written)
     elif isinstance(step, Alloc | Free):
         yield from ((name, True) for name in arenas.get(step.arena, ()))
     for source, target in step.messages:

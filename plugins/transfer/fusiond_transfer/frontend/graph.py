@@ -4,6 +4,7 @@
     Kernel  :=  name, on (host | device), reads, writes, in_place, body
     Vector  :=  name, dtype, elements, fill, compare
     Body    :=  Mix | Formula (an expression for each output) | Text (source, entry, grid, block, values)
+             |  Made (a launch of another strategy's, in the place of several kernels)
 
 A vector is written once (single assignment; Kessler, section 3). What is stored where another vector was is still
 another vector: both share a *cell*, one place in each memory. In a loop the body is executed again and again, and a
@@ -16,8 +17,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from fusiond.composition.fragments import Fragment
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import EQUAL, Compare, Fill
 
@@ -69,7 +71,14 @@ class Text:
     shared_bytes: int = 0
 
 
-Body: TypeAlias = Mix | Formula | Text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What another strategy made of several kernels: a launch whose pointers name vectors."""
+
+    fragment: Fragment
+
+
+Body: TypeAlias = Mix | Formula | Text | Made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,24 @@ class Kernel:
         return self.on == DEVICE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Kernels that a document for another strategy describes as a whole (`fusiond_transfer.together`)."""
+
+    name: str
+    """Of the file, for people."""
+    kind: str
+    """Of the document: `pipeline`, `module`."""
+    path: str
+    text: str = field(repr=False)
+    keys: Mapping[str, Any] = field(compare=False)
+    """Of the job beside the document."""
+    sizes: Mapping[str, int] = field(compare=False)
+    reads: Mapping[str, str] = field(compare=False)
+    """The document's name -> the vector."""
+    writes: Mapping[str, str] = field(compare=False)
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots: what is derived is kept
 class Graph:
     """See the module's docstring. The order of `kernels` is the schedule."""
@@ -115,6 +142,8 @@ class Graph:
     """What may be allocated on the device at any time."""
     adjacent: tuple[tuple[str, ...], ...] = ()
     """Runs of vectors that must lie in memory in this order, next to each other."""
+    regions: tuple[Region, ...] = ()
+    """What other strategies can make one launch of."""
     iterations: int = 1
     """Of a loop, as far as it is unrolled to be measured."""
     sizes: tuple[tuple[str, int], ...] = field(default=(), compare=False)

@@ -28,13 +28,25 @@ from fusiond.language import extents
 from fusiond.language.dtypes import is_float
 from fusiond.program import Fill, default_compare
 from fusiond.strategy import Inputs
-from fusiond_transfer.frontend import formula, generator, row_wise, verify
+from fusiond_transfer.frontend import formula, generator, regions, row_wise, verify
 from fusiond_transfer.frontend.generator import WORDS, Shape
-from fusiond_transfer.frontend.graph import DEVICE, DTYPES_HERE, HOST, Body, Formula, Graph, Kernel, Mix, Text, Vector
+from fusiond_transfer.frontend.graph import (
+    DEVICE,
+    DTYPES_HERE,
+    HOST,
+    Body,
+    Formula,
+    Graph,
+    Kernel,
+    Mix,
+    Region,
+    Text,
+    Vector,
+)
 
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
-    "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent",
+    "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent", "regions",
 )  # fmt: skip
 VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
 KERNEL_KEYS = (
@@ -135,6 +147,9 @@ class _Reader:
             else (),
             limit_bytes=self._limit(),
             adjacent=tuple(_names(node) for node in keys["adjacent"].sequence()) if "adjacent" in keys else (),
+            regions=tuple(self._region(node, vectors) for node in keys["regions"].sequence())
+            if "regions" in keys
+            else (),
             iterations=iterations,
         )
 
@@ -145,7 +160,7 @@ class _Reader:
         return int(self._integer(limits["device_bytes"]))
 
     def _generated(self, node: Node, default: Vector) -> Graph:
-        for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed"):
+        for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions"):
             if name in self._keys:
                 raise self._keys[name].fail("stands beside 'generate', which makes all of it")
         keys = node.mapping(known=GENERATE_KEYS, required=GENERATE_KEYS[:4])
@@ -160,6 +175,9 @@ class _Reader:
         graph = generator.random_graph(shape, elements=default.elements, name=self._keys["graph"].text())
         vectors = tuple(dataclasses.replace(default, name=each.name) for each in graph.vectors)
         return dataclasses.replace(graph, vectors=vectors, limit_bytes=self._limit())
+
+    def _region(self, node: Node, vectors: Mapping[str, Vector]) -> Region:
+        return regions.read(node, self._beside, self._sizes, vectors)
 
     # --- vectors ---
 
@@ -234,11 +252,15 @@ class _Reader:
         )
 
     def _source(self, node: Node) -> str:
+        return self._beside(node)[1]
+
+    def _beside(self, node: Node) -> tuple[str, str]:
+        """(path, text) of a file beside the graph's."""
         name = node.text()
         path = self._inputs.beside(self._path, name, where=node.where)
         self.paths[name] = path
         self.sources[name] = self._inputs.text(path, where=node.where)
-        return self.sources[name]
+        return path, self.sources[name]
 
     def _word(self, node: Node) -> int:
         """A value that an entry can take: it has 32 bits there."""

@@ -18,7 +18,7 @@ from fusiond.language import expressions, extents
 from fusiond.language.extents import Extent, ceil_div, least, text_of
 from fusiond.words import counted
 from fusiond_transfer.frontend import formula
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Text
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Text
 from fusiond_transfer.frontend.index_expressions import ElementWise, element_wise
 
 
@@ -39,6 +39,8 @@ def row_wise(graph: Graph, kernel: Kernel) -> RowWise | str:
     body = kernel.body
     if isinstance(body, Text):
         return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
+    if isinstance(body, Made):
+        return "another strategy made it"
     lengths = {int(graph.vector(name).elements) for name in kernel.writes}
     if len(lengths) > 1:
         return "its outputs differ in length"

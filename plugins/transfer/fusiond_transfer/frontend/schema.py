@@ -26,7 +26,7 @@ _FORMULA = {"type": ["string", "number"], "description": "an expression over wha
 _MADE = {"type": "integer", "minimum": 1, "maximum": MAX_GENERATED}
 _SPAN = list_of({"type": "integer", "minimum": 1, "maximum": 100}, least=2, most=2)
 _OF_A_SOURCE = ("entry", "values", "grid", "block", "shared", "rows", "whole")
-_NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed")
+_NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions")
 
 
 def graph() -> dict[str, Any]:
@@ -86,6 +86,20 @@ def graph() -> dict[str, Any]:
             "iterations": EXPRESSION,
             "limits": closed({"device_bytes": EXPRESSION}, ["device_bytes"]),
             "adjacent": list_of(names()),
+            "regions": list_of(
+                {
+                    "type": "object",
+                    "required": ["reads", "writes"],
+                    "properties": {
+                        "keys": {"type": "object"},
+                        "sizes": mapping_of(EXPRESSION),
+                        "reads": mapping_of(TEXT, least=1),
+                        "writes": mapping_of(TEXT, least=1),
+                    },
+                    "additionalProperties": {**TEXT, "description": "a document for another strategy"},
+                    "minProperties": 3,
+                }
+            ),
         },
         ["graph"],
         **{

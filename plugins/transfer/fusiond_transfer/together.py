@@ -1,0 +1,345 @@
+"""Kernels of a graph as questions to other strategies, and their answers in the place of those kernels.
+
+Two kernels of the device that do not need each other are offered to whoever takes kernels; a region that the graph's
+file names, with the document that says what it computes, to whoever takes such documents. What becomes of a question is
+a launch that takes the place of the kernels (`fusiond.composition`); the graph with it is planned for transfers again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fusiond.composition import fragments, groups
+from fusiond.composition.fragments import Fragment, Unfit
+from fusiond.composition.groups import Candidate
+from fusiond.model import Job, Rejection, Verdict, frozen
+from fusiond.program import Fill, Scalar
+from fusiond.strategy import Answers, Asked, Others
+from fusiond_transfer.codegen import body
+from fusiond_transfer.frontend.graph import Graph, Kernel, Made, Region
+
+APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
+"""What `together` may be, beside the name of one strategy: nothing; what was measured to be faster by itself, of all
+strategies or of one; and whatever can be one launch."""
+MOST_PAIRS = 12
+FOLDER = "@together"
+"""Beside the job's file, where the documents that are made here would lie; none of them is on the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Kernels that another strategy can make one launch of."""
+
+    name: str
+    strategy: str
+    kernels: tuple[str, ...]
+    asked: Asked = field(repr=False)
+    places: Mapping[str, str] = field(repr=False)
+    """Its buffer -> the vector."""
+    writes: frozenset[str]
+
+    def saves_us(self, answers: Answers) -> float | None:
+        """What it saves by its own answer: nothing unless that says to fuse; None without one."""
+        record = self.asked.record(answers)
+        if record is None:
+            return None
+        wins = record.verdict is Verdict.FUSE and record.time_us is not None
+        return record.baseline_us - record.time_us if wins and record.time_us is not None else 0.0
+
+
+@dataclass(slots=True)
+class Together:
+    """What is offered of a graph, and what is not and why."""
+
+    graph: Graph
+    offered: tuple[Offered, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """(kernels, why)"""
+
+    def labels(self, answers: Answers) -> tuple[str, ...]:
+        """What `together` may be; empty where nothing is offered."""
+        if not self.offered:
+            return ()
+        strategies = sorted({each.strategy for each in self.offered if (each.saves_us(answers) or 0) > 0})
+        return (APART, *strategies, *((ANSWERS,) if len(strategies) > 1 else ()), EVERYTHING)
+
+    def chosen(self, label: str, answers: Answers) -> tuple[Offered, ...]:
+        """What is one launch by a label, the same kernels never twice, and without a cycle."""
+        weights: dict[str, float] = {}
+        for each in self.offered:
+            saves = each.saves_us(answers) or 0.0
+            if label == EVERYTHING:  # regions before pairs, what is known to win before the rest
+                weights[each.name] = max(saves, 0.001 * len(each.kernels))
+            elif label in (ANSWERS, each.strategy):
+                weights[each.name] = saves
+        by_name = {each.name: each for each in self.offered}
+        candidates = [Candidate(name=n, nodes=frozenset(by_name[n].kernels), saves=w) for n, w in weights.items()]
+        kept, _ = groups.chosen(candidates, edges(self.graph))
+        return tuple(by_name[each.name] for each in kept)
+
+    def composed(self, label: str, answers: Answers) -> Graph | Rejection:
+        """The graph with what is chosen; a Rejection where an answer cannot take the place of its kernels."""
+        found: list[tuple[Offered, Fragment]] = []
+        for each in self.chosen(label, answers):
+            program = each.asked.program(answers)
+            if isinstance(program, Rejection):
+                return dataclasses.replace(program, nodes=each.kernels, detail=f"{each.name}: {program.detail}")
+            lengths = {vector.name: vector.size_bytes for vector in self.graph.vectors}
+            try:
+                found.append((each, _checked(each, fragments.fragment(program, each.places, lengths))))
+            except Unfit as why:
+                return Rejection(rule="no_part", nodes=each.kernels, detail=f"{each.name}: {why}")
+        return composed(self.graph, found)
+
+
+def _checked(offered: Offered, made: Fragment) -> Fragment:
+    strange = set(made.writes) ^ offered.writes
+    if strange:
+        raise Unfit(f"it writes {', '.join(made.writes)}; the kernels write {', '.join(sorted(offered.writes))}")
+    return made
+
+
+def edges(graph: Graph) -> frozenset[tuple[str, str]]:
+    """(kernel, one that reads what it writes)"""
+    names = [each.name for each in graph.kernels]
+    return frozenset(
+        (names[graph.producer[name]], kernel.name)
+        for kernel in graph.kernels
+        for name in kernel.reads
+        if name in graph.producer
+    )
+
+
+# --- what is offered ------------------------------------------------------------------------------------
+
+
+def found(graph: Graph, job: Job, others: Others | None) -> Together:
+    """What of a graph other strategies can be asked for."""
+    if others is None:
+        return Together(graph, refused=(("all kernels", "no other strategy can be asked here"),))
+    if graph.loop or graph.shares_storage or graph.placed or graph.limit_bytes is not None:
+        why = "in loops, in place, with placed inputs and under a limit kernels stay apart"
+        return Together(graph, refused=(("all kernels", why),))
+    offered, refused = [], []
+    for each in (*_regions(graph, job, others), *_pairs(graph, job, others)):
+        if isinstance(each, Offered):
+            offered.append(each)
+        else:
+            refused.append(each)
+    return Together(graph, tuple(offered), tuple(refused))
+
+
+def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple[str, str]]:
+    for region in graph.regions:
+        kernels = _inside(graph, region)
+        if isinstance(kernels, str):
+            yield region.name, kernels
+            continue
+        if groups.closes_cycle([kernels], edges(graph)):
+            yield region.name, "kernels outside of it need its results before it has all that it reads"
+            continue
+        taker = others.taking(region.kind)
+        if taker is None:
+            yield region.name, f"no strategy that takes a {region.kind} is installed"
+            continue
+        strategy, key = taker
+        request = {key: region.path, **region.keys}
+        part = dataclasses.replace(
+            job, strategy=strategy, request=frozen(request), sizes=frozen(region.sizes), lines=frozen(),
+            files=frozen({region.path: region.text}), accept_constant=True,
+        )  # fmt: skip
+        asked = others.ask(part)
+        if isinstance(asked, str):
+            yield region.name, asked
+            continue
+        places = {**region.reads, **region.writes}
+        yield Offered(name=region.name, strategy=strategy, kernels=kernels, asked=asked, places=places,
+                      writes=frozenset(region.writes.values()))  # fmt: skip
+
+
+def _inside(graph: Graph, region: Region) -> tuple[str, ...] | str:
+    """The kernels between what a region reads and what it writes; or why they cannot be one."""
+    reads, inside, waiting = set(region.reads.values()), set(), list(region.writes.values())
+    while waiting:
+        name = waiting.pop()
+        if name in reads:
+            continue
+        if name not in graph.producer:
+            return f"it needs {name}, which it does not name as read"
+        number = graph.producer[name]
+        if number not in inside:
+            inside.add(number)
+            waiting += graph.kernels[number].reads
+    kernels = [graph.kernels[number] for number in sorted(inside)]
+    if len(kernels) < 2:
+        return "it has fewer than two kernels"
+    on_host = next((each.name for each in kernels if not each.device), None)
+    if on_host is not None:
+        return f"{on_host} is on the host"
+    for name in (name for each in kernels for name in each.writes):
+        outside = set(graph.readers.get(name, ())) - inside
+        if name not in region.writes.values() and (outside or name in graph.outputs):
+            return f"{name} is needed outside of it"
+    return tuple(each.name for each in kernels)
+
+
+def _pairs(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple[str, str]]:
+    """Kernels that do not need each other, neighbours in the schedule first."""
+    taker = others.taking("kernel")
+    numbered = [(number, each) for number, each in enumerate(graph.kernels) if each.device]
+    arrows = edges(graph)
+    pairs = [
+        (first, second)
+        for first, second in itertools.combinations(numbered, 2)
+        if groups.independent(first[1].name, second[1].name, arrows)
+    ]
+    if taker is None:
+        if pairs:
+            yield "pairs of kernels", "no strategy that takes kernels is installed"
+        return
+    pairs.sort(key=lambda pair: (pair[1][0] - pair[0][0], pair[0][0]))
+    if len(pairs) > MOST_PAIRS:
+        yield "pairs of kernels", f"of {len(pairs)} that do not need each other, {MOST_PAIRS} are offered"
+    for pair in pairs[:MOST_PAIRS]:
+        yield _pair(graph, job, others, taker, pair)
+
+
+def _pair(
+    graph: Graph, job: Job, others: Others, taker: tuple[str, str], pair: Sequence[tuple[int, Kernel]]
+) -> Offered | tuple[str, str]:
+    strategy, key = taker
+    folder = Path(job.path).parent.resolve() / FOLDER
+    name = " + ".join(kernel.name for _, kernel in pair)
+    files: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for number, kernel in pair:
+        document, source = _document(graph, number, kernel)
+        files |= {f"{folder}/{kernel.name}.yaml": document, f"{folder}/{kernel.name}.cu": source}
+        operands = (*kernel.reads, *kernel.writes)
+        places |= {_place(number, position): vector for position, vector in enumerate(operands)}
+    request = {key: [f"./{FOLDER}/{kernel.name}.yaml" for _, kernel in pair]}
+    part = dataclasses.replace(
+        job, strategy=strategy, request=frozen(request), sizes=frozen(), lines=frozen(), files=frozen(files),
+        accept_constant=True,
+    )  # fmt: skip
+    asked = others.ask(part)
+    if isinstance(asked, str):
+        return name, asked.replace(f"{folder}/", "")
+    writes = frozenset(vector for _, kernel in pair for vector in kernel.writes)
+    names = tuple(kernel.name for _, kernel in pair)
+    return Offered(name=name, strategy=strategy, kernels=names, asked=asked, places=places, writes=writes)
+
+
+# --- a kernel as a document -----------------------------------------------------------------------------
+
+
+def _document(graph: Graph, number: int, kernel: Kernel) -> tuple[str, str]:
+    """(YAML, source) of a kernel of the device by itself."""
+    code = body.code(dataclasses.replace(graph, kernels=(kernel,)))
+    entry = code.entries[kernel.name]
+    (source,) = code.sources
+    arguments: list[dict[str, object]] = []
+    for position, name in enumerate((*kernel.reads, *kernel.writes)):
+        vector = graph.vector(name)
+        role = "input" if position < len(kernel.reads) else "output"
+        said: dict[str, object] = {"name": _place(number, position), "dtype": vector.dtype, "role": role}
+        said["elements"] = str(int(vector.elements))
+        if role == "input":
+            said["fill"] = _fill(vector.fill)
+        arguments.append(said)
+    for position, value in enumerate(entry.scalars):
+        assert isinstance(value, Scalar)
+        arguments.append({"name": f"v{position}", "dtype": value.dtype, "value": str(int(value.value))})
+    document = {
+        "kernel": kernel.name,
+        "source": f"{kernel.name}.cu",
+        "entry": entry.entry,
+        "arguments": arguments,
+        "block": {"shape": [int(each) for each in entry.block]},
+        "grid": [str(int(each)) for each in entry.grid],
+        **({"shared": str(int(entry.shared_bytes))} if entry.shared_bytes else {}),
+    }
+    return json.dumps(document), source.text  # JSON is YAML
+
+
+def _place(number: int, position: int) -> str:
+    """An operand's name, which no other kernel of the graph has."""
+    return f"k{number}_{position}"
+
+
+def _fill(fill: Fill) -> object:
+    if fill.kind in ("uniform", "normal", "integers"):
+        return {fill.kind: [fill.low, fill.high]}
+    if fill.kind == "constant":
+        return {fill.kind: fill.low}
+    return "iota" if fill.kind == "iota" else "zeros"
+
+
+# --- the graph with them --------------------------------------------------------------------------------
+
+
+def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
+    """The graph with each fragment in the place of its kernels, in an order that all that is needed allows."""
+    home = {kernel: offered.name for offered, _ in made for kernel in offered.kernels}
+    kernels: dict[str, tuple[int, Kernel]] = {}
+    for number, kernel in enumerate(graph.kernels):
+        if kernel.name not in home:
+            kernels[kernel.name] = number, kernel
+    for offered, part in made:
+        first = min(number for number, each in enumerate(graph.kernels) if each.name in offered.kernels)
+        name = "+".join(offered.kernels)
+        node = Kernel(name=name, on="device", reads=part.reads, writes=part.writes, body=Made(fragment=part))
+        kernels[offered.name] = first, node
+    needs = {name: set[str]() for name in kernels}
+    for before, after in edges(graph):
+        first_name, second_name = home.get(before, before), home.get(after, after)
+        if first_name != second_name:
+            needs[second_name].add(first_name)
+    ordered: list[Kernel] = []
+    while needs:
+        ready = min((name for name, open_ in needs.items() if not open_), key=lambda name: kernels[name][0])
+        ordered.append(kernels[ready][1])
+        del needs[ready]
+        for open_ in needs.values():
+            open_.discard(ready)
+    there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
+    vectors = tuple(each for each in graph.vectors if each.name in there)
+    adjacent = tuple(run for run in graph.adjacent if there.issuperset(run))
+    return dataclasses.replace(graph, kernels=tuple(ordered), vectors=vectors, adjacent=adjacent)
+
+
+# --- for people -----------------------------------------------------------------------------------------
+
+
+def report(known: Together) -> dict[str, object]:
+    """For `plan --json`."""
+    return {
+        "offered": [{"kernels": list(e.kernels), "strategy": e.strategy, "part": e.asked.key} for e in known.offered],
+        "apart": [{"kernels": what, "why": why} for what, why in known.refused],
+    }
+
+
+def text(known: Together) -> str:
+    """For `plan`."""
+    lines = [f"  {each.name}: one launch by {each.strategy}" for each in known.offered]
+    lines += [f"  {what}: apart; {why}" for what, why in known.refused]
+    return "\n".join(["", "together with other strategies:", *(lines or ["  nothing is there to be fused"]), ""])
+
+
+def figures(known: Together, answers: Answers) -> dict[str, float]:
+    """What each strategy was asked for, and what it saves of that by its own answers: of what can be one together."""
+    said: dict[str, float] = {}
+    for strategy in sorted({each.strategy for each in known.offered}):
+        mine = [each for each in known.offered if each.strategy == strategy]
+        answered = [each for each in mine if each.saves_us(answers) is not None]
+        said |= {f"{strategy}_asked": len(mine), f"{strategy}_answered": len(answered)}
+        if answered:
+            kept = known.chosen(strategy, answers)
+            said[f"{strategy}_launches_less"] = sum(len(each.kernels) - 1 for each in kept)
+            said[f"{strategy}_saves_us"] = sum(each.saves_us(answers) or 0.0 for each in kept)
+    return said

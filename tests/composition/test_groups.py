@@ -1,0 +1,90 @@
+"""Which nodes become one: against all choices, with cycles looked for by networkx."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import networkx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.composition.groups import Candidate, chosen, closes_cycle, independent
+
+NODES = "abcdefg"
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[tuple[str, str]]:
+    return [pair for pair in itertools.combinations(NODES, 2) if draw(st.integers(0, 3)) == 0]
+
+
+def contracted(groups: Iterable[frozenset[str]], edges: Sequence[tuple[str, str]]) -> networkx.DiGraph:
+    home = {node: min(group) for group in groups for node in group}
+    graph = networkx.DiGraph()
+    graph.add_edges_from((home.get(a, a), home.get(b, b)) for a, b in edges)
+    graph.remove_edges_from(list(networkx.selfloop_edges(graph)))
+    return graph
+
+
+def disjoint(groups: Sequence[frozenset[str]]) -> bool:
+    return sum(map(len, groups)) == len(frozenset().union(*groups))
+
+
+GROUPS = st.sets(st.frozensets(st.sampled_from(NODES), min_size=2, max_size=3), max_size=6).map(sorted)
+
+
+@given(graphs(), st.lists(st.frozensets(st.sampled_from(NODES), min_size=2, max_size=3), max_size=3).filter(disjoint))
+def test_a_cycle_is_a_cycle(edges: list[tuple[str, str]], groups: list[frozenset[str]]) -> None:
+    cyclic = not networkx.is_directed_acyclic_graph(contracted(groups, edges))
+    assert closes_cycle(groups, edges) is cyclic
+
+
+@given(graphs(), st.permutations(NODES))
+def test_independent_nodes_have_no_path(edges: list[tuple[str, str]], order: list[str]) -> None:
+    graph = networkx.DiGraph(edges)
+    graph.add_nodes_from(NODES)
+    first, second = order[:2]
+    apart = not networkx.has_path(graph, first, second) and not networkx.has_path(graph, second, first)
+    assert independent(first, second, edges) is apart
+
+
+@given(
+    graphs(), st.lists(st.tuples(st.frozensets(st.sampled_from(NODES), min_size=2, max_size=3), st.integers(-5, 50)))
+)
+def test_what_is_chosen_can_be_done(edges: list[tuple[str, str]], given_: list[tuple[frozenset[str], int]]) -> None:
+    candidates = [Candidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
+    kept, cyclic = chosen(candidates, edges)
+    assert disjoint([each.nodes for each in kept])
+    assert all(each.saves > 0 for each in (*kept, *cyclic))
+    assert networkx.is_directed_acyclic_graph(contracted([each.nodes for each in kept], edges))
+    for each in cyclic:
+        assert not networkx.is_directed_acyclic_graph(
+            contracted([*(other.nodes for other in kept), each.nodes], edges)
+        ) or not disjoint([each.nodes, *(other.nodes for other in kept)])
+    assert chosen(reversed(candidates), edges) == (kept, cyclic)
+
+
+@given(
+    st.lists(st.tuples(st.frozensets(st.sampled_from(NODES), min_size=2, max_size=2), st.integers(1, 50)), max_size=7)
+)
+def test_pairs_save_most_together(given_: list[tuple[frozenset[str], int]]) -> None:
+    """Against all sets of pairs."""
+    candidates = [Candidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
+    best = max(
+        sum(each.saves for each in some)
+        for count in range(len(candidates) + 1)
+        for some in itertools.combinations(candidates, count)
+        if disjoint([each.nodes for each in some])
+    ) if candidates else 0  # fmt: skip
+    kept, cyclic = chosen(candidates, ())
+    assert sum(each.saves for each in kept) == best
+    assert not cyclic
+
+
+def test_two_pairs_that_wait_for_each_other() -> None:
+    """With a before d and c before b, {a, b} and {c, d} cannot both be one: the better one is."""
+    pairs = [Candidate(name="ab", nodes=frozenset("ab"), saves=3), Candidate(name="cd", nodes=frozenset("cd"), saves=5)]
+    kept, cyclic = chosen(pairs, [("a", "d"), ("c", "b")])
+    assert [each.name for each in kept] == ["cd"]
+    assert [each.name for each in cyclic] == ["ab"]

@@ -1,0 +1,318 @@
+"""Kernels that other strategies make one launch of: composed Programs against NumPy and SciPy, on the cpu device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+import fusiond_hfuse.plugin
+import fusiond_mincut.plugin
+import fusiond_stitching.plugin
+import fusiond_transfer.plugin
+from fusiond.composition.others import with_others
+from fusiond.model import Analysis, Config, Job, Record, Verdict
+from fusiond.program import Launch, Pointer, Program
+from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare
+from fusiond.strategy import Target
+from fusiond_transfer import together
+from fusiond_transfer.frontend.graph import Graph, Kernel
+from fusiond_transfer.strategy import Transfer
+
+JOB = Path(__file__).parents[3] / "configs" / "jobs" / "transfer-image.yaml"
+PLUGINS = {
+    "hfuse": fusiond_hfuse.plugin,
+    "mincut": fusiond_mincut.plugin,
+    "stitching": fusiond_stitching.plugin,
+    "transfer": fusiond_transfer.plugin,
+}
+PLAIN = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
+
+
+def registry_of(*names: str) -> Registry:
+    registry = Registry()
+    for name in names:
+        registry.add(PLUGINS[name], name)
+    return registry
+
+
+@pytest.fixture(scope="module")
+def all_of_them() -> Registry:
+    return registry_of(*PLUGINS)
+
+
+@pytest.fixture
+def analysed(all_of_them: Registry, cpu_target: Target) -> Callable[..., Analysis]:
+    def analysed(path: Path | str = JOB, text: str | None = None, registry: Registry = all_of_them) -> Analysis:
+        (job,) = jobs.read(path, text)
+        prepared = prepare(registry, job)
+        return prepared.strategy.analyse(prepared.workload, with_others(registry, cpu_target))
+
+    return analysed
+
+
+def emitted(analysis: Analysis, label: str, answers: dict[str, Any] | None = None, **more: Any) -> Program:
+    values = {name: value for name, value in {**PLAIN, "together": label, **more}.items() if value is not None}
+    found = Transfer().emit(analysis, Config.of(values), answers or {})
+    assert isinstance(found, Program), found
+    return found
+
+
+def answered(analysis: Analysis, saves: dict[str, float]) -> dict[str, Record]:
+    """Records by which what is named saves so many microseconds; of the rest there is none."""
+    known = analysis.payload.other_strategies
+    found = {}
+    for each in known.offered:
+        if each.name not in saves:
+            continue
+        (config, _) = next(
+            (config, program)
+            for _, config in each.asked._strategy.seeds(
+                each.asked._analysis(), each.asked._strategy.space(each.asked._analysis(), {}), {}
+            )
+            if isinstance(program := each.asked._strategy.emit(each.asked._analysis(), config, {}), Program)
+        )
+        gain = saves[each.name]
+        found[each.asked.key] = Record(
+            strategy=each.strategy, workload_name=each.name, workload_key=each.asked.key, sizes={}, device_name="cpu",
+            device_key="cpu", env_key="", verdict=Verdict.FUSE if gain > 0 else Verdict.KEEP, config=config,
+            program_key=None, time_us=100.0, baseline="sequential", baseline_us=100.0 + gain, speedup=None, ci95=None,
+            verified=True, evidence="emulated", trials=1, found_at="2026-11-24",
+        )  # fmt: skip
+    return found
+
+
+def wanted(photo: np.ndarray, bins: int) -> dict[str, np.ndarray]:
+    """By SciPy and NumPy."""
+    binomial = np.outer([1, 2, 1], [1, 2, 1])
+    smooth = ndimage.correlate(photo, binomial, mode="nearest") // 16
+    across = ndimage.correlate1d(photo, [-1, 0, 1], axis=1, mode="nearest")
+    down = ndimage.correlate1d(photo, [-1, 0, 1], axis=0, mode="nearest")
+    return {
+        "sharp": np.clip(2 * photo - smooth, 0, 255),
+        "edges": np.abs(across) + np.abs(down),
+        "histogram": np.histogram(photo, bins=bins, range=(0, 256))[0],
+    }
+
+
+def same_as_numpy(device: Any, program: Program, seed: int = 0) -> None:
+    photo = np.random.default_rng(seed).integers(0, 256, (64, 96)).astype(np.int32)
+    found = device.run(program, seed=seed, inputs={"photo": photo})
+    for name, value in wanted(photo, 64).items():
+        assert np.array_equal(found[name].reshape(value.shape), value), name
+
+
+def launches(program: Program) -> list[str]:
+    return [each.name for each in program.steps if isinstance(each, Launch)]
+
+
+def test_two_strategies_in_one_program(analysed: Callable[..., Analysis], device: Any) -> None:
+    """mincut's chain and hfuse's pair, overlapped: copies late, early and in any order that the plan allows."""
+    analysis = analysed()
+    program = emitted(analysis, together.EVERYTHING)
+    assert launches(program) == ["smooth+detail+sharpen", "find_edges+count"]
+    assert len(launches(emitted(analysis, together.APART))) == 5
+    for seed in range(4):
+        same_as_numpy(device, program, seed)
+    same_as_numpy(device, emitted(analysis, together.EVERYTHING, grouping="separate", when="early", send=None))
+
+
+def test_answers_decide_and_every_strategy_has_its_share(analysed: Callable[..., Analysis], device: Any) -> None:
+    analysis = analysed()
+    strategy = Transfer()
+    saves = {"sharpen": 7.0, "find_edges + count": 0.0, "detail + count": 5.0, "smooth + find_edges": 2.0}
+    answers = answered(analysis, saves)
+    assert analysis.payload.other_strategies.labels({}) == ("apart", "everything")
+    assert analysis.payload.other_strategies.labels(answers) == ("apart", "hfuse", "mincut", "answers", "everything")
+    by_hfuse, by_mincut, by_all = (emitted(analysis, label, answers) for label in ("hfuse", "mincut", "answers"))
+    assert sorted(launches(by_hfuse)) == ["detail+count", "sharpen", "smooth+find_edges"]
+    assert launches(by_mincut)[0] == "smooth+detail+sharpen"
+    assert sorted(launches(by_all)) == ["count", "find_edges", "smooth+detail+sharpen"]
+    assert strategy.figures(analysis, None, answers) == {
+        "hfuse_asked": 7, "hfuse_answered": 3, "hfuse_launches_less": 2, "hfuse_saves_us": 7.0,
+        "mincut_asked": 1, "mincut_answered": 1, "mincut_launches_less": 2, "mincut_saves_us": 7.0,
+    }  # fmt: skip
+    same_as_numpy(device, by_hfuse, 1)
+    same_as_numpy(device, by_mincut, 2)
+    said = strategy.resolved(analysis, Config.of({**PLAIN, "together": "hfuse"}), answers)
+    assert said["together"] == "hfuse (smooth+find_edges, detail+count)"
+
+
+def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them: Registry) -> None:
+    """Also where no file of theirs is on the disk."""
+    analysis = analysed()
+    parts = Transfer().parts(analysis)
+    keys = [prepare(all_of_them, each).workload.key for each in parts]
+    assert sorted(keys) == sorted(each.asked.key for each in analysis.payload.other_strategies.offered)
+    assert {each.strategy for each in parts} == {"hfuse", "mincut"}
+
+
+def test_a_strategy_that_is_missing_leaves_its_kernels_apart(analysed: Callable[..., Analysis], device: Any) -> None:
+    alone = analysed(registry=registry_of("transfer"))
+    assert not alone.payload.other_strategies.offered
+    said = Transfer().describe(alone)
+    assert "sharpen: apart; no strategy that takes a pipeline is installed" in said
+    assert "pairs of kernels: apart; no strategy that takes kernels is installed" in said
+    assert "together" not in {each.name for each in Transfer().space(alone, {}).parameters}
+    without = analysed(registry=registry_of("transfer", "hfuse"))
+    program = emitted(without, together.EVERYTHING)
+    assert len(launches(program)) == 3
+    same_as_numpy(device, program)
+
+
+def test_the_order_follows_from_what_is_needed(analysed: Callable[..., Analysis]) -> None:
+    """Of a graph with launches in it, every kernel comes behind those whose results it reads."""
+    known = analysed().payload.other_strategies
+    graph = known.composed(together.EVERYTHING, {})
+    assert isinstance(graph, Graph)
+    there = set(graph.inputs)
+    for kernel in graph.kernels:
+        assert there.issuperset(kernel.reads)
+        there |= set(kernel.writes)
+    assert there.issuperset(graph.outputs)
+    assert "detail" not in {each.name for each in graph.vectors}
+
+
+def forgets_a_read(kernels: dict[str, Kernel]) -> None:
+    kernels[PAIR] = dataclasses.replace(kernels[PAIR], reads=())
+
+
+def forgets_a_write(kernels: dict[str, Kernel]) -> None:
+    kernels[PAIR] = dataclasses.replace(kernels[PAIR], writes=kernels[PAIR].writes[:1])
+
+
+def exchanges_what_it_is_handed(kernels: dict[str, Kernel]) -> None:
+    body: Any = kernels[CHAIN].body
+    first, second, *rest = body.fragment.launch.arguments
+    launch = dataclasses.replace(body.fragment.launch, arguments=(second, first, *rest))
+    made = dataclasses.replace(body, fragment=dataclasses.replace(body.fragment, launch=launch))
+    kernels[CHAIN] = dataclasses.replace(kernels[CHAIN], body=made)
+
+
+def reads_another_vector(kernels: dict[str, Kernel]) -> None:
+    """The pair waits for the chain's result, and is handed that: a dependency that nobody asked for."""
+    body: Any = kernels[PAIR].body
+    arguments = tuple(
+        Pointer(buffer="sharp") if each == Pointer(buffer="photo") else each for each in body.fragment.launch.arguments
+    )
+    made = dataclasses.replace(body.fragment, launch=dataclasses.replace(body.fragment.launch, arguments=arguments))
+    kernels[PAIR] = dataclasses.replace(
+        kernels[PAIR], reads=("sharp",), body=dataclasses.replace(body, fragment=made)
+    )  # fmt: skip
+
+
+CHAIN, PAIR = "smooth+detail+sharpen", "find_edges+count"
+MUTANTS = (forgets_a_read, forgets_a_write, exchanges_what_it_is_handed, reads_another_vector)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
+def test_a_composition_that_is_wrong_is_seen(
+    analysed: Callable[..., Analysis],
+    device: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[dict[str, Kernel]], None],
+) -> None:
+    """Broken on purpose: no Program can be made of it, or its results are not NumPy's in some order that is allowed."""
+    as_it_is = together.composed
+
+    def broken(graph: Graph, made: Any) -> Graph:
+        right = as_it_is(graph, made)
+        kernels = {each.name: each for each in right.kernels}
+        mutant(kernels)
+        return dataclasses.replace(right, kernels=tuple(kernels.values()))
+
+    def right(seed: int) -> bool:
+        try:
+            same_as_numpy(device, emitted(analysis, together.EVERYTHING), seed)
+        except (AssertionError, KeyError, ValueError, RuntimeError):
+            return False
+        return True
+
+    analysis = analysed()
+    monkeypatch.setattr(together, "composed", broken)
+    assert not all(right(seed) for seed in range(6))
+
+
+CHAINS = """
+graph: chains
+elements: 512
+dtype: int32
+inputs: [x, y]
+outputs: [p, q]
+kernels:
+  - {name: a, on: device, reads: [x], writes: [u], body: x + 1}
+  - {name: c, on: device, reads: [y], writes: [v], body: y + 3}
+  - {name: d, on: device, reads: [u], writes: [q], body: u + 4}
+  - {name: b, on: device, reads: [v], writes: [p], body: v + 2}
+"""
+
+
+def test_a_fused_node_that_would_close_a_cycle_is_refused(
+    analysed: Callable[..., Analysis], device: Any, tmp_path: Path
+) -> None:
+    """a before d, c before b: each of a + b and c + d is offered; never both are taken."""
+    (tmp_path / "graph.yaml").write_text(CHAINS)
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+    known = analysis.payload.other_strategies
+    assert {each.kernels for each in known.offered} >= {("a", "b"), ("c", "d")}
+    answers = answered(analysis, {"a + b": 5.0, "c + d": 4.0})
+    assert [each.name for each in known.chosen("hfuse", answers)] == ["a + b"]
+    program = emitted(analysis, "hfuse", answers)
+    x, y = (np.arange(512, dtype=np.int32) * factor for factor in (3, 5))
+    for seed in range(3):
+        found = device.run(program, seed=seed, inputs={"x": x, "y": y})
+        assert np.array_equal(found["p"], y + 5)
+        assert np.array_equal(found["q"], x + 5)
+
+
+REGION = """
+regions:
+  - {pipeline: ./doc.yaml, reads: {READS}, writes: {WRITES}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "why"),
+    [
+        ("x: x", "q: q, p: p", "it needs y, which it does not name as read"),
+        ("u: u", "q: q", "it has fewer than two kernels"),
+        ("x: x", "h: h", "h is on the host"),
+        ("x: x", "q: q", "u is needed outside of it"),
+    ],
+)
+def test_regions_that_cannot_be_one(
+    analysed: Callable[..., Analysis], tmp_path: Path, reads: str, writes: str, why: str
+) -> None:
+    text = CHAINS + "  - {name: h, on: host, reads: [u], writes: [h], body: u + 1}\n"
+    text = text.replace("outputs: [p, q]", "outputs: [p, q, h]")
+    (tmp_path / "graph.yaml").write_text(text + REGION.replace("READS", reads).replace("WRITES", writes))
+    (tmp_path / "doc.yaml").write_text("pipeline: doc\n")
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+    assert dict(analysis.payload.other_strategies.refused)["doc"] == why
+
+
+def test_loops_stay_as_they_are(analysed: Callable[..., Analysis], tmp_path: Path) -> None:
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: cg\ntogether: true\n")
+    assert not analysis.payload.other_strategies.offered
+    assert "apart; in loops" in Transfer().describe(analysis)
+
+
+def test_who_does_not_ask_has_the_key_of_before(all_of_them: Registry, tmp_path: Path) -> None:
+    def key(text: str) -> str:
+        (job,) = jobs.read(tmp_path / "job.yaml", f"strategy: transfer\ngraph: fig2\n{text}")
+        return prepare(all_of_them, job).workload.key
+
+    assert key("") == key("together: false\n") != key("together: true\n")
+
+
+def test_part_jobs_have_the_budget_of_the_job(analysed: Callable[..., Analysis]) -> None:
+    part: Job = Transfer().parts(analysed())[0]
+    assert part.search.trials == 24
+    assert part.device == "auto"

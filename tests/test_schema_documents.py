@@ -137,7 +137,7 @@ WRONG = {
         {"parameters": {"p": {"value": 1, "dtype": "int8"}}}, {"parameters": {"p": "x"}},
     ],
     "graph": [
-        {"graph": "a b"}, {"kernel": []}, {"dtype": "float16"}, {"sizes": {"n": -1}}, {"loop": "yes please"},
+        {"graph": "a b"}, {"kernel": []}, {"dtype": "float12"}, {"sizes": {"n": -1}}, {"loop": "yes please"},
         {"kernels": [{"name": "k", "on": "gpu", "reads": ["A"], "writes": ["B"]}]},
         {"kernels": [{"name": "k", "on": "device", "reads": ["A"]}]},
         {"kernels": [{"name": "k", "on": "device", "writes": ["B"], "source": "x.cu"}]},

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from fusiond.errors import RequestError
 from fusiond.program import Fill, default_compare
 from fusiond_transfer.frontend import formula, verify
-from fusiond_transfer.frontend.generator import WORDS
+from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
 
 
@@ -148,14 +148,13 @@ class KernelGraph:
 
     def _declare(self, name: str, elements: int | None, dtype: str | None, fill: Fill | None) -> None:
         kind = dtype or self._dtype
-        usual = Fill(kind="uniform") if kind.startswith("float") else WORDS
         self._vectors.setdefault(
             name,
             Vector(
                 name=name,
                 dtype=kind,
                 elements=self._elements if elements is None else elements,
-                fill=fill or usual,
+                fill=fill or usual_fill(kind),
                 compare=default_compare(kind),
             ),
         )

@@ -17,10 +17,11 @@ from fusiond.codegen.literals import literal
 from fusiond.codegen.operators import Term, atom, binary, cast, choice, prefix
 from fusiond.codegen.statements import Statements
 from fusiond.keys import text_key
-from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
 from fusiond.program import Argument, Pointer, Scalar, Source, SourceKind
+from fusiond_transfer.codegen import elements
+from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
 from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text
 from fusiond_transfer.frontend.row_wise import RowWise
@@ -63,14 +64,23 @@ template <class T> {prefix} unsigned taken(unsigned h, const T* vector, unsigned
     return h;
 }}
 """
+_ON_DEVICE = {"prefix": "__device__ __forceinline__", "float_bits": "return __float_as_uint(value);"}
+_ON_HOST = {
+    "prefix": "inline",
+    "float_bits": "unsigned bits; std::memcpy(&bits, &value, sizeof bits); return bits;",
+}
+_CONVERSIONS = {
+    "device": elements.CONVERSIONS.format(**_ON_DEVICE, bits_float="return __uint_as_float(bits);"),
+    "host": elements.CONVERSIONS.format(
+        **_ON_HOST, bits_float="float value; std::memcpy(&value, &bits, sizeof value); return value;"
+    ),
+}
 _DEVICE_HASH = _HASH.format(
-    prefix="__device__ __forceinline__",
-    float_bits="return __float_as_uint(value);",
+    **_ON_DEVICE,
     double_bits="return word((unsigned long long)__double_as_longlong(value));",
 )
 _HOST_HASH = "#include <cmath>\n#include <cstring>\n" + _HASH.format(
-    prefix="inline",
-    float_bits="unsigned bits; std::memcpy(&bits, &value, sizeof bits); return bits;",
+    **_ON_HOST,
     double_bits="unsigned long long bits; std::memcpy(&bits, &value, sizeof bits); return word(bits);",
 )
 
@@ -128,7 +138,10 @@ def code(graph: Graph) -> Generated:
     for side, kind, head in (("device", SourceKind.DEVICE, _DEVICE_HASH), ("host", SourceKind.HOST, _HOST_HASH)):
         generated = {entry: text for (on, entry), text in sorted(texts.items()) if on == side}
         if generated:
-            text = f"// Kernels of {graph.name} on the {side}.\n{head}\n" + "\n".join(generated.values())
+            texts_here = "\n".join(generated.values())
+            if any(f"_{each}(" in texts_here for each in elements.IN_FLOAT):
+                head += _CONVERSIONS[side]
+            text = f"// Kernels of {graph.name} on the {side}.\n{head}\n{texts_here}"
             sources.append(Source(name=f"{side}_kernels", kind=kind, text=text, entries=tuple(generated)))
     for number, ((on, text), names) in enumerate(own.items()):
         kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
@@ -167,10 +180,6 @@ def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int, entry: Entry)
 
 def _words(values: Sequence[int]) -> tuple[Argument, ...]:
     return tuple(Scalar(dtype="int32", value=each) for each in values)
-
-
-def _ctype(dtype: str) -> str:
-    return DTYPES[dtype].cuda
 
 
 def _blocks(elements: int) -> tuple[int, int, int]:
@@ -216,7 +225,7 @@ def _mix_text(device: bool, name: str, reads: tuple[str, ...], writes: tuple[str
     equal = not name.endswith("_each")
     lengths = [f"unsigned long long {side}{number}" for side, many in (("n", reads), ("m", writes))
                for number in range(len(many))]  # fmt: skip
-    parameters = _parameters([_ctype(each) for each in reads], [_ctype(each) for each in writes],
+    parameters = _parameters([stored(each) for each in reads], [stored(each) for each in writes],
                              [*lengths, "unsigned seed"])  # fmt: skip
     text, body = _function(device, name, parameters)
     inner = _each(body, device, "m0") if equal else body
@@ -233,7 +242,7 @@ def _mix_text(device: bool, name: str, reads: tuple[str, ...], writes: tuple[str
 
 
 def _made(j: int, dtype: str) -> str:
-    return f"w{j}[i] = Made<{_ctype(dtype)}>::of(h{j});"
+    return f"w{j}[i] = {elements.made(dtype, f'h{j}')};"
 
 
 def _function(device: bool, name: str, parameters: str) -> tuple[Statements, Statements]:
@@ -260,15 +269,18 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     name = f"formula_{origin}"
     writes = [graph.vector(each) for each in kernel.writes]
     parsed = [formula.parse(text) for text in body.texts]
-    place = {read: f"r{k}[i]" if graph.vector(read).elements > 1 else f"r{k}[0]" for k, read in enumerate(kernel.reads)}
+    place = {
+        read: elements.widened(graph.vector(read).dtype, f"r{k}[i]" if graph.vector(read).elements > 1 else f"r{k}[0]")
+        for k, read in enumerate(kernel.reads)
+    }
     lengths = [
         most(1, *(graph.vector(each).elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
     ]
     counts = [Scalar(dtype="uint64", value=each) for each in lengths]
     parameters = _parameters(
-        [_ctype(graph.vector(each).dtype) for each in kernel.reads],
-        [_ctype(each.dtype) for each in writes],
+        [stored(graph.vector(each).dtype) for each in kernel.reads],
+        [stored(each.dtype) for each in writes],
         [f"unsigned long long m{j}" for j in range(len(writes))],
     )
     values = [_printed(found.root, output.dtype, place).code for found, output in zip(parsed, writes, strict=True)]
@@ -276,15 +288,17 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     text, inner = _function(kernel.device, name, parameters)
     if not summed and len(set(lengths)) == 1:
         loop = _each(inner, kernel.device, "m0")
-        names = [loop.declare(_ctype(output.dtype), f"v{j}", values[j]) for j, output in enumerate(writes)]
-        loop.lines(*(cpp("w{}[i] = {};", j, each) for j, each in enumerate(names)))
+        names = [loop.declare(computed(output.dtype), f"v{j}", values[j]) for j, output in enumerate(writes)]
+        loop.lines(
+            *(_stored(j, output.dtype, each) for j, (output, each) in enumerate(zip(writes, names, strict=True)))
+        )
     else:
         for j, (found, output) in enumerate(zip(parsed, writes, strict=True)):
             if found.summed:
-                _summed(inner, kernel, j, _ctype(output.dtype), values[j])
+                _summed(inner, kernel, j, output.dtype, values[j])
             else:
                 loop = _each(inner, kernel.device, f"m{j}")
-                loop.line(cpp("w{}[i] = {};", j, loop.declare(_ctype(output.dtype), f"v{j}", values[j])))
+                loop.line(_stored(j, output.dtype, loop.declare(computed(output.dtype), f"v{j}", values[j])))
     entry = Entry(
         source=f"{kernel.on}_kernels",
         entry=name,
@@ -296,8 +310,13 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     return entry, "".join(comments) + text.text()
 
 
-def _summed(body: Statements, kernel: Kernel, j: int, ctype: str, value: Code) -> None:
+def _stored(j: int, dtype: str, value: Code) -> Code:
+    return cpp("w{}[i] = to_{}({});", j, dtype, value) if dtype in elements.IN_FLOAT else cpp("w{}[i] = {};", j, value)
+
+
+def _summed(body: Statements, kernel: Kernel, j: int, dtype: str, value: Code) -> None:
     """A sum in one order on both sides: 256 lanes, each every 256th element, then the lanes pairwise."""
+    ctype, whole = computed(dtype), elements.narrowed(dtype, f"lane{j}[0]")
     lanes = formula.LANES
     if kernel.device:
         body.line(f"__shared__ {ctype} lane{j}[{lanes}];")
@@ -307,18 +326,18 @@ def _summed(body: Statements, kernel: Kernel, j: int, ctype: str, value: Code) -
         halves = body.block(f"for (unsigned half = {lanes // 2}; half > 0; half /= 2)")
         halves.line(f"if (threadIdx.x < half) lane{j}[threadIdx.x] += lane{j}[threadIdx.x + half];")
         halves.line("__syncthreads();")
-        body.line(f"if (threadIdx.x == 0) w{j}[0] = lane{j}[0];")
+        body.line(f"if (threadIdx.x == 0) w{j}[0] = {whole};")
         return
     body.line(f"{ctype} lane{j}[{lanes}] = {{}};")
     body.line(cpp("for (unsigned long long i = 0; i < m{0}; ++i) lane{0}[i % {1}] += {2};", j, lanes, value))
     body.line(f"for (unsigned half = {lanes // 2}; half > 0; half /= 2)")
     body.line(f"    for (unsigned t = 0; t < half; ++t) lane{j}[t] += lane{j}[t + half];")
-    body.line(f"w{j}[0] = lane{j}[0];")
+    body.line(f"w{j}[0] = {whole};")
 
 
 def _printed(node: Node, dtype: str, places: Mapping[str, str]) -> Term:
     """A formula in the arithmetic of a type; `places`: vector -> the text of its element."""
-    ctype = _ctype(dtype)
+    ctype = computed(dtype)
     if isinstance(node, Literal):
         if isinstance(node.value, int):
             return Term(literal(node.value, dtype))

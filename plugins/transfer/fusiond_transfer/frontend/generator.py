@@ -10,11 +10,20 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from fusiond.language.dtypes import is_float, whole_numbers
 from fusiond.program import Fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph, Kernel, Vector
 
 WORDS = Fill(kind="integers", low=0, high=2**31 - 1)
 """What inputs hold unless a file says otherwise."""
+
+
+def usual_fill(dtype: str) -> Fill:
+    """The same for any element type, as far as it reaches."""
+    if is_float(dtype):
+        return Fill(kind="uniform")
+    least, most = whole_numbers(dtype)
+    return Fill(kind="integers", low=max(least, -(2**7)) if most < 2**31 - 1 else 0, high=min(most, 2**31 - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

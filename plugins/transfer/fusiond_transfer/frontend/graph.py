@@ -24,8 +24,12 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import EQUAL, Compare, Fill
 
 HOST, DEVICE = "host", "device"
-DTYPES_HERE = ("int32", "uint32", "int64", "uint64", "float32", "float64")
-"""The element types that kernel bodies are written for."""
+_NOT_COMPUTED = ("float8_e4m3fn", "float8_e5m2")
+
+
+def in_formulas(dtype: str) -> bool:
+    """Whether formulas compute with such elements."""
+    return dtype not in _NOT_COMPUTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

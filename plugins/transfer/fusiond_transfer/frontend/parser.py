@@ -25,24 +25,12 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
 from fusiond.language import extents
-from fusiond.language.dtypes import is_float
-from fusiond.program import Fill, default_compare
+from fusiond.language.dtypes import DTYPES
+from fusiond.program import default_compare
 from fusiond.strategy import Inputs
 from fusiond_transfer.frontend import formula, generator, regions, row_wise, verify
-from fusiond_transfer.frontend.generator import WORDS, Shape
-from fusiond_transfer.frontend.graph import (
-    DEVICE,
-    DTYPES_HERE,
-    HOST,
-    Body,
-    Formula,
-    Graph,
-    Kernel,
-    Mix,
-    Region,
-    Text,
-    Vector,
-)
+from fusiond_transfer.frontend.generator import Shape, usual_fill
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Region, Text, Vector
 
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
@@ -183,17 +171,17 @@ class _Reader:
 
     def _default(self) -> Vector:
         keys = self._keys
-        dtype = keys["dtype"].choice(*DTYPES_HERE) if "dtype" in keys else "uint32"
+        dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else "uint32"
         elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
-        fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else _usual(dtype)
+        fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual_fill(dtype)
         return Vector(name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype))
 
     def _vector(self, name: str, node: Node | None, default: Vector) -> Vector:
         if node is None:
             return dataclasses.replace(default, name=name)
         keys = node.mapping(known=VECTOR_KEYS)
-        dtype = keys["dtype"].choice(*DTYPES_HERE) if "dtype" in keys else default.dtype
-        usual = default.fill if dtype == default.dtype else _usual(dtype)
+        dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else default.dtype
+        usual = default.fill if dtype == default.dtype else usual_fill(dtype)
         return Vector(
             name=name,
             dtype=dtype,
@@ -296,10 +284,6 @@ class _Reader:
 
 
 # --- small values ---------------------------------------------------------------------------------------
-
-
-def _usual(dtype: str) -> Fill:
-    return Fill(kind="uniform") if is_float(dtype) else WORDS
 
 
 def _names(node: Node) -> tuple[str, ...]:

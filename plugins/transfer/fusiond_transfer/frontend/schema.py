@@ -17,10 +17,11 @@ from fusiond.inputs.schemas import (
     mapping_of,
     names,
 )
-from fusiond_transfer.frontend.graph import DEVICE, DTYPES_HERE, HOST
+from fusiond.language.dtypes import DTYPES
+from fusiond_transfer.frontend.graph import DEVICE, HOST
 from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
 
-_DTYPE = {"enum": list(DTYPES_HERE)}
+_DTYPE = {"enum": list(DTYPES)}
 _DIMS = {"anyOf": [EXPRESSION, list_of(EXPRESSION, least=1, most=3)]}
 _FORMULA = {"type": ["string", "number"], "description": "an expression over what the kernel reads"}
 _MADE = {"type": "integer", "minimum": 1, "maximum": MAX_GENERATED}

@@ -5,6 +5,7 @@ sizes        at least one element, a known type
 one writer   single assignment: a vector is written by one kernel, and no input is written
 order        what a kernel reads is an input, or was written by a kernel before it
 known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
+formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
 loop         what is carried is an input and a vector of its size and type, each once
 """
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond.language.dtypes import DTYPES
-from fusiond_transfer.frontend.graph import DTYPES_HERE, Formula, Graph, Text
+from fusiond_transfer.frontend.graph import Formula, Graph, Text, in_formulas
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_BYTES = 2**40
@@ -39,6 +40,7 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _reads(graph)
     yield from _lists(graph)
     yield from _in_place(graph)
+    yield from _formulas(graph)
     yield from _loop(graph)
 
 
@@ -60,8 +62,8 @@ def _names(graph: Graph) -> Iterator[Problem]:
 def _sizes(graph: Graph) -> Iterator[Problem]:
     for each in graph.vectors:
         place: Place = ("vectors", each.name)
-        if each.dtype not in DTYPES_HERE:
-            yield Problem(place, f"{each.name} is of {each.dtype!r}; it can be {', '.join(DTYPES_HERE)}")
+        if each.dtype not in DTYPES:
+            yield Problem(place, f"{each.name} is of {each.dtype!r}; it can be {', '.join(DTYPES)}")
         elif not isinstance(each.elements, int):
             yield Problem(place, f"{each.name} has {each.elements!r} elements; a whole number is wanted")
         elif each.elements < 1:
@@ -199,6 +201,17 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
                 yield Problem(place, f"{kernel.name} sums for several outputs: one would overwrite what another needs")
             if graph.loop:
                 yield Problem(place, "what is carried shares storage by itself; in_place is for graphs without a loop")
+
+
+def _formulas(graph: Graph) -> Iterator[Problem]:
+    for k, kernel in enumerate(graph.kernels):
+        names = (*kernel.reads, *kernel.writes) if isinstance(kernel.body, Formula) else ()
+        for name in names:
+            if name in graph.index and not in_formulas(graph.vector(name).dtype):
+                dtype = graph.vector(name).dtype
+                yield Problem(
+                    ("kernels", k, "body"), f"{name} is of {dtype}, with which no formula computes; give a source"
+                )
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

@@ -26,7 +26,11 @@ SHIPPED = [
                           ("graph", "transfer/*/graphs"))
     for path in sorted(ROOT.glob(f"plugins/{pattern}/*.yaml"))
 ]  # fmt: skip
-OF_OTHERS = [*sorted(ROOT.glob("tests/**/*.yaml")), *sorted(ROOT.glob("benchmarks/**/*.yaml"))]
+OF_OTHERS = [
+    *sorted(ROOT.glob("tests/**/*.yaml")),
+    *sorted(ROOT.glob("benchmarks/**/*.yaml")),
+    *sorted(ROOT.glob("configs/**/*.yaml")),
+]
 
 
 class AsEditors(yaml.SafeLoader):
@@ -145,6 +149,9 @@ WRONG = {
         {"kernels": [{"name": "k", "on": "device", "writes": ["B"], "source": "x.cu", "entry": "k", "body": "A"}]},
         {"limits": {"bytes": 5}}, {"vectors": {"A": {"elem": 5}}}, {"fill": {"uniform": [0]}},
         {"generate": {"kernels": 5, "inputs": 2, "indegree": [1, 2], "outdegree": [1, 2]}}, {"adjacent": ["A"]},
+        {"regions": [{"pipeline": "./x.yaml", "reads": {"a": "A"}}]},
+        {"regions": [{"reads": {"a": "A"}, "writes": {"b": "D"}}]},
+        {"regions": [{"pipeline": "./x.yaml", "reads": {}, "writes": {"b": "D"}}]},
     ],
 }  # fmt: skip
 

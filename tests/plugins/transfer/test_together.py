@@ -16,6 +16,7 @@ import fusiond_mincut.plugin
 import fusiond_stitching.plugin
 import fusiond_transfer.plugin
 from fusiond.composition.others import with_others
+from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, Job, Record, Verdict
 from fusiond.program import Launch, Pointer, Program
 from fusiond.registry import Registry
@@ -316,3 +317,69 @@ def test_part_jobs_have_the_budget_of_the_job(analysed: Callable[..., Analysis])
     part: Job = Transfer().parts(analysed())[0]
     assert part.search.trials == 24
     assert part.device == "auto"
+
+
+ROOTS = """
+HloModule roots
+
+ENTRY main {
+  x = f32[640]{0} parameter(0)
+  squares = f32[640]{0} multiply(x, x)
+  one = f32[] constant(1)
+  ones = f32[640]{0} broadcast(one), dimensions={}
+  above = f32[640]{0} add(squares, ones)
+  ROOT roots = f32[640]{0} sqrt(above)
+}
+"""
+CHAIN_OF_FLOATS = """
+graph: roots
+elements: 640
+dtype: float32
+inputs: [x]
+outputs: [roots, total]
+vectors: {total: {elements: 1}}
+kernels:
+  - {name: square, on: device, reads: [x], writes: [squares], body: x * x}
+  - {name: add, on: device, reads: [squares], writes: [above], body: squares + 1}
+  - {name: root, on: device, reads: [above], writes: [roots], body: sqrt(above)}
+  - {name: sum, on: host, reads: [roots], writes: [total], body: sum(roots)}
+regions:
+  - {module: ./roots.hlo, reads: {in_0: x}, writes: {out_0: roots}}
+"""
+
+
+def test_a_module_as_one_node(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+    """HLO, by the strategy that stitches it."""
+    (tmp_path / "graph.yaml").write_text(CHAIN_OF_FLOATS)
+    (tmp_path / "roots.hlo").write_text(ROOTS)
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+    assert [each.strategy for each in analysis.payload.other_strategies.offered] == ["stitching"]
+    program = emitted(analysis, together.EVERYTHING)
+    assert launches(program) == ["square+add+root"]
+    x = np.random.default_rng(0).normal(size=640).astype(np.float32)
+    for seed in range(3):
+        found = device.run(program, seed=seed, inputs={"x": x})
+        wanted = np.sqrt(x.astype(np.float64) ** 2 + 1)
+        np.testing.assert_allclose(found["roots"], wanted, rtol=1e-6)
+        np.testing.assert_allclose(found["total"], wanted.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [
+        ("{reads: {in_0: x}, writes: {out_0: roots}}", "needs one document"),
+        ("{module: ./a.hlo, pipeline: ./a.yaml, reads: {in_0: x}, writes: {out_0: roots}}", "needs one document"),
+        ("{module: ./a.hlo, reads: {in_0: x}, writes: {out_0: root}}", "unknown vector 'root'; did you mean 'roots'"),
+        ("{module: ./roots.hlo, reads: {}, writes: {out_0: roots}}", "names nothing"),
+        ("{module: ./b.hlo, reads: {in_0: x}, writes: {out_0: roots}}", "there is no file"),
+    ],
+)
+def test_regions_that_say_nothing_sensible(
+    analysed: Callable[..., Analysis], tmp_path: Path, region: str, message: str
+) -> None:
+    text, line = CHAIN_OF_FLOATS.partition("  - {module")[0], CHAIN_OF_FLOATS.count("\n")
+    (tmp_path / "graph.yaml").write_text(f"{text}  - {region}\n")
+    for name in ("a.hlo", "roots.hlo"):
+        (tmp_path / name).write_text(ROOTS)
+    with pytest.raises(RequestError, match=rf"graph\.yaml:{line}\b.*{message}"):
+        analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Together:
         strategies = sorted({each.strategy for each in self.offered if (each.saves_us(answers) or 0) > 0})
         return (APART, *strategies, *((ANSWERS,) if len(strategies) > 1 else ()), EVERYTHING)
 
-    def chosen(self, label: str, answers: Answers) -> tuple[Offered, ...]:
+    def chosen(self, label: str, answers: Answers, without: Collection[str] = ()) -> tuple[Offered, ...]:
         """What is one launch by a label, the same kernels never twice, and without a cycle."""
         weights: dict[str, float] = {}
         for each in self.offered:
@@ -77,24 +77,42 @@ class Together:
                 weights[each.name] = max(saves, 0.001 * len(each.kernels))
             elif label in (ANSWERS, each.strategy):
                 weights[each.name] = saves
-        by_name = {each.name: each for each in self.offered}
-        candidates = [Candidate(name=n, nodes=frozenset(by_name[n].kernels), saves=w) for n, w in weights.items()]
+        by_name = {each.name: each for each in self.offered if each.name not in without}
+        candidates = [
+            Candidate(name=name, nodes=frozenset(each.kernels), saves=weights.get(name, 0.0))
+            for name, each in by_name.items()
+        ]
         kept, _ = groups.chosen(candidates, edges(self.graph))
         return tuple(by_name[each.name] for each in kept)
 
     def composed(self, label: str, answers: Answers) -> Graph | Rejection:
-        """The graph with what is chosen; a Rejection where an answer cannot take the place of its kernels."""
-        found: list[tuple[Offered, Fragment]] = []
-        for each in self.chosen(label, answers):
-            program = each.asked.program(answers)
-            if isinstance(program, Rejection):
-                return dataclasses.replace(program, nodes=each.kernels, detail=f"{each.name}: {program.detail}")
-            lengths = {vector.name: vector.size_bytes for vector in self.graph.vectors}
-            try:
-                found.append((each, _checked(each, fragments.fragment(program, each.places, lengths))))
-            except Unfit as why:
-                return Rejection(rule="no_part", nodes=each.kernels, detail=f"{each.name}: {why}")
-        return composed(self.graph, found)
+        """The graph with what is chosen. An answer that cannot take the place of its kernels is left out, and others
+        are chosen; a Rejection where none is left."""
+        unfit: dict[str, Rejection] = {}
+        while True:
+            found: list[tuple[Offered, Fragment]] = []
+            chosen = self.chosen(label, answers, unfit)
+            for each in chosen:
+                part = self._part(each, answers)
+                if isinstance(part, Rejection):
+                    unfit[each.name] = part
+                else:
+                    found.append((each, part))
+            if not chosen:
+                nothing = Rejection(rule="no_part", nodes=(self.graph.name,), detail="nothing can be one launch")
+                return next(iter(unfit.values()), nothing)
+            if len(found) == len(chosen):
+                return composed(self.graph, found)
+
+    def _part(self, offered: Offered, answers: Answers) -> Fragment | Rejection:
+        program = offered.asked.program(answers)
+        if isinstance(program, Rejection):
+            return dataclasses.replace(program, nodes=offered.kernels, detail=f"{offered.name}: {program.detail}")
+        lengths = {vector.name: vector.size_bytes for vector in self.graph.vectors}
+        try:
+            return _checked(offered, fragments.fragment(program, offered.places, lengths))
+        except Unfit as why:
+            return Rejection(rule="no_part", nodes=offered.kernels, detail=f"{offered.name}: {why}")
 
 
 def _checked(offered: Offered, made: Fragment) -> Fragment:

@@ -17,7 +17,7 @@ import fusiond_stitching.plugin
 import fusiond_transfer.plugin
 from fusiond.composition.others import with_others
 from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, Job, Record, Verdict
+from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict
 from fusiond.program import Launch, Pointer, Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -146,6 +146,21 @@ def test_answers_decide_and_every_strategy_has_its_share(analysed: Callable[...,
     assert said["together"] == "hfuse (smooth+find_edges, detail+count)"
 
 
+@pytest.mark.parametrize(("name", "order"), [("fig2", None), ("matmul", "given"), ("matmul", "reordered")])
+def test_graphs_of_the_catalogue(
+    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, name: str, order: str | None
+) -> None:
+    """Kernels that hash all that they read, and sources: as with every kernel apart, which other tests hold to NumPy
+    and to the graph itself."""
+    analysis = analysed(tmp_path / "job.yaml", f"strategy: transfer\ngraph: {name}\ntogether: true\n")
+    fused, apart = (emitted(analysis, label, order=order) for label in (together.EVERYTHING, together.APART))
+    assert len(launches(fused)) < len(launches(apart))
+    for seed in range(3):
+        found, wanted = device.run(fused, seed=seed), device.run(apart, seed=seed)
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[each], wanted[each]) for each in wanted)
+
+
 def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them: Registry) -> None:
     """Also where no file of theirs is on the disk."""
     analysis = analysed()
@@ -166,6 +181,25 @@ def test_a_strategy_that_is_missing_leaves_its_kernels_apart(analysed: Callable[
     program = emitted(without, together.EVERYTHING)
     assert len(launches(program)) == 3
     same_as_numpy(device, program)
+
+
+def test_an_answer_that_fits_nowhere_is_left_out(
+    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes its kernels; where none can, the config says why."""
+    known = analysed().payload.other_strategies
+    right = known._part
+    why = Rejection(rule="no_part", nodes=(), detail="sharpen: its answer is 2 steps")
+    monkeypatch.setattr(
+        together.Together,
+        "_part",
+        lambda self, each, answers: why if each.strategy == "mincut" else right(each, answers),
+    )
+    program = emitted(analysed(), together.EVERYTHING)
+    assert sorted(launches(program)) == ["detail+count", "sharpen+find_edges", "smooth"]
+    same_as_numpy(device, program)
+    monkeypatch.setattr(together.Together, "_part", lambda self, each, answers: why)
+    assert Transfer().emit(analysed(), Config.of({**PLAIN, "together": together.EVERYTHING}), {}) == why
 
 
 def test_the_order_follows_from_what_is_needed(analysed: Callable[..., Analysis]) -> None:

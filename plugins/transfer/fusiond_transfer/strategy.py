@@ -21,6 +21,7 @@ from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Tar
 from fusiond.words import counted
 from fusiond_transfer import space, together
 from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, order
+from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
 from fusiond_transfer.analysis.script import script
@@ -73,6 +74,10 @@ class Transfer(StrategyBase[Request, Analysed]):
     job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries", "together")
     names: Mapping[str, str] = frozen({"graph": "graph"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
+    drafts: tuple[str, ...] = ENDINGS
+
+    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
+        return drafted(path, name, inputs)
 
     # --- Job -> Workload ---
 

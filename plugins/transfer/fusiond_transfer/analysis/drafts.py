@@ -1,0 +1,23 @@
+"""`fusiond init`: the draft of a graph, by how the name of the file ends from which it begins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from fusiond.strategy import Inputs
+from fusiond_transfer.analysis import trace_report
+from fusiond_transfer.frontend.importing import cuda_graph, nsight
+
+ENDINGS = (".sqlite", ".dot")
+"""Nsight Systems' export; a CUDA graph as the driver prints it."""
+
+
+def drafted(path: str, name: str, inputs: Inputs) -> str:
+    """The YAML. `name` is the graph's; empty: the file's."""
+    path = inputs.beside(path, PurePath(path).name, where=path)
+    plain = re.sub(r"\W+", "_", name or PurePath(path).stem).strip("_")[:60] or "imported"
+    called = f"_{plain}" if plain[0].isdigit() else plain
+    if path.endswith(".dot"):
+        return cuda_graph.draft(cuda_graph.read(inputs.text(path, where=path), path), called).yaml()
+    return trace_report.draft(nsight.read(path), called).yaml()

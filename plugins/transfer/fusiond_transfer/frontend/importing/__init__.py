@@ -1,0 +1,1 @@
+"""Graphs drafted from programs that exist: what a program does not say stays `"?"`."""

@@ -116,7 +116,7 @@ def test_it_is_read_and_fused(arrays, name):
 
 
 NVCC = {
-    "a `template` that is left out": "struct Tile { template <int N> __device__ int at(int n) { return n + N; } };\ntemplate <class T> __device__ int more(T tile, int n) { return tile.at<1>(n); }\n"
+    "a `template` that is left out": "struct Tile { template <int N> static __device__ int of() { return 0 * N; } template <int N> __device__ int at(int n) { return n + N; } };\ntemplate <class T> __device__ int more(T tile, int n) { return tile.at<1>(n) + T::of<3>(); }\n"
         + HEAD + "    int value = more(Tile(), i);\n" + TAIL,
     "a pragma in a macro": "#define UNROLL #pragma unroll\n" + HEAD + "    int value = 1;\n    UNROLL\n    for (int at = 0; at < 1; ++at) value += i;\n" + TAIL,
 }  # fmt: skip
@@ -267,11 +267,10 @@ MUTANTS = {
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
     "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
-    "constructors alone are needed": (
-        declarations.Walk, "_needed", staticmethod(lambda method, friends: method.kind in declarations._NEEDED_METHODS)
-    ),
     "nothing is deleted": (declarations, "_BEHIND", recheck.re.compile(r"\s*;")),
-    "macros bracket nothing": (declarations, "_SCOPE", recheck.re.compile("")),
+    "macros bracket nothing": (
+        declarations.Walk, "_brackets", lambda self, start, end: {(start, self.code.index("{", start) + 1), (end - 1, end)}
+    ),
     "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
     "any overload goes": (slicing, "_OF_LIBRARIES", recheck.re.compile("")),
 }  # fmt: skip

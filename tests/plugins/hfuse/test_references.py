@@ -1,6 +1,8 @@
 """Words that name no declaration of the file, as clang resolves them, and words that might: which declarations a slice
 of a kernel reaches. All sources are of our own."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest
@@ -18,6 +20,7 @@ struct Row { int length; static int limit; enum Kind { Low, High }; __device__ i
 __device__ int length(Table<int> t) { return 2; }
 #define SQUARED(x) ((x) * (x))
 #define LENGTH length
+#define JOINED(a, b) a##b
 """
 
 SETTLED = {
@@ -31,6 +34,8 @@ SETTLED = {
     "a number of a template": ("template <int size> __device__ int f(int a) { return a + size; }", "size"),
     "a capture of a lambda": ("__device__ int f(int at) { return [at](int n) { return n + at; }(1); }", "at"),
     "a type of a body": ("__device__ int f() { struct size { int n; }; size s{1}; return s.n; }", "size"),
+    "a parameter in a macro's argument": ("__device__ int f(int size) { return SQUARED(size + 1); }", "size"),
+    "a local variable in a macro's in a macro's": ("__device__ int f(int n) { int at = n; return SQUARED(SQUARED(at)); }", "at"),
     "a qualified function of C++'s": ("__device__ int f(int n) { return std::max(n, 1); }", "max"),
     "a type of CUDA's": ("__device__ float f(float4 v) { return v.x; }", "float4"),
 }  # fmt: skip
@@ -41,6 +46,8 @@ OPEN = {
     "a class of a template": ("__device__ int f(Table<int> t) { return t.at; }", "Table"),
     "a call of what a template leaves open": ("template <class T> __device__ int f(T t) { return size(t); }", "size"),
     "a call in a macro's argument": ("__device__ int f(Table<int> t) { return SQUARED(size(t)); }", "size"),
+    "a name that a macro puts together": ("__device__ int f(Table<int> t) { return JOINED(si, ze)(t); }", "size"),
+    "a local variable and a function in one argument": ("__device__ int f(int at, Table<int> t) { return SQUARED(at + ::at(t)); }", "at"),
     "a macro": ("__device__ int f(int a) { return SQUARED(a); }", "SQUARED"),
     "a macro that is called like a local variable": ("__device__ int f(int LENGTH) { return LENGTH; }", "LENGTH"),
     "a friend": ("class Mine { int n; friend __device__ int length(Table<int> t); };", "length"),
@@ -102,12 +109,15 @@ MUTANTS = {
     "headers are the user's": ("_elsewhere", lambda target: False),
     "all is a header's": ("_elsewhere", lambda target: True),
     "nothing is looked up": ("_REFERENCES", ()),
+    "a macro's arguments are the macro": ("cursors.written_at", lambda cursor: cursor.location.offset),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(monkeypatch, name):
-    monkeypatch.setattr(references, *MUTANTS[name])
+    what, instead = MUTANTS[name]
+    place, _, last = what.rpartition(".")
+    monkeypatch.setattr(getattr(references, place) if place else references, last, instead)
     wrong = [word in words(source) for source, word in SETTLED.values()]
     wrong += [word not in words(source) for source, word in OPEN.values()]
     assert any(wrong)

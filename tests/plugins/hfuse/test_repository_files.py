@@ -13,7 +13,16 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import declarations, directives, entries, host_headers, includes, parse, slicing
+from fusiond_hfuse.frontend import (
+    brought_headers,
+    declarations,
+    directives,
+    entries,
+    host_headers,
+    includes,
+    parse,
+    slicing,
+)
 
 YAML = """\
 kernel: k
@@ -135,7 +144,7 @@ MUTANTS = {
     "C++'s own headers": (host_headers, "available", lambda: False),
     "second heads of templates": (declarations.Walk, "_with_heads", lambda self, start: start),
     "headers that conditions leave out": (slicing, "_asked_for", lambda unit, unread: unit.missing),
-    "large headers that nothing names": (slicing, "_without_idle_headers", lambda unit, text: unit),
+    "large headers that nothing names": (brought_headers, "without_idle_headers", lambda unit, text: unit),
     "errors of what is gone": (directives, "idle_errors", lambda code, kept: iter(())),
     "the definition that is meant": (entries, "other_definitions", lambda body, declarations: []),
     "__has_include": (includes._Expansion, "_has", lambda self, asked, path: "0".ljust(len(asked.group()))),

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import blanking, cuda_declarations, cursors, declarations, directives, includes, slicing
+from fusiond_hfuse.frontend import (
+    blanking,
+    brought_headers,
+    cuda_declarations,
+    cursors,
+    declarations,
+    directives,
+    includes,
+    slicing,
+)
 from fusiond_hfuse.frontend.graph import Unit
 
 YAML = """\
@@ -323,7 +332,7 @@ def test_only_what_the_kernel_reaches_is_part_of_an_answer(beside_hist):
 
 MUTANTS = {
     "macros are followed": (directives, "macros", lambda code: {}),
-    "headers that others bring": (slicing, "_brought", lambda text, headers: ()),
+    "headers that others bring": (brought_headers, "_brought", lambda text, headers: ()),
     "declarations that overlap are one": (slicing, "grouped", lambda found: list(found)),
     "text that is no declaration goes": (blanking, "between", lambda covered, end: iter(())),
     "headers that are not there": (includes._Expansion, "_missing", lambda self, target, path, number: self._cannot("no", path, number)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 from clang import cindex as cindex
 from clang.cindex import CursorKind as CursorKind
@@ -87,6 +88,47 @@ def file_of(cursor: cindex.Cursor | None) -> str | None:
         file = cursor.location.file
         kept[_FILE] = None if file is None else str(file.name)
     return kept[_FILE]  # type: ignore[no-any-return]
+
+
+_BINARY = ("", ".*", "->*", "*", "/", "%", "+", "-", "<<", ">>", "<=>", "<", ">", "<=", ">=", "==", "!=", "&", "^", "|",
+           "&&", "||", "=", "*=", "/=", "%=", "+=", "-=", "<<=", ">>=", "&=", "^=", "|=", ",")  # fmt: skip
+_UNARY = ("", "++", "--", "++", "--", "&", "*", "+", "-", "~", "!")
+
+
+def binary_operator(cursor: cindex.Cursor) -> str:
+    """What stands between two operands, whatever macros hide; nothing where clang does not say. (The bindings do not
+    name this call.)"""
+    return _operator(cindex.conf.lib.clang_getCursorBinaryOperatorKind, cursor, _BINARY)
+
+
+def unary_operator(cursor: cindex.Cursor) -> str:
+    """What stands before or behind an operand; `++` and `--` are the same on either side."""
+    return _operator(cindex.conf.lib.clang_getCursorUnaryOperatorKind, cursor, _UNARY)
+
+
+def _operator(ask: Any, cursor: cindex.Cursor, names: tuple[str, ...]) -> str:
+    ask.argtypes, ask.restype = [cindex.Cursor], ctypes.c_int
+    kind = ask(cursor)
+    return names[kind] if 0 <= kind < len(names) else ""
+
+
+def tokens(unit: cindex.TranslationUnit, file: str, start: int, end: int) -> Iterator[cindex.Token]:
+    """What stands from one offset to another, comments left out. (Those of a cursor that begins with a macro would be
+    the macro's.)"""
+    where = cindex.File.from_name(unit, file)
+    first, last = (cindex.SourceLocation.from_offset(unit, where, at) for at in (start, end))
+    found = unit.get_tokens(extent=cindex.SourceRange.from_locations(first, last))
+    return (each for each in found if each.kind is not cindex.TokenKind.COMMENT)
+
+
+def written_at(cursor: cindex.Cursor) -> int:
+    """Where a cursor's name stands in its file, an argument of a macro too, for which `location` has the macro. (The
+    bindings do not name this call.)"""
+    ask = cindex.conf.lib.clang_getFileLocation
+    ask.restype = None
+    offset = ctypes.c_uint()
+    ask(cursor.location, None, None, None, ctypes.byref(offset))
+    return offset.value
 
 
 class _Ranges(ctypes.Structure):

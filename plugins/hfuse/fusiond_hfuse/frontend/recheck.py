@@ -486,5 +486,5 @@ def tolerable(message: str) -> bool:
         or ((name := re.match(_OF_CALLS, message)) is not None and name.group(1) in overloads.NAMES)
         or "cudaConfigureCall" in message
         or "reference to __global__ function" in message  # it launches it: see `barriers.forbidden`
-        or re.search(r"in(line)? (asm|assembly)|^missing 'template' keyword prior to dependent", message)
+        or re.search(r"in(line)? (asm|assembly)|^(missing|use) 'template' keyword .*dependent template name", message)
     )

@@ -7,7 +7,7 @@ where they are qualified (`std::max`): one of the user's that cannot be read mig
 
     __device__ int sum(Row size) { return size.at(0); }      `size`: a parameter; `at`: a member
 
-What a template leaves open, and what stands in a macro's arguments, clang does not resolve: such words stay.
+What a template leaves open clang does not resolve: such words stay. So do those that a macro puts together.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class References:
         settled: set[int] = set()
         for _, top in self._tops[first:last]:
             settled |= _settled(top)
-        text = self.code[declaration.start : declaration.end]
-        left = {
-            each.group()
-            for each in directives.WORD.finditer(text)
-            if declaration.start + each.start() not in settled or each.group() in self.macros
-        }
-        return declaration.words & left
+        written: set[str] = set()
+        left: set[str] = set()
+        for each in directives.WORD.finditer(self.code, declaration.start, declaration.end):
+            written.add(each.group())
+            if each.start() not in settled or each.group() in self.macros:
+                left.add(each.group())
+        return declaration.words & left | declaration.words - written
 
 
 def _tops(found: Collection[cindex.Cursor]) -> Iterator[tuple[int, cindex.Cursor]]:
@@ -63,22 +63,23 @@ def _tops(found: Collection[cindex.Cursor]) -> Iterator[tuple[int, cindex.Cursor
 
 
 def _settled(top: cindex.Cursor) -> set[int]:
-    """Where names stand that name nothing at the level of a file."""
+    """Where names stand that name nothing at the level of a file, in arguments of macros too."""
     found: set[int] = set()
+    others: set[int] = set()
     for cursor, inside in cursors.preorder(top):
         if cursor.kind.is_declaration():
             # Not what a friend or an `extern` in a body declares.
             if inside and cursor.kind is not CursorKind.FRIEND_DECL and _is_inner(cursor):
-                found.add(cursor.location.offset)
+                found.add(cursors.written_at(cursor))
             continue
         if cursor.kind not in _REFERENCES:
             continue
         target = cursor.referenced
         if target is None or target.kind is CursorKind.OVERLOADED_DECL_REF:
             continue
-        if _is_inner(target) or (_elsewhere(target) and _certain(cursor, target)):
-            found.add(cursor.location.offset)
-    return found
+        inner = _is_inner(target) or (_elsewhere(target) and _certain(cursor, target))
+        (found if inner else others).add(cursors.written_at(cursor))
+    return found - others  # a macro may say one argument twice
 
 
 def _elsewhere(target: cindex.Cursor) -> bool:

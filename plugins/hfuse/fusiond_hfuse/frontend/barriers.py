@@ -56,11 +56,9 @@ _ASM_WHY = (
 )
 
 
-def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
+def forbidden(tokens: list[cindex.Token], refuse: Refuse) -> list[Rejection]:
     """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly."""
     found = []
-    size = tree.cursor.extent
-    tokens = [token for token in tree.get_tokens(extent=size) if token.kind is not cindex.TokenKind.COMMENT]
     for position, token in enumerate(tokens):
         text = token.spelling
         line = token.location.line

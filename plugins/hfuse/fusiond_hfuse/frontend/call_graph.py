@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from fusiond_hfuse.frontend import barrier_divergence, barriers, constructs, cursors, divergence, shadows
 from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
 from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE, MAIN
+
+_MEETINGS = ("__syncwarp", "tiled_partition", "thread_block_tile")
 
 
 class CallGraph:
@@ -87,9 +88,9 @@ class CallGraph:
         return None
 
     def meets(self) -> str:
-        """The first word of the text that threads of a warp wait for each other in."""
-        found = re.search(r"\b(__\w+_sync|__syncwarp|tiled_partition|thread_block_tile)\b", self.text.code)
-        return found.group() if found else ""
+        """The first name in the text that threads of a warp wait for each other in."""
+        names = (each.spelling for each in self.text.tokens)
+        return next((each for each in names if each in _MEETINGS or (each[:2] == "__" and each[-5:] == "_sync")), "")
 
     def _calls(self, function: cindex.Cursor) -> frozenset[str]:
         """The names that a function may call: those that the tree resolves, and those it leaves to an instantiation."""
@@ -122,6 +123,6 @@ class CallGraph:
             elif cursor.kind.is_declaration():
                 elsewhere.add(offset)
         start, end = function.extent.start.offset, function.extent.end.offset
-        for match in re.finditer(r"[A-Za-z_]\w*", self.text.code[start:end]):
-            if match.group() in own and start + match.start() not in elsewhere:
-                yield start + match.start(), match.group()
+        for at, name in self.text.words(start, end, own):
+            if at not in elsewhere:
+                yield at, name

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 
@@ -103,27 +101,12 @@ def called(call: cindex.Cursor) -> str:
     return str(cursor.spelling)
 
 
-def sign(data: bytes, cursor: cindex.Cursor, operand: cindex.Cursor) -> str:
-    """What a unary operator does: `&`, `*`, `++` (or what may be that), or nothing of these. Macros hide the text,
-    and templates the types."""
-    text = data[cursor.extent.start.offset : cursor.extent.end.offset].strip()
-    whole, part = cursor.type.get_canonical(), operand.type.get_canonical()
-    if text.startswith(b"&") or (whole.kind is cindex.TypeKind.POINTER and whole.get_pointee() == part):
-        return "&"
-    points = part.kind is cindex.TypeKind.POINTER and part.get_pointee() == whole
-    if text.startswith(b"*") or points or (part.kind in ARRAYS and part.element_type == whole):
-        return "*"
-    plain = text[:1] in (b"-", b"+", b"!", b"~") and text[:2] not in (b"--", b"++") and text[-2:] not in (b"--", b"++")
-    return "" if plain else "++"
+def sign(cursor: cindex.Cursor) -> str:
+    """What a unary operator does: `&`, `*`, `++` (or `--`, or what may be that), or nothing of these."""
+    found = cursors.unary_operator(cursor)
+    return "" if found in ("-", "+", "!", "~") else found if found in ("&", "*") else "++"
 
 
-def between(data: bytes, children: list[cindex.Cursor]) -> bytes:
-    """The text between the first and the last of some children."""
-    return data[children[0].extent.end.offset : children[-1].extent.start.offset]
-
-
-def assigns(data: bytes, cursor: cindex.Cursor, children: list[cindex.Cursor]) -> bool:
+def assigns(cursor: cindex.Cursor) -> bool:
     """Whether a binary operator writes to its left side."""
-    if cursor.kind is CursorKind.COMPOUND_ASSIGNMENT_OPERATOR:
-        return True
-    return re.match(rb"\s*[^\s=]|\s*==", between(data, children)) is None
+    return cursor.kind is CursorKind.COMPOUND_ASSIGNMENT_OPERATOR or cursors.binary_operator(cursor) in ("=", "")

@@ -20,7 +20,6 @@ from fusiond_hfuse.frontend import cursors, overloads, shadows
 from fusiond_hfuse.frontend.constructs import (
     LOOPS,
     Inside,
-    between,
     body_of,
     by_reference,
     called,
@@ -250,7 +249,7 @@ class Flow:
             return not proven  # who calls it when is not followed
         if outer.kind is CursorKind.BINARY_OPERATOR:
             children = list(cursors.children(outer))
-            short = len(children) == 2 and re.match(rb"\s*\)*\s*(&&|\|\|)", between(self.data, children)) is not None
+            short = cursors.binary_operator(outer) in ("&&", "||")
             return not short or bool(inner == children[0]) or self.agrees(children[0], proven=proven)
         if outer.kind not in (*_BRANCHES, *LOOPS):
             return True
@@ -330,7 +329,7 @@ class Flow:
             elif each.kind in (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr):
                 return False
             elif each.kind is CursorKind.UNARY_OPERATOR:
-                if sign(self.data, each, next(iter(cursors.children(each)))) in ("*", "&"):
+                if sign(each) in ("*", "&"):
                     return False
             elif each.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
                 children = list(cursors.children(each))
@@ -363,11 +362,11 @@ class Flow:
         children = list(cursors.children(cursor))
         if self.callees.constant is None or len(children) != 2 or not self._is_thread(children[0]):
             return False
-        sign = between(self.data, children).strip(b" \t\n()")
+        operator = cursors.binary_operator(cursor)
         right = self.data[children[1].extent.start.offset : children[1].extent.end.offset].decode("latin-1")
-        value = self.callees.constant(right) if sign in (b"/", b">>") else None
+        value = self.callees.constant(right) if operator in ("/", ">>") else None
         return value is not None and (
-            (sign == b"/" and value > 0 and value % WARP == 0) or (sign == b">>" and value >= 5)
+            (operator == "/" and value > 0 and value % WARP == 0) or (operator == ">>" and value >= 5)
         )
 
     def _is_thread(self, cursor: cindex.Cursor) -> bool:

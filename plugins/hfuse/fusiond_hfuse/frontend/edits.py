@@ -6,10 +6,12 @@ place in clang's tree is a place there.
 
 from __future__ import annotations
 
-import re
+import functools
+import itertools
+from collections.abc import Collection, Iterator
 
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import recheck
+from fusiond_hfuse.frontend import cursors, recheck
 from fusiond_hfuse.frontend.cursors import cindex
 from fusiond_hfuse.frontend.graph import Unit
 
@@ -53,26 +55,46 @@ class EditedText:
             opened += 1
         return opened
 
-    def in_macros(self, pattern: str, text: str) -> bool:
-        """Replace a pattern in the macros of the file; whether it stood in one."""
+    @functools.cached_property
+    def tokens(self) -> list[cindex.Token]:
+        """All of the text, comments left out."""
+        return list(self._tokens(0, len(self.data)))
+
+    def _tokens(self, start: int, end: int) -> Iterator[cindex.Token]:
+        return cursors.tokens(self.tree.unit, recheck.MAIN, start, end)
+
+    def words(self, start: int, end: int, names: Collection[str]) -> Iterator[tuple[int, str]]:
+        """(offset, name) of each of these names that stands there."""
+        for each in self._tokens(start, end):
+            if each.spelling in names and each.location.offset < end:
+                yield each.location.offset, each.spelling
+
+    def in_macros(self, word: str, text: str, *, called: bool = False) -> bool:
+        """Replace a word in the macros of the file, `called` with its arguments; whether it stood in one."""
         found = False
         for start, end in self.macros:
-            for match in re.finditer(pattern, self.code[start:end]):
+            for at, _ in self.words(start, end, {word}):
+                behind = at + len(word)
+                opening = self.code.find("(", behind, end) if called else -1
                 found = True
-                self.edit(start + match.start(), start + match.end(), text)
+                self.edit(at, self.behind(opening + 1) if opening >= 0 else behind, text)
         return found
 
     def named_in_macro(self, name: str) -> bool:
         """Whether a macro of the file calls it, or names it with template arguments."""
-        return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+        for start, end in self.macros:
+            found = [each.spelling for each in self._tokens(start, end)]
+            if any(one == name and next_ in ("(", "<") for one, next_ in itertools.pairwise(found)):
+                return True
+        return False
 
     def handed_to_macro(self, offset: int, name: str) -> bool:
         """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""
-        opening = re.compile(r"\w+\s*\(").match(self.code, offset)
-        if opening is None:
+        opening = self.code.find("(", offset)
+        if opening < 0 or not self.code[offset:opening].strip().isidentifier():
             return False
-        arguments = self.code[opening.end() : self.behind(opening.end()) - 1]
-        return re.search(rf"\b{re.escape(name)}\b", arguments) is not None
+        end = self.behind(opening + 1) - 1
+        return next(self.words(opening + 1, end, {name}), None) is not None
 
     def constant(self, expression: str) -> int | None:
         """The value of an integral expression where the kernel stands; None when it cannot be told."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from fusiond.errors import RequestError, UnknownName
@@ -65,14 +64,11 @@ def other_definitions(body: cindex.Cursor, declarations: list[cindex.Cursor]) ->
 def template_head(body: cindex.Cursor, data: bytes) -> str:
     """`template <...>` in front of a kernel."""
     text = data[body.extent.start.offset : body.location.offset].decode("latin-1")
-    opening = re.match(r"template\s*<", text)
-    if opening is None:
+    parameters = [each for each in cursors.children(body) if each.kind in _TEMPLATE_PARAMETERS]
+    if not parameters:
         return ""
-    depth, at = 1, opening.end()
-    while depth and at < len(text):
-        depth += {"<": 1, ">": -1}.get(text[at], 0)
-        at += 1
-    return text[:at]
+    last = parameters[-1].extent.end.offset - body.extent.start.offset
+    return text[: text.find(">", last) + 1]
 
 
 _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_NON_TYPE_PARAMETER,

@@ -268,7 +268,7 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
     shadowing.macro_calls()
 
     leaving = _leaving(text, graph, body)
-    text.rejections += barriers.forbidden(tree.unit, text.refusal)
+    text.rejections += barriers.forbidden(text.tokens, text.refusal)
     text.rejections += barriers.grid_waits(functions, text.refusal)
     shadowing.global_names(top)
     shadowing.macro_names(macros)

@@ -46,13 +46,13 @@ class Shadowing:
             if child.kind is CursorKind.CUDAGLOBAL_ATTR:
                 if text == "__global__":
                     self.text.edit(start, end, device)
-                elif not self.text.in_macros(r"\b__global__\b", device):
+                elif not self.text.in_macros("__global__", device):
                     self.text.refuse("macro", child, "`__global__` stands inside a macro")
             elif child.kind is CursorKind.ANNOTATE_ATTR and child.spelling.startswith(("launch_bounds", "maxnreg")):
                 word = "__launch_bounds__" if child.spelling.startswith("launch_bounds") else "__maxnreg__"
                 place = re.compile(word + r"\s*\(").match(self.text.code, start)
                 if place is None:
-                    self.text.in_macros(word + r"\s*\((?:[^()]|\([^()]*\))*\)", "")
+                    self.text.in_macros(word, "", called=True)
                 else:
                     self.text.edit(start, self.text.behind(place.end()), "")
             elif child.kind is CursorKind.ANNOTATE_ATTR and child.spelling == "cluster_dims":

@@ -95,12 +95,12 @@ class Writes:
             if target is None or target.type.is_const_qualified():
                 return
             if cursor.kind is CursorKind.UNARY_OPERATOR:
-                operator = sign(self.callees.data, cursor, children[0])
+                operator = sign(cursor)
                 if operator == "&":
                     yield target, None, False
                 elif operator == "++":
                     yield target, cursor, False
-            elif assigns(self.callees.data, cursor, children):
+            elif assigns(cursor):
                 yield target, cursor if variable(children[0]) is None else children[-1], False
 
     def _copies(self, call: cindex.Cursor) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from fusiond.errors import RequestError
 from fusiond.program import Fill, default_compare
-from fusiond_transfer.frontend import formula, verify
+from fusiond_transfer.frontend import formula, single_assignment, verify
 from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
 
@@ -38,6 +38,7 @@ class KernelGraph:
         self._loop = False
         self._iterations = 1
         self._limit_bytes: int | None = None
+        self._in_place = False
 
     def inputs(
         self,
@@ -113,6 +114,10 @@ class KernelGraph:
         """No more than this may be allocated on the device at any time."""
         self._limit_bytes = device_bytes
 
+    def written_again_in_place(self) -> None:
+        """What is written again is stored where it was, where the kernel reads it; else it gets another place."""
+        self._in_place = True
+
     def adjacent(self, *names: str) -> None:
         """These vectors must lie in memory in this order, next to each other."""
         self._adjacent.append(names)
@@ -132,6 +137,7 @@ class KernelGraph:
             adjacent=tuple(self._adjacent),
             iterations=self._iterations,
         )
+        graph = single_assignment.renamed(graph, in_place=self._in_place)
         for problem in verify.problems(graph):
             raise RequestError(problem.text, where=f"graph {self.name}")
         elements = {each.name: each.elements for each in graph.vectors}

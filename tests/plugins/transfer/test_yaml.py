@@ -26,9 +26,8 @@ kernels:
 """
 MISTAKES = [
     # what is replaced, with what, the line of the file, what fusiond says
-    ("writes: [d]}", "writes: [c]}", 8, "c has two writers: k0 and k1"),
     ("writes: [c]}", "writes: [c, c]}", 7, "c has two writers: k0, twice"),
-    ("writes: [c]}", "writes: [a]}", 7, "a is an input, and k0 writes it; give the result another name"),
+    ("outputs: [d]", "outputs: [d]\nwritten_again: twice", 6, "is 'twice'; it can be rename, in_place"),
     ("reads: [c]", "reads: [z]", 8, "k1 reads z, which is no vector of this graph"),
     ("reads: [a, b]", "reads: [a, d]", 7, "the kernels wait for each other: k0 -> k1 -> k0"),
     ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is no vector of this graph"),

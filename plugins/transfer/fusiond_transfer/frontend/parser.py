@@ -28,13 +28,14 @@ from fusiond.language import extents
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import default_compare
 from fusiond.strategy import Inputs
-from fusiond_transfer.frontend import formula, generator, regions, row_wise, verify
+from fusiond_transfer.frontend import formula, generator, regions, row_wise, single_assignment, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Region, Text, Vector
 
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
     "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent", "regions",
+    "written_again",
 )  # fmt: skip
 VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
 KERNEL_KEYS = (
@@ -75,6 +76,8 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     known |= sizes
     reader = _Reader(inputs, path, keys, {name: extents.size(name, value) for name, value in known.items()})
     graph = dataclasses.replace(reader.graph(), sizes=tuple(known.items()))
+    again = keys["written_again"].choice(*single_assignment.WAYS) if "written_again" in keys else ""
+    graph = single_assignment.renamed(graph, in_place=again == single_assignment.IN_PLACE)
     _refuse(graph, document, keys)
     return Read(
         graph=graph,

@@ -1,0 +1,80 @@
+"""Vectors that are written again get a name for each time: plans are made for single assignment (Kessler, section 3).
+
+    k0 writes v; k1 reads v, writes v; k2 reads v   -->   k0 writes v; k1 reads v, writes v_2; k2 reads v_2
+
+A read is of what was written last before it, an output of what was written last of all. With `in_place` the new
+vector is stored where the old one was, where the kernel reads that; else each has a place of its own, and messages can
+be moved past the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel
+
+IN_PLACE = "in_place"
+WAYS = ("rename", IN_PLACE)
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\s*\()")
+
+
+def renamed(graph: Graph, *, in_place: bool = False) -> Graph:
+    """The graph with every vector written once; the very same where it is so already."""
+    count = Counter(name for kernel in graph.kernels for name in dict.fromkeys(kernel.writes))
+    count.update(name for name in graph.inputs if name in count)
+    again = {name for name, times in count.items() if times > 1}
+    if not again:
+        return graph
+    taken = {*graph.index, *(kernel.name for kernel in graph.kernels)}
+    now: dict[str, str] = {name: name for name in graph.inputs}
+    of: dict[str, str] = {}
+    kernels = []
+    for kernel in graph.kernels:
+        before = {name: now.get(name, name) for name in kernel.reads}
+        after: dict[str, str] = {}
+        for name in kernel.writes:
+            if name not in now:
+                now[name] = after[name] = name
+            elif name not in after:
+                after[name] = _fresh(name, taken)
+                of[after[name]] = name
+        now.update(after)
+        kernels.append(_kernel(kernel, before, after, in_place=in_place and not graph.loop))
+    vectors = tuple(replace(graph.vector(old), name=new) for new, old in of.items() if old in graph.index)
+    return replace(
+        graph,
+        vectors=(*graph.vectors, *vectors),
+        kernels=tuple(kernels),
+        outputs=tuple(now.get(name, name) for name in graph.outputs),
+        carried=tuple((head, now.get(tail, tail)) for head, tail in graph.carried),
+    )
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
+def _kernel(kernel: Kernel, before: Mapping[str, str], after: Mapping[str, str], *, in_place: bool) -> Kernel:
+    pairs = [(after.get(new, new), before.get(old, old)) for new, old in kernel.in_place]
+    if in_place:
+        stored = {new for new, _ in pairs}
+        pairs += [(new, before[name]) for name, new in after.items()
+                  if new not in stored and before.get(name, new) != new]  # fmt: skip
+    body = kernel.body
+    if isinstance(body, Formula):
+        body = Formula(texts=tuple(_WORD.sub(lambda word: before.get(word[0], word[0]), text) for text in body.texts))
+    return replace(
+        kernel,
+        reads=tuple(before[name] for name in kernel.reads),
+        writes=tuple(after.get(name, name) for name in kernel.writes),
+        whole=tuple(before.get(name, name) for name in kernel.whole),
+        in_place=tuple(pairs),
+        body=body,
+    )

@@ -101,7 +101,9 @@ def tune(
     files.discard_left()
     ended = store.named_job(row.id)
     if state is JobState.QUEUED or not ended.state.ended:
-        raise _interrupted(store, ended, again)
+        stopped = _interrupted(store, ended, again)
+        stopped.by_signal = asked.by_signal
+        raise stopped
     if state is not JobState.DONE:
         raise JobFailed(f"job {row.id} {state.value}: {ended.problem or 'no reason was recorded'}")
     return {**answer(store, ended, records[-1] if records else None), "job": {"id": ended.id, **time_of(ended)}}
@@ -242,6 +244,8 @@ class _Asked:
     """The job is somebody else's, and only watched here."""
     waiting: bool = False
     """Nothing runs: the machine lacks something."""
+    by_signal: int | None = None
+    """Which of them came last."""
 
 
 @contextmanager
@@ -253,6 +257,7 @@ def _stoppable(listener: Listener) -> Iterator[_Asked]:
     def handle(number: int, frame: FrameType | None) -> None:
         if asked.stop.is_set():
             raise KeyboardInterrupt
+        asked.by_signal = number
         if asked.following:
             asked.stop.set()
             listener.say("no longer following; the job goes on where it runs")

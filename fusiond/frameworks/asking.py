@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import textwrap
 import threading
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fusiond.errors import DaemonError, FusiondError, NothingKnown
+from fusiond.errors import DaemonError, FusiondError, Interrupted, NothingKnown
 from fusiond.frameworks import handing
 from fusiond.program import Program, decode
 
@@ -178,13 +179,20 @@ class Asker:
         )
 
     def tune(self, question: Asked, search: Mapping[str, Any] | None = None) -> Found:
-        """Measures here and now, in this thread, without a daemon; what is then known."""
+        """Measures here and now, in this thread, without a daemon; what is then known. Ctrl-C twice and SIGTERM, which
+        the measuring ends by, are the program's again afterwards."""
         from fusiond.client import functions
 
         if _inherited:
             return Found(state="unknown", reason=_INHERITED)
         try:
             functions.tune(question.path, question.job(search), db=self.db)
+        except Interrupted as stopped:
+            if stopped.by_signal == signal.SIGTERM:
+                signal.raise_signal(signal.SIGTERM)
+            elif stopped.by_signal is not None:
+                raise KeyboardInterrupt from None
+            return Found(state="unknown", reason=_line(stopped))
         except FusiondError as problem:
             return Found(state="refused", reason=_line(problem))
         return self.look(question)

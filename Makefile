@@ -9,15 +9,16 @@ STAMP  := $(VENV)/.installed
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all test-alone test-all-alone fast lint format bench screenshots bundle-gpu clean
+.PHONY: help install demo test test-all test-alone test-all-alone fast lint format coverage bench screenshots bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
 	@echo "make test     lint, types and the tests, long campaigns by a sample"
 	@echo "make test-all lint, types and all tests, long campaigns whole"
 	@echo "make fast     the tests that a developer runs all the time"
-	@echo "make lint     ruff, mypy, import-linter"
+	@echo "make lint     ruff, mypy, codespell, import-linter"
 	@echo "make format   ruff's formatter"
+	@echo "make coverage the tests, and which branches they take"
 	@echo "make screenshots  docs/images/ anew, from a run of its own (needs chromium)"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
 	@echo "make bundle-gpu WHEELS=DIR   gpu-box.tar.gz: all that a GPU machine without a registry runs with one command"
@@ -58,11 +59,15 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+coverage: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign" --cov --cov-report=term --cov-report=xml
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

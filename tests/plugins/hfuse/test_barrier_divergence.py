@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from fusiond_hfuse.frontend.graph import Parsed, Unit
-from fusiond_hfuse.frontend.parse import parse_unit
+from fusiond_hfuse.frontend.parse import Reading, parse_unit
 
 HEAD = (
     "__global__ void k(int* out, const int* __restrict__ in, int n)\n"
@@ -111,7 +111,7 @@ def read(text: str) -> Parsed:
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
     text = text.replace("#include <cooperative_groups.h>", "")  # as it is when includes are expanded
     unit = Unit(text=text, origins=tuple(("k.cu", n + 1) for n in range(lines)), system=groups, macros=(), files={})
-    return parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+    return parse_unit(unit, Reading(entry="k", name="k", where="k.yaml:1"))
 
 
 def rules(text: str) -> list[str]:

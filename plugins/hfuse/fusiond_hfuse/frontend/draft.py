@@ -14,7 +14,7 @@ from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import includes, instances, recheck, slicing, undeclared
 from fusiond_hfuse.frontend.graph import Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.launches import Launched, launches
-from fusiond_hfuse.frontend.parse import parse_kernel
+from fusiond_hfuse.frontend.parse import Reading, parse_kernel
 
 _MOST_ABOVE = 5
 _MOST_OF_REPOSITORY = 16
@@ -68,9 +68,8 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     while True:  # each round defines one more, and there is a most of them
         try:
             instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, flags, path)
-            sliced, parsed = parse_kernel(
-                unit, entry, name=last, instance=instance or None, defines=defines, where=path, flags=flags
-            )
+            way = Reading(entry=entry, name=last, where=path, instance=instance or None, defines=defines, flags=flags)
+            sliced, parsed = parse_kernel(unit, way)
             break
         except RequestError as problem:
             if chosen and problem.problem.startswith(instance):

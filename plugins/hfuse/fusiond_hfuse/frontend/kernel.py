@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import TypedDict
 
 from fusiond.errors import RequestError
 from fusiond.inputs import values
@@ -37,7 +36,7 @@ from fusiond_hfuse.frontend.graph import (
     buffers_among,
     volume,
 )
-from fusiond_hfuse.frontend.parse import parse_kernel, parse_unit
+from fusiond_hfuse.frontend.parse import Reading, parse_kernel, parse_unit
 from fusiond_hfuse.frontend.shapes import axes
 
 KEYS = (
@@ -91,15 +90,17 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         )
         if re.split(r"[<(]", instance)[0].strip() != entry:
             raise keys["instance"].fail(f"is no instance of {entry}")
-    way: _Reading = {
-        "instance": instance if "instance" in keys else None,
-        "defines": define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
-        "where": keys["instance" if "instance" in keys else "entry"].where,
-        "flags": flags,
-        "variables": tuple(each.symbol for each in variables),
-    }
-    unit, parsed = parse_kernel(unit, entry, name=name, **way)
-    reading = functools.partial(parse_unit, unit, entry, name=name, **way)
+    way = Reading(
+        entry=entry,
+        name=name,
+        where=keys["instance" if "instance" in keys else "entry"].where,
+        instance=instance if "instance" in keys else None,
+        defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
+        flags=flags,
+        variables=tuple(each.symbol for each in variables),
+    )
+    unit, parsed = parse_kernel(unit, way)
+    reading = functools.partial(parse_unit, unit, way)
     arguments = checked(arguments, parsed.parameters, keys["arguments"])
     variables = checked_variables(variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
@@ -124,16 +125,6 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
         lines={key: node.where for key, node in keys.items()},
     )
-
-
-class _Reading(TypedDict):
-    """What decides how a source is read."""
-
-    instance: str | None
-    defines: tuple[tuple[str, str], ...]
-    where: str
-    flags: tuple[str, ...]
-    variables: tuple[str, ...]
 
 
 _FLAGS_WANTED = (

@@ -24,11 +24,9 @@ does not compile any more, is a reason to refuse too (`recheck.py`).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
@@ -56,84 +54,78 @@ from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
 
 
-def parse_kernel(
-    unit: Unit,
-    entry: str,
-    *,
-    name: str,
-    instance: str | None,
-    defines: tuple[tuple[str, str], ...],
-    where: str,
-    flags: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
-) -> tuple[Unit, Parsed]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Which kernel of a unit is read, and as what."""
+
+    entry: str
+    """With its namespaces."""
+    name: str
+    """The kernel's, for messages."""
+    where: str
+    """The YAML key that names the entry."""
+    instance: str | None = None
+    defines: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    """Those that the host sets."""
+
+
+def parse_kernel(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
     """The unit cut down to one kernel, and what stands in it: with the declarations that the front end has, or, where
-    these do not suffice, with the headers of the host's compiler. Arguments and errors are those of `parse_unit`."""
-
-    def read(unit: Unit) -> tuple[Unit, Parsed]:
-        how: _How = {"instance": instance, "defines": defines, "where": where, "flags": flags, "variables": variables}
-        sliced = slicing.sliced(unit, entry, **how)
-        try:
-            return sliced, parse_unit(sliced, entry, name=name, **how)
-        except UnknownName:
-            raise
-        except RequestError:
-            known = {sliced.text}
-            for broken, resolved in ((False, False), (True, True), (False, True)):
-                with contextlib.suppress(RequestError):  # what is wrong with the whole says more
-                    less = slicing.sliced(unit, entry, broken=broken, resolved=resolved, **how)
-                    if less.text not in known:
-                        known.add(less.text)
-                        return less, parse_unit(less, entry, name=name, **how)
-            raise
-
+    these do not suffice, with the headers of the host's compiler. Errors are those of `parse_unit`."""
     found: tuple[Unit, Parsed] | None = None
     try:
-        found = read(unit)
+        found = _cut_and_read(unit, reading)
         if not any(each.rule == "rewrite" for each in found[1].rejections):
             return found
     except UnknownName:
         raise
     except RequestError as problem:
         if not host_headers.available():
-            raise undeclared.reason(problem, unit, defines, flags) from None
+            raise undeclared.reason(problem, unit, reading.defines, reading.flags) from None
     try:
-        return read(dataclasses.replace(unit, host_headers=host_headers.available()))
+        return _cut_and_read(dataclasses.replace(unit, host_headers=host_headers.available()), reading)
     except RequestError as problem:
         if found is None:
-            raise undeclared.reason(problem, unit, defines, flags) from None
+            raise undeclared.reason(problem, unit, reading.defines, reading.flags) from None
         return found
 
 
-class _How(TypedDict):
-    instance: str | None
-    defines: tuple[tuple[str, str], ...]
-    where: str
-    flags: tuple[str, ...]
-    variables: tuple[str, ...]
+def _cut_and_read(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
+    """Where what is reached cannot be read, with less of it: in three ways, each of which leaves out more."""
+    known: set[str] = set()
+    first: RequestError | None = None
+    for broken, resolved in ((True, False), (False, False), (True, True), (False, True)):
+        try:
+            sliced = slicing.sliced(
+                unit, reading.entry, instance=reading.instance, defines=reading.defines, where=reading.where,
+                flags=reading.flags, variables=reading.variables, broken=broken, resolved=resolved,
+            )  # fmt: skip
+            if sliced.text not in known:
+                known.add(sliced.text)
+                return sliced, parse_unit(sliced, reading)
+        except UnknownName:
+            if first is None:
+                raise
+        except RequestError as problem:
+            if not known:
+                raise  # nothing was cut out
+            first = first or problem  # what is wrong with the whole says more
+    assert first is not None
+    raise first
 
 
-def parse_unit(
-    unit: Unit,
-    entry: str,
-    *,
-    name: str,
-    instance: str | None,
-    defines: tuple[tuple[str, str], ...],
-    where: str,
-    flags: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
-    move: bool = False,
-) -> Parsed:
+def parse_unit(unit: Unit, reading: Reading, *, move: bool = False) -> Parsed:
     """Parse a unit and look at one kernel of it.
 
-    `name` is the kernel's for messages, `where` the YAML key that names the entry, `variables` those that the host
-    sets. With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no
-    such kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
+    With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no such
+    kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
     text = (unit.text, unit.origins, unit.system, unit.host_headers)
-    instance = None if slicing.is_overload(instance) else instance  # slicing has left the others out
-    return _parsed(_Request(text, entry, name, instance, defines, where, flags, variables, move, unit))
+    if slicing.is_overload(reading.instance):  # slicing has left the others out
+        reading = dataclasses.replace(reading, instance=None)
+    return _parsed(_Request(text, reading, move, unit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +133,15 @@ class _Request:
     """All that decides a Parsed; the unit is what the text and the origins are of."""
 
     text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...], bool]
-    entry: str
-    name: str
-    instance: str | None
-    defines: tuple[tuple[str, str], ...]
-    where: str
-    flags: tuple[str, ...]
-    variables: tuple[str, ...]
+    reading: Reading
     move: bool
     unit: Unit = field(compare=False)
 
 
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again
 def _parsed(request: _Request) -> Parsed:
-    unit, flags, defines = request.unit, request.flags, request.defines
-    instance = request.instance or request.entry
+    unit, flags, defines = request.unit, request.reading.flags, request.reading.defines
+    instance = request.reading.instance or request.reading.entry
     found: list[Parsed] = []
     readings = recheck.Readings(unit.text)
     for arch in recheck.architectures(unit.text):
@@ -182,7 +168,7 @@ def _parsed(request: _Request) -> Parsed:
                 continue  # what compilers of other processors see need not be right
             raise
         found.append(parsed)
-    return _merged(found, request.name)
+    return _merged(found, request.reading.name)
 
 
 def _with(parsed: Parsed, rejections: list[Rejection]) -> Parsed:
@@ -226,25 +212,26 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
 
 def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
     """What one architecture's tree says of the kernel."""
+    reading = request.reading
     ours = cursors.written_in(tree.cursor, MAIN)
     top = [each for each in ours if each.spelling not in recheck.OURS]
     macros = [each for each in ours if each.kind is CursorKind.MACRO_DEFINITION]
     text = EditedText(
-        request.unit, tree, request.name, [(each.extent.start.offset, each.extent.end.offset) for each in macros]
+        request.unit, tree, reading.name, [(each.extent.start.offset, each.extent.end.offset) for each in macros]
     )
     known = list(entries.kernels(top, ""))
-    chosen = tree.instantiated() if request.instance is not None else None
-    body, declarations = entries.definition(known, request.entry, request.instance is not None, request.where, chosen)
+    chosen = tree.instantiated() if reading.instance is not None else None
+    body, declarations = entries.definition(known, reading.entry, reading.instance is not None, reading.where, chosen)
     others = entries.other_definitions(body, declarations)
-    text.scope = tuple(request.entry.split("::")[:-1])
+    text.scope = tuple(reading.entry.split("::")[:-1])
     text.head = entries.template_head(body, text.data)
-    parameters = tree.parameters(body, request.where, Parameters(tree).of)
+    parameters = tree.parameters(body, reading.where, Parameters(tree).of)
     for line, message in tree.unknown_groups():
         text.rejections.append(text.refusal("block_barrier", line, f"of cooperative groups: {message}"))
 
     graph = CallGraph(text, move=request.move)
     shared = SharedMemory(text, move=request.move)
-    variables = DeviceVariables(text, frozenset(request.variables), Parameters(tree))
+    variables = DeviceVariables(text, frozenset(reading.variables), Parameters(tree))
     skipped = {each.hash for each in declarations}
     for cursor in top:
         _declare(cursor, "", skipped, graph, shared, variables)
@@ -274,10 +261,10 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
     shadowing.macro_names(macros)
     shadowing.linkage(top)
     for missing in sorted(variables.wanted - set(variables.known)):
-        raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=request.where)
+        raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=reading.where)
     moved = shared.before_dynamic
     return text, Parsed(
-        entry=request.entry,
+        entry=reading.entry,
         parameters=parameters,
         edits=tuple(
             Edit(start=start, end=end, text=new.replace(MOVED, str(moved)))

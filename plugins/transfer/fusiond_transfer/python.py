@@ -19,6 +19,7 @@ from fusiond.program import Fill, default_compare
 from fusiond_transfer.frontend import formula, single_assignment, verify
 from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
+from fusiond_transfer.frontend.importing import fx, jaxpr
 
 
 class KernelGraph:
@@ -164,6 +165,17 @@ class KernelGraph:
                 compare=default_compare(kind),
             ),
         )
+
+
+def from_jaxpr(closed: object, name: str = "imported") -> str:
+    """The draft of a graph file, from what `jax.make_jaxpr(function)(*arguments)` gives; `"?"` stands for bodies that
+    are no formulas."""
+    return jaxpr.draft(closed, name).yaml()
+
+
+def from_fx(graph: object, name: str = "imported") -> str:
+    """The same of a Graph or GraphModule of torch.fx; `"?"` also for sizes and types that it has not recorded."""
+    return fx.draft(graph, name).yaml()
 
 
 def written(graph: Graph) -> str:

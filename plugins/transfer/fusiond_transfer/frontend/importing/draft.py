@@ -24,13 +24,14 @@ class DraftVector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftKernel:
-    """`reads` and `writes` are None where they are to be asked for; `body`: formulas of all outputs, or none."""
+    """`reads` and `writes` are None where they are to be asked for; `body`: formulas of all outputs, or none; None
+    where it is to be asked for."""
 
     name: str
     on: str
     reads: tuple[str, ...] | None = None
     writes: tuple[str, ...] | None = None
-    body: tuple[str, ...] = ()
+    body: tuple[str, ...] | None = ()
     note: str = ""
 
 
@@ -58,7 +59,9 @@ class DraftGraph:
             keys = [f"name: {json.dumps(kernel.name)}", f"on: {kernel.on}"]
             for key, names in (("reads", kernel.reads), ("writes", kernel.writes)):
                 keys.append(f"{key}: {_UNKNOWN if names is None else _list(names)}")
-            if kernel.body and kernel.writes is not None:
+            if kernel.body is None:
+                keys.append(f"body: {_UNKNOWN}")
+            elif kernel.body and kernel.writes is not None:
                 keys.append(f"body: {json.dumps(dict(zip(kernel.writes, kernel.body, strict=True)))}")
             text = f"  - {{{', '.join(keys)}}}"
             lines.append(f"{text}  # {kernel.note}" if kernel.note else text)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from fusiond.composition import MADE
 from fusiond.errors import FusiondError
-from fusiond.model import Analysis, Job, Record, Rejection, Workload
+from fusiond.model import Analysis, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs, check_keys
 from fusiond.strategy import Answers, Asked, Strategy, Target
+
+
+def on_disk(workload: Workload) -> Workload:
+    """Without the files that a strategy has made for another one: nobody can change them."""
+    hashes = {path: digest for path, digest in workload.source_hashes.items() if MADE not in Path(path).parts}
+    return dataclasses.replace(workload, source_hashes=frozen(hashes))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fusiond.build import nvcc
 from fusiond.build.nvcc import NvccFacts
-from fusiond.composition.others import with_others
+from fusiond.composition.others import on_disk, with_others
 from fusiond.counting import apart
 from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
@@ -58,7 +58,7 @@ def prepare(registry: Registry, job: Job) -> Prepared:
     check_keys(job, strategy.job_keys)
     check_order(job, strategy.orders)
     inputs = JobInputs(registry, job)
-    workload = strategy.parse(job, inputs)
+    workload = on_disk(strategy.parse(job, inputs))
     return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusiond.composition import fragments, groups
+from fusiond.composition import MADE, fragments, groups
 from fusiond.composition.fragments import Fragment, Unfit
 from fusiond.composition.groups import Candidate
 from fusiond.model import Job, Rejection, Verdict, frozen
@@ -27,8 +27,6 @@ APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
 """What `together` may be, beside the name of one strategy: nothing; what was measured to be faster by itself, of all
 strategies or of one; and whatever can be one launch."""
 MOST_PAIRS = 12
-FOLDER = "@together"
-"""Beside the job's file, where the documents that are made here would lie; none of them is on the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +229,7 @@ def _pair(
     graph: Graph, job: Job, others: Others, taker: tuple[str, str], pair: Sequence[tuple[int, Kernel]]
 ) -> Offered | tuple[str, str]:
     strategy, key = taker
-    folder = Path(job.path).parent.resolve() / FOLDER
+    folder = Path(job.path).parent.resolve() / MADE
     name = " + ".join(kernel.name for _, kernel in pair)
     files: dict[str, str] = {}
     places: dict[str, str] = {}
@@ -240,7 +238,7 @@ def _pair(
         files |= {f"{folder}/{kernel.name}.yaml": document, f"{folder}/{kernel.name}.cu": source}
         operands = (*kernel.reads, *kernel.writes)
         places |= {_place(number, position): vector for position, vector in enumerate(operands)}
-    request = {key: [f"./{FOLDER}/{kernel.name}.yaml" for _, kernel in pair]}
+    request = {key: [f"./{MADE}/{kernel.name}.yaml" for _, kernel in pair]}
     part = dataclasses.replace(
         job, strategy=strategy, request=frozen(request), sizes=frozen(), lines=frozen(), files=frozen(files),
         accept_constant=True,

@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+import fusiond.devices.builtin
 import fusiond_hfuse.plugin
 import fusiond_mincut.plugin
 import fusiond_stitching.plugin
 import fusiond_transfer.plugin
 from fusiond.composition.others import with_others
 from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict
+from fusiond.events import Events, TrialFinished
+from fusiond.model import Analysis, Config, Job, Record, Rejection, Trial, Verdict
 from fusiond.program import Launch, Pointer, Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
+from fusiond.store.database import Store
 from fusiond.strategy import Target
+from fusiond.tuning import tuner
 from fusiond_transfer import together
 from fusiond_transfer.frontend.graph import Graph, Kernel
 from fusiond_transfer.strategy import Transfer
@@ -420,3 +424,37 @@ def test_regions_that_say_nothing_sensible(
         (tmp_path / name).write_text(ROOTS)
     with pytest.raises(RequestError, match=rf"graph\.yaml:{line}\b.*{message}"):
         analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_the_example_is_tuned_whole(tmp_path: Path, all_of_them: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts first, each with a record; then compositions, each compared with the unfused kernels and measured whole."""
+    monkeypatch.chdir(tmp_path)
+    registry = registry_of(*PLUGINS)
+    registry.add(fusiond.devices.builtin, "devices")
+    (job,) = jobs.read(JOB, device="cpu", trials=16)
+    trials: list[Trial] = []
+
+    def hear(event: Any) -> None:
+        if isinstance(event, TrialFinished):
+            trials.append(event.trial)
+
+    with Store.open(tmp_path / "db.sqlite") as store:
+        row = tuner.submit(store, registry, job)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, registry, Events(hear)).run(row.id, lambda: False)
+        assert (state.value, store.job(row.id).problem) == ("done", None)
+        (device,) = registry.providers["cpu"].devices()
+        record = store.record(row.workload_key, device.key)
+    assert record is not None
+    assert record.verified
+    assert record.evidence == "emulated"
+    assert (record.figures["hfuse_asked"], record.figures["hfuse_answered"], record.figures["mincut_answered"]) == (
+        7,
+        7,
+        1,
+    )
+    composed = [each for each in trials if each.config.get("together", "apart") != "apart"]
+    assert composed
+    assert {each.outcome.value for each in composed} == {"measured"}

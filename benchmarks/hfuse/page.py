@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -135,8 +136,17 @@ def _counted(run: Run) -> str:
         rows.append([each["pair"], *told, " / ".join(f"{value:g}" for value in slots)])
     failed = {found["failed"] for each in run["pairs"] for found in each["ways"].values() if found["failed"]}
     notes = "".join(f"\nNot counted: {why}.\n" for why in sorted(failed))
-    left_out = len(PAIRS) - len(rows)
-    notes += f"\n{left_out} of the {len(PAIRS)} pairs are not counted yet.\n" if left_out else ""
+    left_out = [each.name for each in PAIRS if each.name not in {row[0] for row in rows}]
+    if left_out:
+        notes += textwrap.fill(
+            f"{len(left_out)} of the {len(PAIRS)} pairs are not counted yet: {', '.join(left_out)}. `python -m "
+            f"benchmarks.hfuse --counted {run['device']['model']} --pairs ...` counts them; pairs of hashes take about "
+            f"ten minutes each.",
+            120,
+            initial_indent="\n",
+            break_on_hyphens=False,
+        )
+        notes += "\n"
     return f"""\
 ## Counted: {run["device"]["model"]} ({run["device"]["arch"]})
 

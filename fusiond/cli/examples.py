@@ -64,7 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
 def files() -> dict[Path, Path]:
     """Their names, in their order, and where each is. Programs are in folders of their own, jax and torch."""
     folder = examples_folder()
-    found = {path.relative_to(folder): path for path in folder.rglob("*.*") if path.is_file()}
+    found = {
+        path.relative_to(folder): path
+        for path in folder.rglob("*.*")
+        if path.is_file() and path.parent.name != "__pycache__"  # pip compiles programs that it installs
+    }
     if folder == IN_THE_SOURCE:
         found |= {
             path.relative_to(folder.parent): path for name in PROGRAMS for path in (folder.parent / name).glob("*.py")
@@ -85,5 +89,5 @@ def examples_folder() -> Path:
 def _title(path: Path) -> str:
     """What its first comment or docstring says."""
     first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    title = first.removeprefix("#").removeprefix('"""')
+    title = first.removeprefix("#").removeprefix("//").removeprefix('"""')
     return title.strip()[:90] if title != first else ""

@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all test-alone test-all-alone fast lint format coverage bench screenshots bundle-gpu clean
+.PHONY: help install demo test test-all test-alone test-all-alone fast lint format coverage docs bench screenshots bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
@@ -18,6 +18,7 @@ help:
 	@echo "make fast     the tests that a developer runs all the time"
 	@echo "make lint     ruff, mypy, codespell, import-linter"
 	@echo "make format   ruff's formatter"
+	@echo "make docs     docs/_build: the documentation as a site, links checked"
 	@echo "make coverage the tests, and which branches they take"
 	@echo "make screenshots  docs/images/ anew, from a run of its own (needs chromium)"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
@@ -68,6 +69,10 @@ format: $(STAMP)
 
 coverage: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign" --cov --cov-report=term --cov-report=xml
+
+docs: $(STAMP)
+	$(BIN)/python -m tools.architecture
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs docs/_build
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

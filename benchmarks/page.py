@@ -62,7 +62,7 @@ def _said(*words: str) -> str:
 
 
 HEAD = _said(
-    "Written by `python -m benchmarks --page` from [benchmarks/results/cpu/](../benchmarks/results/cpu/). `python -m",
+    "Written by `python -m benchmarks --page` from `benchmarks/results/cpu/`. `python -m",
     "benchmarks` measures everything again, one after the other, and writes this page; it needs no GPU, and an idle",
     "machine. Read the ratios, not the times: the machines are shared.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,10 +29,15 @@ def formulas(value: Any) -> Iterator[tuple[str, int]]:
                 yield from formulas(each)
 
 
-@functools.cache
+_KNOWN_PARTS: dict[type, tuple[str, ...]] = {}
+
+
 def _parts(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass; none of anything else."""
-    return tuple(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+    if kind not in _KNOWN_PARTS:
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        _KNOWN_PARTS[kind] = tuple(each.name for each in fields)
+    return _KNOWN_PARTS[kind]
 
 
 def replaced(value: Any, change: Callable[[Extent], int]) -> Any:

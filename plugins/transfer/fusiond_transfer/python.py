@@ -18,7 +18,7 @@ from fusiond.errors import RequestError
 from fusiond.program import Fill, default_compare
 from fusiond_transfer.frontend import formula, single_assignment, verify
 from fusiond_transfer.frontend.generator import usual_fill
-from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
+from fusiond_transfer.frontend.graph import COPIED, DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
 from fusiond_transfer.frontend.importing import fx, jaxpr
 
 
@@ -198,6 +198,8 @@ def written(graph: Graph) -> str:
     lines.append("vectors:")
     for vector in graph.vectors:
         keys = [f"dtype: {vector.dtype}", f"elements: {named[vector.elements]}"]
+        if vector.memory != COPIED:
+            keys.append(f"memory: {vector.memory}")
         if vector.name in graph.inputs:
             keys.append(f"fill: {_fill(vector.fill)}")
         lines.append(f"  {json.dumps(vector.name)}: {{{', '.join(keys)}}}")

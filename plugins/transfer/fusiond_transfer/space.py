@@ -8,6 +8,7 @@ allocation   each | group | one | pooled        (where allocations are counted)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
+mapped       none | once | all                  (what may lie in mapped memory; interval_stabbing, pinned)
 chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
 streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
 chunk_order  depth_first | breadth_first        (of chunks: one after the other, or op by op)
@@ -49,6 +50,8 @@ class Offer:
     moments: tuple[str, ...] = ("late", "early")
     large: bool = False
     """Each Program takes seconds to make."""
+    mapped: tuple[str, ...] = ()
+    """Which vectors may lie in mapped memory (`analysis.mapped`); empty: none may."""
     chunks: tuple[int, ...] = (1,)
     """Numbers of chunks; 1: nothing is cut."""
     together: tuple[str, ...] = ()
@@ -73,6 +76,10 @@ def fused(offer: Offer) -> Space:
     parameters += _schedule(offer)
     if offer.together:
         parameters.append(Parameter(name="together", values=offer.together))
+    if offer.mapped:
+        parameters.append(
+            Parameter(name="mapped", values=offer.mapped, when="grouping == 'interval_stabbing' and memory == 'pinned'")
+        )
     if len(offer.chunks) > 1:
         parameters += _chunks(offer)
     if offer.graph:
@@ -86,9 +93,12 @@ def _chunks(offer: Offer) -> list[Parameter]:
     """Copies of pageable memory, and steps of one stream, do not overlap; the other groupings differ in what chunks do
     away with."""
     grouped = "(grouping == 'interval_stabbing' or grouping == 'min_residency')"
+    copied = " and (grouping == 'min_residency' or mapped == 'none')" if offer.mapped else ""
     return [
         Parameter(
-            name="chunks", values=offer.chunks, when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'"
+            name="chunks",
+            values=offer.chunks,
+            when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'{copied}",
         ),
         Parameter(name="streams", values=STREAMS, when="chunks > 1"),
         Parameter(name="chunk_order", values=ORDERS, when="chunks > 1"),
@@ -145,15 +155,22 @@ def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Confi
             values["allocation"] = group
         if _cut(offer, values):
             values["chunks"] = 1
+        if offer.mapped and grouping == "interval_stabbing" and memory == "pinned":
+            values["mapped"] = "none"
         wanted.append((f"{grouping}_{memory}_{issue}", values))
     plainest = wanted[0][1]
     if chunks > 1:
         for name, streams, order in (("", "engines", "depth_first"), ("_in_turn", "3", "breadth_first")):
             cut = {**dict(wanted)["interval_stabbing_pinned_overlapped"], "chunks": chunks, "streams": streams}
             wanted.insert(1, (f"chunks{name}", {**cut, "chunk_order": order}))
+    if offer.mapped:
+        pinned = dict(wanted)["interval_stabbing_pinned_overlapped"]
+        pinned = {name: value for name, value in pinned.items() if name != "chunks"}
+        wanted.append((f"mapped_{offer.mapped[1]}", {**pinned, "mapped": offer.mapped[1]}))
     if offer.reordered:
         wanted.append(("reordered", {**plainest, "order": "reordered"}))
-    wanted.append(("batch", {**plainest, "memory": "pinned", "send": "batch"}))
+    mapped: dict[str, Value] = {"mapped": "none"} if offer.mapped else {}
+    wanted.append(("batch", {**plainest, **mapped, "memory": "pinned", "send": "batch"}))
     plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
     if offer.counted:
         plain["allocation"] = first

@@ -20,7 +20,7 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
 from fusiond_transfer import space, together
-from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, order
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, mapped, order
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
@@ -206,7 +206,7 @@ class Transfer(StrategyBase[Request, Analysed]):
             streams=str(config.get("streams", "engines")),
             chunk_order=str(config.get("chunk_order", "depth_first")),
         )
-        plan = script(schedule)
+        plan = mapped.with_mapped(schedule, str(config.get("mapped", mapped.NONE)))
         program = emit.program(plan, execution, name=f"{graph.name}, {config['grouping']}")
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
@@ -249,7 +249,7 @@ class Transfer(StrategyBase[Request, Analysed]):
         about = _composed(analysis.payload, config, answers)
         if isinstance(about, Rejection):
             return config
-        count = self._schedule(about, config, answers).startups
+        count = mapped.messages(self._schedule(about, config, answers), str(config.get("mapped", mapped.NONE)))
         said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if about is not analysis.payload:
             fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, Made)]
@@ -361,6 +361,7 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
         graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
         large=len(graph.kernels) > sizes.MANY_KERNELS,
         chunks=chunks.counts(script(schedules.grouping("interval_stabbing"))),
+        mapped=tuple(choice) if len(choice := mapped.choices(graph)) > 1 else (),
     )
     if graph.limit_bytes is None:
         return offer

@@ -18,6 +18,7 @@ from fusiond_transfer.analysis import (
     intervals,
     limit,
     local_search,
+    mapped,
     min_residency,
     order,
     schedule,
@@ -206,6 +207,7 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
             "proven to be the fewest" if schedules.evictions.least else "by Belady's rule, not proven to be the fewest"
         )
         found.append(f"evictions cost {more} more: {proof} that fit")
+    found += mapped.said(graph)
     messages = counted(least.schedule.startups, "message")
     if least.proven:
         found.append(f"{messages}: proven to be the fewest in this order of the kernels")

@@ -196,6 +196,7 @@ class _Steps:
         self._execution = execution
         self._code = code
         self._cut = cut
+        self._on_device = {each.name for each in script.cells if each.device}
         self._overlapped = execution.issue != "one_stream"
         self._steps: list[Step] = []
         self._uses: dict[str, _Uses] = {}
@@ -254,7 +255,8 @@ class _Steps:
         split = set(item.cells)
 
         def buffers(cells: Sequence[str]) -> list[str]:
-            names = ((cell, device(cell) if on_device else cell) for cell in cells)
+            # What is mapped is one memory for both sides.
+            names = ((cell, device(cell) if on_device and cell in self._on_device else cell) for cell in cells)
             return [
                 part(name, item.chunk) if item.chunk is not None and cell in split else name for cell, name in names
             ]

@@ -24,6 +24,8 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import EQUAL, Compare, Fill
 
 HOST, DEVICE = "host", "device"
+COPIED, MAPPED = "copied", "mapped"
+"""Where a vector may lie that both sides use: in both memories, or in memory of the host that the device reads."""
 _NOT_COMPUTED = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -39,6 +41,8 @@ class Vector:
     elements: int = 1
     fill: Fill = field(default_factory=Fill)
     compare: Compare = EQUAL
+    memory: str = COPIED
+    """`copied`, or `mapped` where it may lie in mapped memory."""
 
     @property
     def size_bytes(self) -> int:

@@ -30,14 +30,27 @@ from fusiond.program import default_compare
 from fusiond.strategy import Inputs
 from fusiond_transfer.frontend import formula, generator, regions, row_wise, single_assignment, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill
-from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Region, Text, Vector
+from fusiond_transfer.frontend.graph import (
+    COPIED,
+    DEVICE,
+    HOST,
+    MAPPED,
+    Body,
+    Formula,
+    Graph,
+    Kernel,
+    Mix,
+    Region,
+    Text,
+    Vector,
+)
 
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
     "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent", "regions",
-    "written_again",
+    "written_again", "memory",
 )  # fmt: skip
-VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
+VECTOR_KEYS = ("dtype", "elements", "fill", "compare", "memory")
 KERNEL_KEYS = (
     "name", "on", "reads", "writes", "in_place", "body", "source", "entry", "values", "grid", "block", "shared",
     "rows", "whole",
@@ -177,7 +190,10 @@ class _Reader:
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else "uint32"
         elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
         fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual_fill(dtype)
-        return Vector(name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype))
+        memory = keys["memory"].choice(COPIED, MAPPED) if "memory" in keys else COPIED
+        return Vector(
+            name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype), memory=memory
+        )
 
     def _vector(self, name: str, node: Node | None, default: Vector) -> Vector:
         if node is None:
@@ -191,6 +207,7 @@ class _Reader:
             elements=self._integer(keys["elements"]) if "elements" in keys else default.elements,
             fill=values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual,
             compare=values.comparison(keys.get("compare"), dtype),
+            memory=keys["memory"].choice(COPIED, MAPPED) if "memory" in keys else default.memory,
         )
 
     # --- kernels ---

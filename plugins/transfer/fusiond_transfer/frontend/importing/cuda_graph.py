@@ -21,6 +21,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.errors import RequestError
 from fusiond_transfer.frontend.graph import DEVICE, HOST
@@ -139,7 +140,7 @@ def _bytes(label: str) -> int:
     return int(behind.group(1)) if behind else 0
 
 
-Field = str | list["Field"]  # type: ignore[misc]
+Field: TypeAlias = "str | list[Field]"
 
 
 def _record(label: str) -> list[Field]:

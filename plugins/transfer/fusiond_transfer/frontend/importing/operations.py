@@ -68,7 +68,8 @@ class Building:
         `shared`: it is used more than once, or comes out."""
         if kind == "sum":
             operands = [each if isinstance(each, float | int) else self.stored(each) for each in operands]
-        texts, reads = [], []
+        texts: list[str] = []
+        reads: list[str] = []
         for each in operands:
             if isinstance(each, float | int):
                 texts.append(repr(each) if each >= 0 else f"({each!r})")

@@ -1,0 +1,115 @@
+"""Vectors in mapped memory: fewer messages, the same results, on the cpu device and in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.model import Analysis, Config
+from fusiond.program import Alloc, Copy, Launch, Memory, Pointer, Program
+from fusiond_transfer.analysis import mapped
+from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.strategy import Transfer
+
+CHAIN = """\
+graph: chain
+elements: 300
+dtype: float64
+memory: mapped
+vectors: {c: {memory: copied}, total: {elements: 1}}
+inputs: [a, b]
+outputs: [d, total]
+kernels:
+  - {name: k0, on: device, reads: [a, b], writes: [c], body: a + b}
+  - {name: k1, on: host, reads: [c], writes: [e], body: 2 * c}
+  - {name: k2, on: device, reads: [e, b], writes: [d], body: e - b}
+  - {name: k3, on: device, reads: [d], writes: [total], body: sum(d)}
+"""
+
+
+def _config(**values: Any) -> Config:
+    usual = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
+    return Config.of({**usual, **values})
+
+
+def test_what_each_choice_has(graph: Callable[..., Graph]) -> None:
+    """a and e are touched by one kernel of the device, row by row; b and d by two, total by a sum."""
+    found = mapped.choices(graph(CHAIN))
+    assert {name: sorted(each) for name, each in found.items()} == {
+        "none": [], "once": ["a", "e"], "all": ["a", "b", "d", "e", "total"],
+    }  # fmt: skip
+    assert list(mapped.choices(graph(CHAIN.replace("memory: mapped\n", "")))) == ["none"]
+    shared = CHAIN.replace("writes: [d], body: e - b", "writes: [d], in_place: {d: e}, body: e - b")
+    assert list(mapped.choices(graph(shared))) == ["none"]
+
+
+@pytest.mark.parametrize("choice", ["none", "once", "all"])
+@pytest.mark.parametrize("issue", ["one_stream", "overlapped"])
+def test_results_are_numpys_and_messages_fewer(
+    choice: str, issue: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    analysis = analyse(CHAIN)
+    program = strategy.emit(analysis, _config(issue=issue, mapped=choice), {})
+    assert isinstance(program, Program), program
+    copies = [each for each in program.steps if isinstance(each, Copy)]
+    crossing = {name for each in copies for name in each.source}
+    assert not crossing & {"a", "b", "e"} if choice == "all" else "b" in crossing
+    memory = {each.name: each.memory for each in program.buffers}
+    launches = [step for step in program.steps if isinstance(step, Launch)]
+    pointers = {each.buffer for step in launches for each in step.arguments if isinstance(each, Pointer)}
+    assert {name for name in pointers if memory[name] is Memory.PINNED} == mapped.choices(analysis.payload.asked.graph)[
+        choice
+    ]
+    draw = np.random.default_rng(4)
+    inputs = {name: draw.uniform(-1, 1, 300) for name in "ab"}
+    d = 2 * (inputs["a"] + inputs["b"]) - inputs["b"]
+    for seed in range(6):
+        out = device.run(program, seed=seed, inputs=inputs)
+        np.testing.assert_allclose(out["d"], d, rtol=1e-12)
+        np.testing.assert_allclose(out["total"], [d.sum()], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_graphs_give_what_they_give_copied(
+    seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    text = f"graph: many\nsizes: {{elements: 33}}\nmemory: mapped\ngenerate: {{kernels: 9, inputs: 3, indegree: [1, 3], outdegree: [1, 2], seed: {seed}}}\n"  # noqa: E501
+    line = "allocations: counted" if seed % 2 else "tries: 4"
+    analysis = analyse(text, line)
+    rest = {"allocation": ("group", "one", "pooled", "each")[seed // 2]} if seed % 2 else {}
+    rest |= {"send": "batch"} if rest.get("allocation") == "each" else {}
+    rest |= {"order": "given"} if analysis.payload.offer.reordered else {}
+    outputs = []
+    for choice in analysis.payload.offer.mapped:
+        program = strategy.emit(analysis, _config(mapped=choice, **rest), {})
+        assert isinstance(program, Program), program
+        outputs.append(device.run(program, seed=seed))
+        if choice == "all":
+            assert not any(isinstance(each, Copy) for each in program.steps)
+    assert len(outputs) > 1
+    for other in outputs[1:]:
+        for name, values in outputs[0].items():
+            np.testing.assert_array_equal(other[name], values, err_msg=name)
+
+
+def test_no_allocation_is_made_for_what_is_mapped(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+    analysis = analyse(CHAIN, "allocations: counted")
+    program = strategy.emit(analysis, _config(mapped="all", allocation="group"), {})
+    assert isinstance(program, Program), program
+    assert [each.arena for each in program.steps if isinstance(each, Alloc)] == ["c@device"]
+
+
+def test_the_space_offers_it_and_the_plan_says_which(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+    analysis = analyse(CHAIN)
+    space = strategy.space(analysis, {})
+    assert {each.name: each.values for each in space.parameters}["mapped"] == ("none", "once", "all")
+    assert not space.problems(_config(mapped="once"))
+    assert space.problems(_config(memory="pageable", mapped="once"))
+    seeds = dict(strategy.seeds(analysis, space, {}))
+    assert seeds["mapped_once"]["mapped"] == "once"
+    assert "may lie in mapped memory, with no message: a, b, d, e, total" in analysis.report["claims"]
+    resolved = strategy.resolved(analysis, _config(mapped="all"), {})
+    assert resolved["grouping"] == "interval_stabbing (1 message)"

@@ -57,7 +57,7 @@ def imports(rows: list[list[str]]) -> networkx.DiGraph:
 
 def places(rows: list[list[str]]) -> dict[str, tuple[float, float, float]]:
     """Left edge, top edge and width of each box."""
-    found = {}
+    found: dict[str, tuple[float, float, float]] = {}
     for number, row in enumerate(rows):
         widths = [8 * len(_label(name)) + 18 for name in row]
         left = (WIDTH - sum(widths) - GAP * (len(row) - 1)) / 2

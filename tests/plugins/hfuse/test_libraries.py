@@ -280,6 +280,13 @@ REFUSED = {
     "a tile of several warps": ("#include <cooperative_groups.h>\n",
         "    __shared__ cooperative_groups::block_tile_memory<128> m;\n", "block_tile_memory"),
     "a cluster": ("#include <cooperative_groups.h>\n", "    cooperative_groups::this_cluster().sync();\n", "this_cluster"),
+    "a warpgroup's matrix product": ("", '    asm volatile("wgmma.fence.sync.aligned;");\n', "needs whole warpgroups"),
+    "a barrier of PTX's": ("", '    asm volatile("bar.arrive 1, 64;");\n', "waits at a barrier of the whole block, which a fused kernel shares"),
+    "an mbarrier of PTX's": ("", '    asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(0));\n', "`cuda::barrier` can be fused"),
+    "a launch that waits for another": ("", '    asm volatile("griddepcontrol.wait;");\n', "orders launches"),
+    "registers that change": ("", '    asm volatile("setmaxnreg.inc.sync.aligned.u32 96;");\n', "registers of a warpgroup"),
+    "a thread that ends": ("", '    asm volatile("exit;");\n', "ends the thread before"),
+    "a place in the block": ("", '    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(out[0]));\n', "reads where the thread is in the fused block"),
     "a texture reference": ("texture<float, 2, cudaReadModeElementType> picture;\n",
         "    out[0] = (int)tex2D(picture, 0.0f, 0.0f);\n", "read through a pointer"),
 }  # fmt: skip

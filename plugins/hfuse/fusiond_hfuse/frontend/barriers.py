@@ -40,7 +40,7 @@ _TEXTURE_REFERENCES = ("texture", "surface")
 """Templates; a variable may well be called so."""
 _TEXTURES = ("cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject")
 _ASM_FORBIDDEN = re.compile(
-    r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg)\b"
+    r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg|wgmma|tcgen05)\b"
     r"|%(tid|ntid|ctaid|nctaid|warpid|nwarpid|envreg\d*|dynamic_smem_size|total_smem_size)\b"
 )
 _ASM_WHY = (
@@ -51,6 +51,10 @@ _ASM_WHY = (
     ("exit|ret", "ends the thread before it has come to the end of the kernel, past what fusion puts there"),
     ("mbarrier", "is not followed here; `cuda::barrier` can be fused"),
     ("griddepcontrol", "orders launches (programmatic dependent launch), and a fused launch has no such order"),
+    (
+        "wgmma|tcgen05",
+        "needs whole warpgroups, and a side of a fused block need not begin with one; `nvcuda::wmma` can be fused",
+    ),
     ("setmaxnreg", "changes the registers of a warpgroup, which are the fused kernel's to divide"),
     ("%.*", "reads where the thread is in the fused block, not in its own; the built-in variables can be fused"),
 )

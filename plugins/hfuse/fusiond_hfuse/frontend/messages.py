@@ -13,11 +13,14 @@ _TORCH = (
 _OTHERS = (
     "whose headers are not read here; cub's block and warp primitives, cooperative groups and shuffles can be fused"
 )
+_CUB = (
+    "which is not among what can be fused of cub: reductions, scans, loads, stores and exchanges of a block or a warp"
+)
 _LIBRARIES = {
     r"use of undeclared identifier '(at|c10|torch)'": _TORCH,
     r"no (?:member|type|template) named '(\w+)' in namespace '((?:at|c10|torch)\b[\w:]*)'": _TORCH,
     r"use of undeclared identifier '(cub|thrust|cutlass|cute)'": _OTHERS,
-    r"no (?:member|type|template) named '(\w+)' in namespace '(cub\b[\w:]*)'": _OTHERS,
+    r"no (?:member|type|template) named '(\w+)' in namespace '(cub\b[\w:]*)'": _CUB,
 }
 """Message -> what there is to say of what it names."""
 _DEPENDENT = {

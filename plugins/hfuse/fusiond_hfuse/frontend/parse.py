@@ -112,6 +112,8 @@ def _cut_and_read(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
             if not known:
                 raise  # nothing was cut out
             first = first or problem  # what is wrong with the whole says more
+        except RecursionError:
+            continue  # bodies are nested too deeply to resolve words in them
     assert first is not None
     raise first
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from benchmarks.runs import newest
 from benchmarks.transfer import __main__ as command
-from benchmarks.transfer import measure, page, paper, planning
+from benchmarks.transfer import measure, page, paper, planning, variants
 from fusiond.program import problems
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
+from fusiond_transfer.frontend import verify
 from fusiond_transfer.frontend.graph import Mix
 
 SPEEDUPS = {"fig2": 49.6, "random24": 170.9, "horner": 11.8, "cholesky": 11.6, "matmul": 28.9, "cg": 5.0}
@@ -114,6 +116,31 @@ def test_the_page_shows_measurements_and_no_emulated_times() -> None:
     emulated = measured_run() | {"evidence": "emulated"}
     assert page.render([emulated]) == page.render([])
     assert "Not yet measured" in page.render([emulated])
+
+
+def test_what_the_page_says_of_variants_is_what_they_save() -> None:
+    (run,) = newest(command.kept(), "variants")
+    kept = {(each["row"], each["open"]): each for each in run["variants"]}
+    for (row, what), each in kept.items():
+        if what.startswith("which 4 blocks"):
+            assert each["most"] < each["paper"], row
+        if what == variants.TIES:
+            assert each["most"] < each["paper"], row
+        if what == variants.GREEDY_TIES:
+            assert each["least"] <= each["paper"] <= each["most"], row
+    again = {(each["row"], each["open"]): each for each in variants.table(lambda line: None, seeds=5)}
+    for key, each in again.items():
+        if key[1].startswith("which"):  # nothing is drawn
+            assert each == kept[key]
+        else:
+            assert kept[key]["least"] <= each["least"] <= each["most"] <= kept[key]["most"]
+
+
+def test_an_input_that_is_left_out_is_read_by_nobody() -> None:
+    step = planning.catalogued("cg_step")
+    left = variants._with_inputs(step, ("p", "rr"))
+    assert [each.reads for each in left.kernels][2:4] == [("rr", "pq", "p"), ("rr", "pq", "q")]
+    assert list(verify.problems(left)) == []
 
 
 def test_wrong_requests_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from fusiond.errors import RequestError, UnknownName
@@ -34,76 +35,114 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that headers are
     looked for in. RequestError for what cannot be read, or is not clear."""
     unit, include, found = _with_headers(inputs, path, include)
-    said = [f"Found: {each}" for each in found]
-    code = recheck.blanked(unit.text.encode())
+    source = _Source(path, unit, recheck.blanked(unit.text.encode()), [f"Found: {each}" for each in found])
     plain = name.partition("<")[0].partition("(")[0].strip()
-    defines: tuple[tuple[str, str], ...] = ()
-    flags = (_CPP20,) if _CONCEPT.search(code) else ()
-    said += [f"Flag: {each}, for a `concept`" for each in flags]
-    for _ in range(_MOST_DEFINED):
-        known = slicing.kernels(unit, defines, flags)
-        if not plain or any(f"::{each}".endswith(f"::{plain}") for each in known):
-            break
-        left_out = slicing.condition_round(unit, plain, defines, flags)
-        if left_out is None:
-            break
-        more = _switch(left_out[1], defines)
-        if more is None:
-            raise RequestError(
-                f"{plain} stands in what `{left_out[1]}` leaves out; write a YAML whose `defines:` decide it otherwise",
-                where=unit.where(left_out[0]),
-            )
-        defines = (*defines, more)
-        said.append(_why(more, unit, left_out))
-    if plain and not known:
-        unread = undeclared.kernel(unit, plain.rpartition("::")[2], defines, flags)
-        if unread is not None:
-            raise unread
-    entry, given = _entry(path, name, known)
+    entry, given = _entry(path, name, source.kernels(plain))
     last = entry.rpartition("::")[2]
-    instance, chosen = "", ""
-    wanted: list[str] = []
-    first: RequestError | None = None
-    most = _MOST_ASKED if len(unit.text) < _LARGE else 1
-    while True:  # each round defines one more, and there is a most of them
-        try:
-            instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, flags, path)
-            way = Reading(entry=entry, name=last, where=path, instance=instance or None, defines=defines, flags=flags)
-            sliced, parsed = parse_kernel(unit, way)
-            break
-        except RequestError as problem:
-            if chosen and problem.problem.startswith(instance):
-                asked = instances.asked(entry, slicing.template_of(unit, entry, defines, flags)[0])
-                raise RequestError(f"{asked}. {problem.problem}", where=problem.where) from None
-            named = _UNDECLARED.match(problem.problem)
-            word = (named.group(1) or named.group(2)) if named is not None else ""
-            left_out = slicing.declared_left_out(unit, word, defines, flags) if word else None
-            if left_out is None:
-                if not word or len(wanted) == most or not _is_value(word, code):
-                    raise first or problem from None
-                first = first or problem
-                wanted.append(word)  # a number that a build gives, or a header that is not here
-                defines = (*defines, (word, _STAND_IN))
-                continue
-            more = _switch(left_out[1], defines)
-            if more is None or len(defines) == _MOST_DEFINED:
-                raise RequestError(
-                    f"`{word}` stands in what `{left_out[1]}` leaves out ({unit.where(left_out[0])}); write a YAML "
-                    f"whose `defines:` decide it otherwise",
-                    where=problem.where,
-                ) from None
-            defines = (*defines, more)
-            said.append(_why(more, unit, left_out))
-    said += [f"Chosen: {chosen}"] if chosen else []
-    said += [f"Asked for: {each}, which no file here defines" for each in wanted]
-    defines = tuple((name, f'"{UNKNOWN}"' if name in wanted else value) for name, value in defines)
+    sliced, parsed, instance = source.read(entry, given)
     if parsed.settable:  # once the host has set them, they are no reason to refuse
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
         parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
-    launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, defines, flags, said)) + "\n"
+    launched = list(launches(source.code, last, names))
+    return "\n".join(_lines(source, sliced, parsed, instance, launched, include)) + "\n"
+
+
+@dataclass(slots=True)
+class _Source:
+    """A file as it is drafted from: the macros that have to be defined for it to be read, and what there is to say."""
+
+    path: str
+    unit: Unit
+    code: str
+    """Its text without comments."""
+    said: list[str]
+    flags: tuple[str, ...] = ()
+    defines: tuple[tuple[str, str], ...] = ()
+    wanted: list[str] = field(default_factory=list)
+    """Macros whose numbers the user is asked for."""
+
+    def __post_init__(self) -> None:
+        self.flags = (_CPP20,) if _CONCEPT.search(self.code) else ()
+        self.said += [f"Flag: {each}, for a `concept`" for each in self.flags]
+
+    def kernels(self, plain: str) -> frozenset[str]:
+        """Those of the file, with the switches on that leave the one out that is meant."""
+        for _ in range(_MOST_DEFINED):
+            known = slicing.kernels(self.unit, self.defines, self.flags)
+            if not plain or any(f"::{each}".endswith(f"::{plain}") for each in known):
+                return known
+            left_out = slicing.condition_round(self.unit, plain, self.defines, self.flags)
+            if left_out is None:
+                break
+            if not self._switched(left_out):
+                raise RequestError(
+                    f"{plain} stands in what `{left_out[1]}` leaves out; write a YAML whose `defines:` decide it "
+                    f"otherwise",
+                    where=self.unit.where(left_out[0]),
+                )
+        unread = None
+        if plain and not known:
+            unread = undeclared.kernel(self.unit, plain.rpartition("::")[2], self.defines, self.flags)
+        if unread is not None:
+            raise unread
+        return known
+
+    def read(self, entry: str, given: str) -> tuple[Unit, Parsed, str]:
+        """The text that the kernel reaches, what stands in it, and the instance that was taken; `given`: by the user.
+        Each round defines one macro more, and there is a most of them."""
+        first: RequestError | None = None
+        while True:
+            instance, chosen = given, ""
+            try:
+                if not given:
+                    instance, chosen = _instance(self.unit, entry, self.code, self.defines, self.flags, self.path)
+                way = Reading(
+                    entry=entry, name=entry.rpartition("::")[2], where=self.path, instance=instance or None,
+                    defines=self.defines, flags=self.flags,
+                )  # fmt: skip
+                sliced, parsed = parse_kernel(self.unit, way)
+            except RequestError as problem:
+                if chosen and problem.problem.startswith(instance):
+                    slots, *_ = slicing.template_of(self.unit, entry, self.defines, self.flags)
+                    said = f"{instances.asked(entry, slots)}. {problem.problem}"
+                    raise RequestError(said, where=problem.where) from None
+                if not self._defined(problem):
+                    raise first or problem from None
+                first = first or (problem if self.wanted else None)
+                continue
+            self.said += [f"Chosen: {chosen}"] if chosen else []
+            self.said += [f"Asked for: {each}, which no file here defines" for each in self.wanted]
+            return sliced, parsed, instance
+
+    def _switched(self, left_out: tuple[int, str]) -> bool:
+        """Whether a condition (its line and its text) waits for a switch that may be on; it is on then."""
+        more = _switch(left_out[1], self.defines)
+        if more is not None:
+            self.defines = (*self.defines, more)
+            self.said.append(_why(more, self.unit, left_out))
+        return more is not None
+
+    def _defined(self, problem: RequestError) -> bool:
+        """Whether a macro was defined since a name is not declared: a switch, or a number that the user is asked
+        for. RequestError where another switch leaves it out."""
+        named = _UNDECLARED.match(problem.problem)
+        word = (named.group(1) or named.group(2)) if named is not None else ""
+        left_out = slicing.declared_left_out(self.unit, word, self.defines, self.flags) if word else None
+        if left_out is None:
+            most = _MOST_ASKED if len(self.unit.text) < _LARGE else 1
+            if not word or len(self.wanted) == most or not _is_value(word, self.code):
+                return False
+            self.wanted.append(word)  # a number that a build gives, or a header that is not here
+            self.defines = (*self.defines, (word, _STAND_IN))
+        elif len(self.defines) == _MOST_DEFINED or not self._switched(left_out):
+            raise RequestError(
+                f"`{word}` stands in what `{left_out[1]}` leaves out ({self.unit.where(left_out[0])}); write a YAML "
+                f"whose `defines:` decide it otherwise",
+                where=problem.where,
+            ) from None
+        return True
 
 
 _CPP20 = "-std=c++20"
@@ -245,31 +284,26 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
 
 
 def _lines(
-    path: str,
-    unit: Unit,
-    parsed: Parsed,
-    instance: str,
-    launched: list[Launched],
-    include: tuple[str, ...],
-    defines: tuple[tuple[str, str], ...],
-    flags: tuple[str, ...],
-    said: list[str],
+    source: _Source, unit: Unit, parsed: Parsed, instance: str, launched: list[Launched], include: tuple[str, ...]
 ) -> list[str]:
     how = launched[0] if launched else None
     last = parsed.entry.rpartition("::")[2]
     sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
     lines = [f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.']
-    lines += [f"# {each}" for each in said]
+    lines += [f"# {each}" for each in source.said]
     lines += [f"# Not read: {each}" for each in unit.missing]
     lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
     unfit = ((each.name, each.unfit) for each in parsed.parameters)
     lines += [f"# Cannot be passed: {name}: {why}" for name, why in unfit if why]
     lines += [f"# Launched in {PurePath(unit.where(each.line)).name}: {each.text}" for each in launched]
-    lines += [f"kernel: {last}", f"source: {PurePath(path).name}", f"entry: {_quoted(parsed.entry)}"]
+    lines += [f"kernel: {last}", f"source: {PurePath(source.path).name}", f"entry: {_quoted(parsed.entry)}"]
     lines += [f"instance: {_quoted(instance)}"] if instance else []
     lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
-    lines += [f"defines: {{{', '.join(f'{name}: {value}' for name, value in defines)}}}"] if defines else []
-    lines += [f"flags: [{', '.join(map(_quoted, flags))}]"] if flags else []
+    defines = [
+        f'{name}: "{UNKNOWN}"' if name in source.wanted else f"{name}: {value}" for name, value in source.defines
+    ]
+    lines += [f"defines: {{{', '.join(defines)}}}"] if defines else []
+    lines += [f"flags: [{', '.join(map(_quoted, source.flags))}]"] if source.flags else []
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:" if parsed.parameters else "arguments: []")

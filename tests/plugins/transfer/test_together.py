@@ -165,6 +165,21 @@ def test_graphs_of_the_catalogue(
         assert all(np.array_equal(found[each], wanted[each]) for each in wanted)
 
 
+def test_a_fused_launch_on_mapped_memory(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+    """What no message carries: the launch is handed the host's own buffers."""
+    text = (JOB.parent / "image" / "graph.yaml").read_text()
+    text = text.replace("  histogram: {elements: bins}\n", "  histogram: {elements: bins}\n  photo: {memory: mapped}\n")
+    text = text.replace("source: image", f"source: {JOB.parent}/image/image").replace(
+        "./sharpen", f"{JOB.parent}/image/sharpen"
+    )
+    (tmp_path / "graph.yaml").write_text(text)
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+    program = emitted(analysis, together.EVERYTHING, mapped="all")
+    assert not any(each.name.startswith("up_") for each in program.steps)
+    for seed in range(3):
+        same_as_numpy(device, program, seed)
+
+
 def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them: Registry) -> None:
     """Also where no file of theirs is on the disk."""
     analysis = analysed()

@@ -107,8 +107,8 @@ def wanted(photo: np.ndarray, bins: int) -> dict[str, np.ndarray]:
     }
 
 
-def same_as_numpy(device: Any, program: Program, seed: int = 0) -> None:
-    photo = np.random.default_rng(seed).integers(0, 256, (64, 96)).astype(np.int32)
+def same_as_numpy(device: Any, program: Program, seed: int = 0, shape: tuple[int, int] = (64, 96)) -> None:
+    photo = np.random.default_rng(seed).integers(0, 256, shape).astype(np.int32)
     found = device.run(program, seed=seed, inputs={"photo": photo})
     for name, value in wanted(photo, 64).items():
         assert np.array_equal(found[name].reshape(value.shape), value), name
@@ -163,6 +163,14 @@ def test_graphs_of_the_catalogue(
         found, wanted = device.run(fused, seed=seed), device.run(apart, seed=seed)
         assert found.keys() == wanted.keys()
         assert all(np.array_equal(found[each], wanted[each]) for each in wanted)
+
+
+@pytest.mark.parametrize(("width", "height"), [(37, 11), (1, 1), (130, 3)])
+def test_awkward_sizes(analysed: Callable[..., Analysis], device: Any, width: int, height: int) -> None:
+    text = JOB.read_text() + f"sizes: {{width: {width}, height: {height}}}\n"
+    program = emitted(analysed(JOB, text), together.EVERYTHING)
+    assert len(launches(program)) == 2
+    same_as_numpy(device, program, 1, (height, width))
 
 
 def test_a_fused_launch_on_mapped_memory(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:

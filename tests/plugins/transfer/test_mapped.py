@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.inputs.fills import initial
 from fusiond.model import Analysis, Config
-from fusiond.program import Alloc, Copy, Launch, Memory, Pointer, Program
+from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
 from fusiond_transfer.analysis import mapped
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
@@ -113,3 +114,35 @@ def test_the_space_offers_it_and_the_plan_says_which(analyse: Callable[..., Anal
     assert "may lie in mapped memory, with no message: a, b, d, e, total" in analysis.report["claims"]
     resolved = strategy.resolved(analysis, _config(mapped="all"), {})
     assert resolved["grouping"] == "interval_stabbing (1 message)"
+
+
+def test_the_cuda_device_hands_a_launch_the_address_of_pinned_memory(gpu: Any) -> None:
+    """Over the stand-in driver, whose kernel `add` gives x += y: no copy, and the host reads what was written."""
+    count = 50
+    fill = Fill(kind="integers", low=0, high=100)
+    made = Program(
+        name="mapped",
+        buffers=tuple(
+            Buffer(name=name, dtype="float32", elements=count, role=role, fill=fill, memory=Memory.PINNED)
+            for name, role in (("x", Role.INOUT), ("y", Role.INPUT))
+        ),
+        sources=(Source(name="s", text="// x += y\n", entries=("add",)),),
+        steps=(
+            Launch(name="k", source="s", entry="add", grid=(2, 1, 1), block=(32, 1, 1),
+                   arguments=(Pointer(buffer="x"), Pointer(buffer="y"), Scalar(dtype="int32", value=count))),
+        ),
+    )  # fmt: skip
+    assert problems(made) == ()
+    loaded = gpu.load(made)
+    try:
+        data = {each.name: initial(each, 0, kind=0) for each in made.buffers}
+        for name, values in data.items():
+            loaded.write(name, values)
+        gpu.log()
+        loaded.run(seed=0, checked=True)
+        assert not {line.split()[0] for line in gpu.log()} & {"up", "down"}
+        assert loaded.broken_guards() == ()
+        np.testing.assert_array_equal(loaded.read("x"), data["x"] + data["y"])
+        assert loaded.sample_us(2) > 0
+    finally:
+        loaded.close()

@@ -227,6 +227,25 @@ def pageable() -> Case:
     return transfers(Memory.PAGEABLE)
 
 
+def mapped() -> Case:
+    """Kernels that read and write pinned memory of the host, which a host call then goes on with: no copy."""
+    n = size("n", 60)
+    program = Program(
+        name="mapped", sources=(basic, host), sizes=(("n", 60),),
+        buffers=(buffer("a", n, Role.INPUT, memory=Memory.PINNED), buffer("b", n, Role.INPUT, memory=Memory.PINNED),
+                 buffer("t", n, Role.SCRATCH, memory=Memory.PINNED),
+                 buffer("sum", n, Role.OUTPUT, memory=Memory.PINNED)),
+        steps=(launch("add", "add", n, pointer("a"), pointer("b"), pointer("t")),
+               HostCall(name="twice", source="host", entry="twice", arguments=(pointer("t"), int32(n)), after=("add",)),
+               launch("again", "add", n, pointer("t"), pointer("b"), pointer("sum"), after=("twice",), stream=1)),
+    )  # fmt: skip
+
+    def expected(given: Arrays, _: Mapping[str, int]) -> Arrays:
+        return {"sum": 2 * (given["a"] + given["b"]) + given["b"]}
+
+    return Case(program=sound(program), sizes={"n": 17}, expected=expected)
+
+
 def parts() -> Case:
     """Two vectors cross whole, as one message, and come back in two parts each, which kernels make one after the
     other on streams of their own."""
@@ -422,8 +441,8 @@ def rows() -> Case:
 
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
-    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, parts, allocations, structs,
-                 halves, forked, mixed, seams, seams_in_a_graph, rows)
+    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, mapped, parts, allocations,
+                 structs, halves, forked, mixed, seams, seams_in_a_graph, rows)
 }  # fmt: skip
 
 

@@ -185,12 +185,20 @@ def _print(
     told: bool,
 ) -> None:
     """`told`: what the answer's programs wait for is said elsewhere."""
-    record = history[0] if history else None
     output.say(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
-    if row.problem:
-        output.say(f"problem: {row.problem}")
-    if row.finding:
-        output.say(row.finding)
+    output.say(*filter(None, (row.problem and f"problem: {row.problem}", row.finding)))
+    _print_search(rejections, trials)
+    if row.device_share is not None:
+        output.say(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
+    _print_finals(rejections, trials, finals, lost)
+    if history:
+        _print_record(history[0], told=told)
+    for newer, older in itertools.pairwise(history):
+        why = newer.replaced or "nobody wrote down why"
+        output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")
+
+
+def _print_search(rejections: list[Rejection], trials: list[Trial]) -> None:
     before = [each for each in rejections if each.rule not in (STRUCK_OUT, BOUND_BROKEN)]
     if before:
         rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in before]
@@ -201,42 +209,41 @@ def _print(
     for each in rejections:
         if each.rule == BOUND_BROKEN:
             output.say(f"A BOUND WAS WRONG: {each.detail}; nothing was left out for its bound from there on")
-    if row.device_share is not None:
-        output.say(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
+
+
+def _print_finals(
+    rejections: list[Rejection], trials: list[Trial], finals: dict[str, list[Measurement]], lost: Lost
+) -> None:
     measurements = [each.measurement for each in trials if each.measurement is not None]
-    measurements += [each for found in finals.values() for each in found]
+    measurements += itertools.chain.from_iterable(finals.values())
     if measurements:
         output.say(_efforts(measurements))
-    configs = {each.program_key: _way(each) for each in trials}
+    ways = {each.program_key: _way(each) for each in trials}
+
+    def way(key: str) -> str:
+        return ways.get(key, key[:8])
+
     if finals:
-        measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]
+        measured = [(way(key), len(found), *_range(found)) for key, found in finals.items()]
         render.table("measured afresh", ("config", "processes", "least", "most"), measured)
-    gone = [
-        (configs.get(each.nodes[0], each.nodes[0][:8]), each.detail) for each in rejections if each.rule == STRUCK_OUT
-    ]
-    if gone:
+    if gone := [(way(each.nodes[0]), each.detail) for each in rejections if each.rule == STRUCK_OUT]:
         render.table("struck out of the finals", ("config", "why"), gone)
     if lost:
-        rows_lost = [
-            (process, configs.get(key, key[:8]), f"{outcome.value}: {why}")
-            for process, (key, outcome, why) in lost.items()
-        ]
-        render.table("processes of the finals that were repeated", ("process", "config", "why"), rows_lost)
-    if record is not None:
-        output.say(_words(record))
-        if record.ended:
-            output.say(f"how it ended: {record.ended}")
-        if record.figures:
-            output.say(f"figures: {figures(record.figures)}")
-        for text in record.checks:
-            output.say(f"compared: {text}")
-        if record.counted:
-            counts.show(record.counted)
-            output.say(f"why, by what is counted: {paid(record.counted)}")
-            output.say(*(() if told else causes.sentences(record.counted)))
-    for newer, older in itertools.pairwise(history):
-        why = newer.replaced or "nobody wrote down why"
-        output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")
+        again = [(process, way(key), f"{outcome.value}: {why}") for process, (key, outcome, why) in lost.items()]
+        render.table("processes of the finals that were repeated", ("process", "config", "why"), again)
+
+
+def _print_record(record: Record, *, told: bool) -> None:
+    output.say(_words(record))
+    if record.ended:
+        output.say(f"how it ended: {record.ended}")
+    if record.figures:
+        output.say(f"figures: {figures(record.figures)}")
+    output.say(*(f"compared: {text}" for text in record.checks))
+    if record.counted:
+        counts.show(record.counted)
+        output.say(f"why, by what is counted: {paid(record.counted)}")
+        output.say(*(() if told else causes.sentences(record.counted)))
 
 
 def _baseline_rows(trials: list[Trial]) -> list[tuple[object, ...]]:

@@ -277,15 +277,9 @@ class _Lookup:
             raise Unsettled
         known = {each.family for each in self.found}
         members = lookup_name(name).split(",")
-        claims = [names.files_of(names.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
-        claimed = [files for files in claims if files]
-        strategies = {each.strategy for each in self.found}
-        if claimed and self.found:
-            documents = dict.fromkeys(strategies, claimed)
-        else:
-            documents = {each: self._catalogued(each, members) for each in strategies}
-        spoken = [each for each in self.found if documents[each.strategy]]
-        spoken = [self.contents_of_file.whole_one(each) for each in spoken]
+        claimed = _claimed(members, folder)
+        documents = self._documents(members, claimed)
+        spoken = [self.contents_of_file.whole_one(each) for each in self.found if documents[each.strategy]]
         matched = {each.family for each in spoken if sources.are(each.hashes, documents[each.strategy])}
         if len(matched) != 1 and spoken:
             if strict and built is None:
@@ -297,6 +291,13 @@ class _Lookup:
         if not free:
             raise self._other_content(name, known, [file for files in claimed for file in files])
         return free, False
+
+    def _documents(self, members: list[str], claimed: list[list[str]]) -> dict[str, list[list[str]]]:
+        """Strategy -> the documents of today that the members stand for: what files claim goes before the catalogue."""
+        strategies = {each.strategy for each in self.found}
+        if claimed:
+            return dict.fromkeys(strategies, claimed)
+        return {each: self._catalogued(each, members) for each in strategies}
 
     def _catalogued(self, strategy: str, members: list[str]) -> list[list[str]]:
         """The documents of the catalogue that a strategy takes, of those members that it has."""
@@ -413,6 +414,12 @@ def _sizes_asked(last: Candidate, given: Mapping[str, int], name: str) -> dict[s
         if size not in last.sizes:
             raise UnknownName("size", size, last.sizes, where=name)
     return {**last.sizes, **given}
+
+
+def _claimed(members: list[str], folder: str | None) -> list[list[str]]:
+    """The files of a folder that say they are one of the members, for each that any says so of."""
+    found = [names.files_of(names.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
+    return [files for files in found if files]
 
 
 def _told_by(hashes: Mapping[str, str], common: set[tuple[str, str]]) -> str | None:

@@ -56,7 +56,8 @@ COMMANDS: Mapping[str, str] = {
     "help": "this, or what a command does and its options",
 }
 PLANNING = ("run", "record", "serve", "plan", "init", "verify", "doctor")
-"""Commands that need more of the plugins than what they are called: these are loaded in a process of their own while the command's modules are."""
+"""Commands that need more of the plugins than what they are called: these are loaded in a process of their own while
+the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell shows for a program that SIGPIPE ended."""

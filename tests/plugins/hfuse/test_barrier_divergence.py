@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pytest
 
+from fusiond_hfuse.frontend import cursors, parse
 from fusiond_hfuse.frontend.graph import Parsed, Unit
 from fusiond_hfuse.frontend.parse import Reading, parse_unit
 
@@ -160,3 +161,40 @@ def test_whole_warps_may_leave(name):
 @pytest.mark.parametrize("name", BY_LANES)
 def test_lanes_may_not(name):
     assert rules(BY_LANES[name]) == ["return_before_barrier"]
+
+
+OPERATORS = {
+    "division": HEAD + "    if (threadIdx.x / 32 == 1) return;\n" + SHARED + END,
+    "division of what a macro hides": "#define PER(a, b) a / b\n" + HEAD + "    if (PER(threadIdx.x, 32) == 1) return;\n" + SHARED + END,
+    "increment hidden by a macro": "#define UP(a) ++a\n" + HEAD + "    int last = n;\n    if (i < 3) UP(last);\n    if (last == n) return;\n" + SHARED + END,
+    "assignment hidden by a macro": "#define PUT(a, b) a = b\n" + HEAD + "    int last = n;\n    PUT(last, i);\n    if (last == n) return;\n" + SHARED + END,
+    "a comparison is no assignment": HEAD + "    int last = n;\n    bool same = last == i;\n    if (last > 3 && !(last != 7)) return;\n" + SHARED + "    out[0] = same;\n" + END,
+}  # fmt: skip
+
+
+def operators() -> list[tuple[bool, bool, bool]]:
+    """Whether threads may leave early, whole warps only, and whether that is refused."""
+    found = [read(text) for text in OPERATORS.values()]
+    return [(each.drains, each.by_warps, bool(each.beside)) for each in found]
+
+
+SEEN = [(True, True, False), (True, False, True), (True, False, True), (True, False, True), (False, False, False)]
+
+
+def test_operators_are_those_of_the_tree():
+    assert operators() == SEEN
+
+
+MUTANTS = {
+    "no operator between two is known": ("binary_operator", lambda cursor: ""),
+    "all between two compare": ("binary_operator", lambda cursor: "=="),
+    "all before one negate": ("unary_operator", lambda cursor: "-"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_dies(monkeypatch, name):
+    parse._parsed.cache_clear()
+    monkeypatch.setattr(cursors, *MUTANTS[name])
+    assert operators() != SEEN
+    parse._parsed.cache_clear()

@@ -113,13 +113,14 @@ def test_it_is_found_by_its_entry_point(python: Callable[..., subprocess.Complet
 def test_a_plugin_that_raises_is_shown_and_the_others_load(
     python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    found = plugins(python("-m", "fusiond", "plugins", "--json", STRANGER_BREAKS="1"))
+    broken = {"STRANGER_BREAKS": "1", "FUSIOND_CACHE": str(tmp_path / "cache")}  # else what was registered is remembered
+    found = plugins(python("-m", "fusiond", "plugins", "--json", **broken))
     assert found["stranger"]["problem"] == "RuntimeError: the stranger's licence has run out"
     assert found["stranger"]["strategies"] == []
     assert found["hfuse"]["problem"] is None
     assert "cpu" in found["devices"]["devices"]
     (tmp_path / "job.yaml").write_text(JOB)
-    refused = python("-m", "fusiond", "plan", "job.yaml", "--json", STRANGER_BREAKS="1")
+    refused = python("-m", "fusiond", "plan", "job.yaml", "--json", **broken)
     assert refused.returncode == 2
     assert "saxpy-unroll" in refused.stdout + refused.stderr
 

@@ -360,22 +360,10 @@ class Stage:
         if chosen in current.images:
             raise TypeProblem(f"two writers of {chosen!r}")
         _named(chosen)
-        if not all(isinstance(each, Handle) for each in images):
-            raise TypeProblem(f"{chosen} is called with something that is no image")
-        try:
-            inspect.signature(self.body).bind(*images)
-        except TypeError as problem:
-            raise TypeProblem(f"{chosen} is called with {len(images)} image(s): {problem}") from None
+        self._check_call(chosen, images)
+        self._check_itself()
         current.lets.clear()
         channels = _counted(current.channels if self.channels is None else self.channels)
-        if self.reduce is not None and self.reduce not in (*graph.REDUCTIONS, graph.HISTOGRAM):
-            raise TypeProblem(
-                f"{self.reduce!r} is no reduction; it can be {', '.join(graph.REDUCTIONS)}, {graph.HISTOGRAM}"
-            )
-        if self.scan is not None and self.scan not in graph.AXES:
-            raise TypeProblem(f"{self.scan!r} is no axis; it can be {', '.join(graph.AXES)}")
-        if self.mask is not None and (not isinstance(self.mask, tuple) or len(self.mask) != 2):
-            raise TypeProblem(f"{self.mask!r} is no mask's size; (width, height) is wanted")
         values = [_value(each.image) for each in images]
         found = self.body(*values)
         bodies = tuple(_bound(_expr(each), current.lets) for each in (found if isinstance(found, tuple) else (found,)))
@@ -396,14 +384,27 @@ class Stage:
             reduction=self.reduce or self.scan,
             bins=(_area(self.bins, current) or areas.WHOLE) if histogram else None,
         )
-        if channels == 1 and any(each.channel is None for each in kernel.accesses):
-            raise TypeProblem(f"{chosen} computes one channel, and reads an image of three; say .r, .g or .b")
-        for image in kernel.reads:
-            if kernel.pattern == "local" and kernel.windowed(image) and image not in kernel.borders:
-                raise TypeProblem(f"{chosen} reads outside {image!r} at its edges, and has no border for it")
+        _check_accesses(kernel)
         current.images[chosen] = kernel.image
         current.kernels.append(kernel)
         return Handle(image=kernel.image)
+
+    def _check_call(self, name: str, images: Sequence[object]) -> None:
+        if not all(isinstance(each, Handle) for each in images):
+            raise TypeProblem(f"{name} is called with something that is no image")
+        try:
+            inspect.signature(self.body).bind(*images)
+        except TypeError as problem:
+            raise TypeProblem(f"{name} is called with {len(images)} image(s): {problem}") from None
+
+    def _check_itself(self) -> None:
+        reductions = (*graph.REDUCTIONS, graph.HISTOGRAM)
+        if self.reduce is not None and self.reduce not in reductions:
+            raise TypeProblem(f"{self.reduce!r} is no reduction; it can be {', '.join(reductions)}")
+        if self.scan is not None and self.scan not in graph.AXES:
+            raise TypeProblem(f"{self.scan!r} is no axis; it can be {', '.join(graph.AXES)}")
+        if self.mask is not None and (not isinstance(self.mask, tuple) or len(self.mask) != 2):
+            raise TypeProblem(f"{self.mask!r} is no mask's size; (width, height) is wanted")
 
     @property
     def _pattern(self) -> str:
@@ -510,6 +511,14 @@ def _fresh(name: str, taken: Mapping[str, Image]) -> str:
 def _value(image: Image) -> Value:
     access = Access(image.name, 0, 0, 0 if image.channels == 1 else None, image.dtype)
     return Value(access, channels=image.channels, single=image.single, whole=True)
+
+
+def _check_accesses(kernel: Kernel) -> None:
+    if kernel.channels == 1 and any(each.channel is None for each in kernel.accesses):
+        raise TypeProblem(f"{kernel.name} computes one channel, and reads an image of three; say .r, .g or .b")
+    for image in kernel.reads:
+        if kernel.pattern == "local" and kernel.windowed(image) and image not in kernel.borders:
+            raise TypeProblem(f"{kernel.name} reads outside {image!r} at its edges, and has no border for it")
 
 
 def _bound(body: Expr, lets: Sequence[tuple[str, Expr]]) -> Expr:

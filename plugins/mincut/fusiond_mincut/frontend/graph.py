@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -405,43 +405,48 @@ def problems(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
 
 
 def _kernel_problems(kernel: Kernel, pipeline: Pipeline, before: set[str]) -> list[str]:
-    found = []
-    width, height = kernel.mask
-    if width % 2 == 0 or height % 2 == 0 or min(kernel.mask) < 1:
-        found.append(f"a mask of {width} x {height} has no centre; both sides must be odd")
-    if kernel.pattern != "local" and kernel.mask != (1, 1):
-        found.append(f"a {kernel.pattern} kernel has no mask")
-    if (kernel.pattern in ("global", "scan")) != (kernel.reduction is not None):
-        found.append("a global kernel has a reduction, a scan an axis, and no other kernel has either")
-    if kernel.boundary and kernel.steps:
-        found.append(
-            f"a {kernel.pattern} kernel reads images of one size, without a step; put a point kernel before it"
-        )
-    if kernel.pattern == "hysteresis" and kernel.channels != 1:
-        found.append("hysteresis is of one channel")
-    if kernel.reduction == HISTOGRAM and (kernel.channels, kernel.dtype, len(kernel.bodies)) != (1, "int32", 2):
-        found.append("a histogram counts in one channel of int32, by a bin and a row")
-    if kernel.reduction != HISTOGRAM and len(kernel.bodies) not in (1, kernel.channels):
-        found.append(f"{len(kernel.bodies)} bodies for {kernel.channels} channel(s)")
-    for image in kernel.reads:
-        if image not in before:
-            found.append(f"reads {image!r}, which is not made before it")
+    found = [*_pattern_problems(kernel), *_body_problems(kernel)]
+    found += [f"reads {image!r}, which is not made before it" for image in kernel.reads if image not in before]
     if not kernel.reads:
         found.append("reads no image")
-    for image in kernel.reads:
-        about = pipeline.images.get(image)
-        if about is not None and about.single and (image in kernel.fetched or image in kernel.steps):
-            found.append(f"{image!r} is a single value: it has no coordinates and no step")
-    for image in kernel.aligned:
-        about = pipeline.images.get(image)
-        if about is not None and not about.single and about.area != kernel.area:
-            found.append(f"{image!r} has another size; say by which step it is read")
+    found += _image_problems(kernel, pipeline)
     area = pipeline.domain(kernel)
     if min(area) < 1 or max(area) > WIDEST_IMAGE:
         found.append(f"{area[0]} x {area[1]} pixels; a side has 1 to {WIDEST_IMAGE}")
-    for each in kernel.accesses:
-        if abs(each.dx) > width // 2 or abs(each.dy) > height // 2:
-            inside = "its own pixel" if kernel.mask == (1, 1) else f"a mask of {width} x {height}"
-            found.append(f"{each.image}[{each.dx}, {each.dy}] lies outside {inside}")
-            break
+    width, height = kernel.mask
+    outside = (each for each in kernel.accesses if abs(each.dx) > width // 2 or abs(each.dy) > height // 2)
+    if each := next(outside, None):
+        inside = "its own pixel" if kernel.mask == (1, 1) else f"a mask of {width} x {height}"
+        found.append(f"{each.image}[{each.dx}, {each.dy}] lies outside {inside}")
     return found
+
+
+def _pattern_problems(kernel: Kernel) -> Iterator[str]:
+    width, height = kernel.mask
+    if width % 2 == 0 or height % 2 == 0 or min(kernel.mask) < 1:
+        yield f"a mask of {width} x {height} has no centre; both sides must be odd"
+    if kernel.pattern != "local" and kernel.mask != (1, 1):
+        yield f"a {kernel.pattern} kernel has no mask"
+    if (kernel.pattern in ("global", "scan")) != (kernel.reduction is not None):
+        yield "a global kernel has a reduction, a scan an axis, and no other kernel has either"
+    if kernel.boundary and kernel.steps:
+        yield f"a {kernel.pattern} kernel reads images of one size, without a step; put a point kernel before it"
+
+
+def _body_problems(kernel: Kernel) -> Iterator[str]:
+    if kernel.pattern == "hysteresis" and kernel.channels != 1:
+        yield "hysteresis is of one channel"
+    if kernel.reduction == HISTOGRAM and (kernel.channels, kernel.dtype, len(kernel.bodies)) != (1, "int32", 2):
+        yield "a histogram counts in one channel of int32, by a bin and a row"
+    if kernel.reduction != HISTOGRAM and len(kernel.bodies) not in (1, kernel.channels):
+        yield f"{len(kernel.bodies)} bodies for {kernel.channels} channel(s)"
+
+
+def _image_problems(kernel: Kernel, pipeline: Pipeline) -> Iterator[str]:
+    images = {name: pipeline.images[name] for name in kernel.reads if name in pipeline.images}
+    for name, image in images.items():
+        if image.single and (name in kernel.fetched or name in kernel.steps):
+            yield f"{name!r} is a single value: it has no coordinates and no step"
+    for name in kernel.aligned:
+        if name in images and not images[name].single and images[name].area != kernel.area:
+            yield f"{name!r} has another size; say by which step it is read"

@@ -113,7 +113,8 @@ def test_it_is_found_by_its_entry_point(python: Callable[..., subprocess.Complet
 def test_a_plugin_that_raises_is_shown_and_the_others_load(
     python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    broken = {"STRANGER_BREAKS": "1", "FUSIOND_CACHE": str(tmp_path / "cache")}  # else what was registered is remembered
+    # A cache of its own, since what was registered is remembered.
+    broken = {"STRANGER_BREAKS": "1", "FUSIOND_CACHE": str(tmp_path / "cache")}
     found = plugins(python("-m", "fusiond", "plugins", "--json", **broken))
     assert found["stranger"]["problem"] == "RuntimeError: the stranger's licence has run out"
     assert found["stranger"]["strategies"] == []

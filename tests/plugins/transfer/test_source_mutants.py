@@ -1,0 +1,65 @@
+"""Importers, renaming, element types and mapped memory broken on purpose, a line at a time: their tests must fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fusiond_transfer
+
+HERE = Path(__file__).parent
+MUTANTS = [
+    # file, what stands there, what is put there, the tests that see it
+    ("frontend/single_assignment.py", "now.update(after)", "pass", "single_assignment"),
+    ("frontend/single_assignment.py", "before.get(word[0], word[0])", "word[0]", "single_assignment"),
+    ("frontend/single_assignment.py", "outputs=tuple(now.get(name, name) for name in graph.outputs)",
+     "outputs=graph.outputs", "single_assignment"),
+    ("frontend/single_assignment.py", 'while f"{name}_{number}" in taken', "while False", "single_assignment"),
+    ("frontend/importing/nsight.py", "(one.kind, one.memory) == (other.kind, other.memory)", "one.kind == other.kind",
+     "importing"),
+    ("frontend/importing/nsight.py", "lane = event.device, event.stream", "lane = event.device, 0", "importing"),
+    ("frontend/importing/nsight.py", "source if kind == UP else target", "target if kind == UP else source",
+     "importing"),
+    ("analysis/trace_costs.py", "(len(run) - 1) * line", "len(run) * line", "importing"),
+    ("analysis/trace_costs.py", "if startup >= 0 and slope >= 0", "if True", "importing"),
+    ("analysis/trace_costs.py", "later.start - each.end", "later.start - each.start", "importing"),
+    ("frontend/importing/cuda_graph.py", "            if not waits[each]:\n", "            if True:\n", "importing"),
+    ("frontend/importing/cuda_graph.py", "size *= max(int(each), 1)", "size = max(int(each), 1)", "importing"),
+    ("frontend/importing/operations.py", 'f"({value.text})"', "value.text", "importing_frameworks"),
+    ("frontend/importing/jaxpr.py", "HOST if called in _HOST else DEVICE", "DEVICE", "importing_frameworks"),
+    ("frontend/importing/jaxpr.py", "self._uses[outs[0]] > 1", "False", "importing_frameworks"),
+    ("frontend/importing/fx.py", "and not node.kwargs", "", "importing_frameworks"),
+    ("codegen/elements.py", "((rest >> 13) & 1u)", "1u", "elements"),
+    ("codegen/elements.py", "((bits >> 16) & 1u)", "0u", "elements"),
+    ("codegen/elements.py", "rest < 0x38800000u", "rest < 0x38000000u", "elements"),
+    ("analysis/mapped.py", "touches[name] == 1 and", "", "mapped"),
+    ("analysis/mapped.py", "cells=tuple(_shared(each) if each.name in mapped else each for each in whole.cells)",
+     "cells=whole.cells", "mapped"),
+    ("analysis/mapped.py", "graph.loop or graph.shares_storage or", "graph.loop or", "mapped"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_a_broken_line_is_seen(number: int, tmp_path: Path) -> None:
+    file, old, new, tests = MUTANTS[number]
+    package = tmp_path / "fusiond_transfer"
+    shutil.copytree(Path(fusiond_transfer.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (package / file).read_text()
+    assert text.count(old) >= 1, f"{file} no longer has {old!r}"
+    (package / file).write_text(text.replace(old, new))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*command, str(HERE / f"test_{tests}.py")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+        cwd=HERE.parents[2],
+    )  # fmt: skip
+    assert found.returncode == 1, found.stdout[-2000:] + found.stderr[-500:]
+    assert "no longer has" not in found.stdout

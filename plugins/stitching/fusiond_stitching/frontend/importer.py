@@ -148,70 +148,72 @@ class _Import:
         return bound[computation.root]
 
     def _imported(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
-        opcode = raw.opcode
-        if opcode == "custom-call" and raw.text("custom_call_target").strip('"') == windows.TARGET:
-            opcode = "window"
-            raw = dataclasses.replace(raw, opcode=opcode)
-        elif opcode == "window":
-            raise raw.fail("is no operation of HLO")
-        if opcode == "tuple":
+        raw = _with_window(raw)
+        if raw.opcode == "tuple":
             return tuple(operands)
-        if opcode == "get-tuple-element":
-            members, index = operands[0], raw.integer("index")
-            if isinstance(members, tuple):
-                if not 0 <= index < len(members):
-                    raise raw.fail(f"index={index}, and the tuple has {len(members)}")
-                return members[index]
-            raise raw.fail("its operand is no tuple")
+        if raw.opcode == "get-tuple-element":
+            return _member(raw, operands[0])
+        if raw.opcode in IDENTITIES or (raw.opcode == "custom-call" and _target(raw) in NOTES):
+            return operands[0] if len(operands) == 1 else tuple(operands)
+        inlined = self._inlined(raw, operands, prefix)
+        if inlined is not None:
+            return inlined
+        name = self._fresh(prefix + raw.name)
+        expanded = self._expanded(raw, name, operands)
+        return self._computed(raw, name, operands) if expanded is None else expanded
+
+    def _inlined(self, raw: Raw, operands: list[Value], prefix: str) -> Value | None:
+        """The result of computations that it calls, where it is known which and how often."""
+        opcode = raw.opcode
         if opcode in ("call", "fusion"):
             name = raw.called("to_apply" if opcode == "call" else "calls")
             return self._inline(self._called(name, raw.where), operands, f"{prefix}{raw.name}/")
-        if opcode in IDENTITIES or (opcode == "custom-call" and raw.text("custom_call_target").strip('"') in NOTES):
-            return operands[0] if len(operands) == 1 else tuple(operands)
         if opcode == "while" and (count := self._trips(raw, operands)) is not None:
             body = self._called(raw.called("body"), raw.where)
             for trip in range(count):
                 operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
             return operands[0]
-        if opcode == "conditional" and len(operands) > 1 and (place := self._branch(raw, operands[0])) is not None:
+        if opcode != "conditional" or len(operands) < 2:
+            return None
+        if (place := self._branch(raw, operands[0])) is not None:
             branch = self._called(raw.branches()[place], raw.where)
             return self._inline(branch, [operands[1 + place]], f"{prefix}{raw.name}/{place}/")
-        if opcode == "conditional" and len(operands) > 1 and conditionals.cheap(self.raw, raw, operands):
-            return self._selected(raw, operands, prefix)
-        name = self._fresh(prefix + raw.name)
+        return self._selected(raw, operands, prefix) if conditionals.cheap(self.raw, raw, operands) else None
+
+    def _expanded(self, raw: Raw, name: str, operands: list[Value]) -> Value | None:
+        """What is made of simpler instructions: complex numbers, top-k, short sorts."""
         if self.pairs and complex_numbers.concerns(raw, operands):
             return complex_numbers.computed(raw, name, operands, self.found, self._adding(raw))
-        if opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
+        if raw.opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
             return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
-        reason = self._strange(raw, operands)
-        if opcode == "sort" and all(isinstance(each, str) for each in operands) and not self._scalar_problem(raw):
+        if raw.opcode == "sort" and all(isinstance(each, str) for each in operands) and not self._scalar_problem(raw):
             sources = [self.found[each] for each in _names(operands)]
             if short_sorts.possible(raw, sources):
                 found = short_sorts.expanded(raw, name, sources, _scalar(self, raw), self._adding(raw))
                 return _shaped(raw.shape, iter(found))
-        if reason or isinstance(raw.shape, Several):
-            if not reason and opcode == "reduce":
-                assert isinstance(raw.shape, Several)
-                shapes = [each for each in raw.shape.members if isinstance(each, Array)]
-                return tuple(
-                    self._add(
-                        raw,
-                        self._fresh(f"{name}.{place}"),
-                        opcode,
-                        each,
-                        operands,
-                        attributes_of(raw, lambda: _scalar(self, raw), place),
-                    )
-                    for place, each in enumerate(shapes)
-                )
-            return self._outside(raw, name, operands, reason or f"{opcode} with several results")
-        shape = raw.shape
-        if opcode == "reduce-window":
+        return None
+
+    def _computed(self, raw: Raw, name: str, operands: list[Value]) -> Value:
+        reason, shape = self._strange(raw, operands), raw.shape
+        if not reason and isinstance(shape, Several) and raw.opcode == "reduce":
+            return self._reduced(raw, name, operands, shape)
+        if reason or isinstance(shape, Several):
+            return self._outside(raw, name, operands, reason or f"{raw.opcode} with several results")
+        if raw.opcode == "reduce-window":
             return self._reduce_window(raw, name, operands, shape)
-        if opcode == "bitcast":
+        if raw.opcode == "bitcast":
             return self._bitcast(raw, name, operands[0], shape)
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
-        return self._add(raw, name, opcode, shape, operands, attributes)
+        return self._add(raw, name, raw.opcode, shape, operands, attributes)
+
+    def _reduced(self, raw: Raw, name: str, operands: list[Value], shape: Several) -> Value:
+        """A reduce of several results, as one instruction for each."""
+        shapes = [each for each in shape.members if isinstance(each, Array)]
+        return tuple(
+            self._add(raw, self._fresh(f"{name}.{place}"), raw.opcode, each, operands,
+                      attributes_of(raw, lambda: _scalar(self, raw), place))
+            for place, each in enumerate(shapes)
+        )  # fmt: skip
 
     def _branch(self, raw: Raw, index: Value) -> int | None:
         """Which branch of a conditional is always taken; None where that is not known."""
@@ -484,6 +486,29 @@ def _shaped(shape: RawShape, names: Any) -> Value:
     if isinstance(shape, Array):
         return next(names)  # type: ignore[no-any-return]
     return tuple(_shaped(each, names) for each in shape.members)
+
+
+def _target(raw: Raw) -> str:
+    return raw.text("custom_call_target").strip('"')
+
+
+def _with_window(raw: Raw) -> Raw:
+    """Our custom call for a window as the instruction that it stands for."""
+    if raw.opcode == "custom-call" and _target(raw) == windows.TARGET:
+        return dataclasses.replace(raw, opcode="window")
+    if raw.opcode == "window":
+        raise raw.fail("is no operation of HLO")
+    return raw
+
+
+def _member(raw: Raw, members: Value) -> Value:
+    """The element of a tuple that a get-tuple-element names."""
+    index = raw.integer("index")
+    if not isinstance(members, tuple):
+        raise raw.fail("its operand is no tuple")
+    if not 0 <= index < len(members):
+        raise raw.fail(f"index={index}, and the tuple has {len(members)}")
+    return members[index]
 
 
 def _ordered(computation: RawComputation) -> list[Raw]:

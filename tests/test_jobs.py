@@ -324,7 +324,7 @@ def test_a_mutated_kernel_file_is_a_kernel_or_one_line(data: st.DataObject, real
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(ANY, max_examples=40)
+@settings(ANY, max_examples=20)
 def test_a_mutated_source_is_a_source_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
     cut = data.draw(st.integers(0, len(CU)))
     length = data.draw(st.integers(0, 40))

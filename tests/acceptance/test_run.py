@@ -72,6 +72,7 @@ def test_finish_ends_the_search_of_a_job_of_the_daemon(machine: Any) -> None:
     assert machine.fusiond("finish", "zzz").status == 2
 
 
+@pytest.mark.campaign
 def test_ctrl_c_twice_keeps_what_was_measured_and_says_how_to_go_on(machine: Any, end: End) -> None:
     job = machine.job(trials=60, side=40)
     process = machine.start("run", job)
@@ -108,6 +109,7 @@ def test_a_failing_job_is_one_line_and_status_1(machine: Any) -> None:
     assert said.json["error"]["problem"]
 
 
+@pytest.mark.campaign
 def test_verify_measures_the_winner_again(machine: Any) -> None:
     before = machine.fusiond("run", machine.job(trials=64), "--json").json
     said = machine.fusiond("verify", "--workload", "job", "--json")

@@ -53,6 +53,7 @@ def test_sigterm_in_the_middle_keeps_what_was_measured(machine: Any, end: End) -
     assert machine.show(job)["trials"] == 60
 
 
+@pytest.mark.campaign
 def test_a_second_signal_kills(machine: Any, end: End) -> None:
     # A candidate that hangs keeps the worker busy, so that the first signal cannot end the daemon at once.
     hangs = machine.folder / "hangs"
@@ -75,6 +76,7 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
         assert machine.fusiond("watch", id).status == 0
 
 
+@pytest.mark.campaign
 def test_kill_9_and_restart(machine: Any, end: End) -> None:
     with machine.serving() as daemon:
         job = machine.fusiond("submit", machine.job(trials=60, side=40), "--json").json["id"]

@@ -219,7 +219,7 @@ def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_librar
     check(case, folder, dict(case.sizes), stream=False, eager=False)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_rows_may_lie_apart(tmp_path: Path, scheduler_library: Path) -> None:
     """Read and written as rows of 32 and 40 elements, at another width than the plan's; graphs are told apart."""
     case, folder = programs.rows(), tmp_path / "out"
@@ -331,6 +331,7 @@ def test_nvcc_compiles_it(name: str, tmp_path: Path) -> None:
         assert run([toolkit.nvcc, "-arch=sm_90", *WARNINGS, "-c", file, "-o", f"{file}.o"], folder) == ""
 
 
+@pytest.mark.campaign
 @pytest.mark.needs_nvcc
 def test_two_exports_in_one_program(tmp_path: Path) -> None:
     """Both have kernels of the same names, and a template's instance."""

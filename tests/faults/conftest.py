@@ -192,8 +192,12 @@ class Disturbed:
         document = json.loads(best.out)
         kept = {name: document[name] for name in ("match", "config", "verdict", "processes", "program_key", "ended")}
         kept["unfused"] = {name: document["unfused"][name] for name in ("name", "config", "program_key")}
-        files = [each.relative_to(self.folder).as_posix() for each in self.folder.rglob("*") if not each.is_dir()]
-        folders = [each.relative_to(self.folder).as_posix() for each in self.folder.rglob("*") if each.is_dir()]
+        # What plugins registered is remembered by whoever came to it; a job does without.
+        remembered = [each for each in self.folder.rglob("*.plugins*") if each.is_file()]
+        alone = {each.parent for each in remembered if not set(each.parent.iterdir()) - set(remembered)}
+        there = [each for each in self.folder.rglob("*") if each not in remembered and each not in alone]
+        files = [each.relative_to(self.folder).as_posix() for each in there if not each.is_dir()]
+        folders = [each.relative_to(self.folder).as_posix() for each in there if each.is_dir()]
         names = {each for each in files if not _OF_THE_STORE.search(each)}
         return Found(trials=trials, answer=kept, files=frozenset(names | {f"{each}/" for each in folders}))
 

@@ -48,7 +48,7 @@ def test_a_clock_that_is_moved_twice_changes_nothing(
     assert found == undisturbed
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_what_was_recorded_last_is_last_however_the_clock_was_moved(machine: Disturbed) -> None:
     """A year back while the first job of a daemon waits; forward to the truth before its second, and back once more."""
     machine.clear()

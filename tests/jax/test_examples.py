@@ -19,7 +19,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama_layer", "optimizer_step"])
+@pytest.mark.parametrize("name", [pytest.param("llama_layer", marks=pytest.mark.campaign), "optimizer_step"])
 def test_an_example(
     name: str,
     answered: Callable[..., Any],

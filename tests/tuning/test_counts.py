@@ -49,6 +49,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def registry(*providers: FakeProvider) -> Registry:
     made = Registry()
     made.add(FakePlugin(), "fakes")
+    made.providers.clear()
     made.providers.update({each.kind: each for each in providers})
     return made
 

@@ -278,7 +278,7 @@ MUTANTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 def test_a_mutant_dies(beside_hist, monkeypatch, name):
     place, what, instead = MUTANTS[name]
 

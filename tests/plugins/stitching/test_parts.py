@@ -689,7 +689,7 @@ class Devices:
         register(CpuProvider())
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> None:
     found = registry()

@@ -104,6 +104,7 @@ def test_kernels_are_run_with_what_they_are_launched_with(tmp_path: Path, gxx_he
     assert found["read_sectors"] == 4 * BYTES // 32
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -282,7 +282,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_what_is_refused(tmp_path: Path, gxx_here: None) -> None:
     """All in one program: the namespaces keep exports apart."""
     cases = {name: CASES[name]() for name in dict.fromkeys(name for name, _, _ in REFUSED.values())}

@@ -257,13 +257,12 @@ def _typed(provider: FakeProvider) -> DeviceProvider:
     return provider  # mypy: the fake keeps the contract
 
 
-@pytest.mark.parametrize(("module", "package"), [("clang", "libclang"), ("networkx", "networkx")])
-def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path, module: str, package: str) -> None:
+def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path) -> None:
     """Whoever names its strategy is told, and the others work."""
     code = (
         "import importlib.util, sys\n"
         "found = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name, *more: None if name == {module!r} else found(name, *more)\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'clang' else found(name, *more)\n"
         "from fusiond.registry import Registry\n"
         "from fusiond.errors import FusiondError\n"
         "registry = Registry.load()\n"
@@ -275,5 +274,5 @@ def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path, module: str
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     strategies, problem, said = ran.stdout.splitlines()
     assert strategies == "mincut replay stitching transfer"
-    assert problem == f"{package} is not installed: pip install 'fusiond[hfuse]'"
+    assert problem == "libclang is not installed: pip install 'fusiond[hfuse]'"
     assert said == f"job.yaml:1: the plugin hfuse did not load: {problem}"

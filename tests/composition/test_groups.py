@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 
 import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.composition.groups import Candidate, chosen, closes_cycle, independent
+from fusiond.composition.groups import Candidate, Pair, chosen, closes_cycle, independent, matching
 
 NODES = "abcdefg"
 
@@ -88,3 +89,46 @@ def test_two_pairs_that_wait_for_each_other() -> None:
     kept, cyclic = chosen(pairs, [("a", "d"), ("c", "b")])
     assert [each.name for each in kept] == ["cd"]
     assert [each.name for each in cyclic] == ["ab"]
+
+
+# --- pairs: the matching against every matching there is ---
+
+LETTERS = "abcdefg"
+SAVINGS = st.dictionaries(
+    st.sampled_from(list(itertools.combinations(LETTERS, 2))), st.floats(-50, 200, allow_nan=False), max_size=21
+)
+
+
+def all_matchings(savings: Mapping[Pair, float]) -> list[tuple[Pair, ...]]:
+    """Every set of pairs of which no two share a letter."""
+    pairs = list(savings)
+    found: list[tuple[Pair, ...]] = [()]
+    for pair in pairs:
+        found += [(*each, pair) for each in found if not set(pair) & set(itertools.chain(*each))]
+    return found
+
+
+def total(savings: Mapping[Pair, float], pairs: Iterable[Pair]) -> int:
+    return sum(round(savings[pair] * 1000) for pair in pairs)
+
+
+@given(savings=SAVINGS)
+def test_no_matching_saves_more(savings: dict[Pair, float]) -> None:
+    pairs = matching(savings)
+    assert len(set(itertools.chain(*pairs))) == 2 * len(pairs)
+    assert all(savings[pair] > 0 for pair in pairs)
+    assert total(savings, pairs) == max(total(savings, each) for each in all_matchings(savings))
+
+
+@given(savings=SAVINGS, seed=st.integers(0, 5))
+def test_the_order_of_the_savings_does_not_matter(savings: dict[Pair, float], seed: int) -> None:
+    shuffled = list(savings.items())
+    random.Random(seed).shuffle(shuffled)
+    assert matching(dict(shuffled)) == matching(savings)
+
+
+def test_two_good_pairs_beat_the_best_one() -> None:
+    savings = {("a", "b"): 30.0, ("b", "c"): 50.0, ("c", "d"): 40.0}
+    assert matching(savings) == (("a", "b"), ("c", "d"))
+    assert matching({**savings, ("b", "c"): 71.0}) == (("b", "c"),)
+    assert matching({("a", "b"): 0.0, ("a", "c"): -3.0}) == ()

@@ -16,9 +16,8 @@ KERNELS = Path(__file__).parent / "kernels"
 
 @hookimpl
 def register_strategies(register: Callable[[Strategy], None]) -> None:
-    for module, package in (("clang", "libclang"), ("networkx", "networkx")):
-        if importlib.util.find_spec(module) is None:
-            raise PluginError(f"{package} is not installed: pip install 'fusiond[hfuse]'")
+    if importlib.util.find_spec("clang") is None:
+        raise PluginError("libclang is not installed: pip install 'fusiond[hfuse]'")
     from fusiond_hfuse.strategy import Hfuse
 
     register(Hfuse())

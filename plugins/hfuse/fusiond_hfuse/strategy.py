@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fusiond.composition import groups
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
@@ -176,7 +177,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             record = answers.get(self._workload(part_of(about.request, pair)).key)
             if isinstance(record, Record):
                 records[pair] = record
-        chosen = pairing.matching({pair: pairing.saving(record) for pair, record in records.items()})
+        chosen = groups.matching({pair: pairing.saving(record) for pair, record in records.items()})
         configs = {pair: records[pair].config for pair in chosen}
         return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 

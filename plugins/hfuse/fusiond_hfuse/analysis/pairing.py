@@ -3,8 +3,9 @@
     savings of measured pairs   {(a, b): 30 us, (b, c): 50 us, (c, d): 40 us}
                           -->   a+b|c+d        70 us; b+c alone would save 50
 
-A maximum-weight matching: each kernel is in one pair at most, and the sum of what the pairs save, each measured alone
-against its own fastest unfused way, is as large as can be. What the pairs save beside each other is then measured.
+A maximum-weight matching (`fusiond.composition.groups.matching`): each kernel is in one pair at most, and the sum of
+what the pairs save, each measured alone against its own fastest unfused way, is as large as can be. What the pairs save
+beside each other is then measured.
 
 A grouping is written as its groups, in the order of their letters: `a+c|b` is a and c fused, and b by itself.
 """
@@ -12,29 +13,13 @@ A grouping is written as its groups, in the order of their letters: `a+c|b` is a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from fusiond.model import Config, Record, Value, Verdict
 from fusiond_hfuse.frontend.graph import SLOTS, Group, Slot
 
 Pair = tuple[str, str]
 """Two letters, in the order in which their kernels stand in the pair's own workload."""
-
-
-def matching(savings: Mapping[Pair, float]) -> tuple[Pair, ...]:
-    """The pairs, out of those given, that save most together; microseconds. Pairs that save nothing are left apart.
-
-    The same answer for the same savings, in whatever order they come.
-    """
-    import networkx  # a fifth of the time in which a command's plugins are loaded
-
-    graph = networkx.Graph()
-    for pair in sorted(savings):
-        nanoseconds = round(savings[pair] * 1000)  # whole numbers, with which the matching is exact
-        if nanoseconds > 0:
-            graph.add_edge(*pair, weight=nanoseconds)
-    chosen = {frozenset(each) for each in networkx.max_weight_matching(graph)}
-    return tuple(pair for pair in sorted(savings) if frozenset(pair) in chosen)
 
 
 def saving(record: Record) -> float:

@@ -13,6 +13,7 @@ from fusiond.frameworks.asking import Found, Question
 from fusiond.isolation import registry
 from fusiond.program import Program
 from fusiond.requests import jobs, planning
+from tests.frameworks.answered import answer
 
 
 def emitted(question: Question) -> Found:
@@ -35,14 +36,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
     """Makes every question one with an answer; the questions."""
 
     def make(find: Callable[[Question], Found] = emitted) -> list[Question]:
-        asked: list[Question] = []
-
-        def look(self: asking.Asker, question: Question) -> Found:
-            asked.append(question)
-            return find(question)
-
-        monkeypatch.setattr(asking.Asker, "look", look)
-        return asked
+        return answer(monkeypatch, find)
 
     return make
 

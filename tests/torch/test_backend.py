@@ -15,6 +15,7 @@ from fusiond.frameworks.asking import Found, Question  # noqa: E402
 from fusiond.torch import explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.splicing import Launched  # noqa: E402
+from tests.frameworks.answered import answer  # noqa: E402
 
 from ..jax.conftest import emitted  # noqa: E402
 
@@ -40,14 +41,7 @@ def fresh() -> None:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
     def make(find: Callable[[Question], Found]) -> list[Question]:
-        asked: list[Question] = []
-
-        def look(self: asking.Asker, question: Question) -> Found:
-            asked.append(question)
-            return find(question)
-
-        monkeypatch.setattr(asking.Asker, "look", look)
-        return asked
+        return answer(monkeypatch, find)
 
     return make
 

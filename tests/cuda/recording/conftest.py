@@ -11,6 +11,7 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asked, Found
+from tests.frameworks.answered import answer
 
 from ...jax.conftest import emitted
 
@@ -47,13 +48,6 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """Makes every question one with an answer; the questions."""
 
     def make(find: Callable[[Any], Found] = emitted) -> list[Any]:
-        asked: list[Any] = []
-
-        def look(self: asking.Asker, question: Any) -> Found:
-            asked.append(question)
-            return find(question)
-
-        monkeypatch.setattr(asking.Asker, "look", look)
-        return asked
+        return answer(monkeypatch, find)
 
     return make

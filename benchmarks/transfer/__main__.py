@@ -5,6 +5,7 @@ python -m benchmarks.transfer --only fig2 horner       only these graphs
 python -m benchmarks.transfer --device cpu --quick     try it out; its times are emulated, and no results
 python -m benchmarks.transfer --planning               table 4, and planning for up to 100,000 kernels; no device
 python -m benchmarks.transfer --variants               what table 4 leaves open; no device
+python -m benchmarks.transfer --link                   how near chunks come to their ideal on a timed link; emulated
 python -m benchmarks.transfer --page                   docs/results-transfer.md from the JSON files that are kept
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
-from benchmarks.transfer import measure, page, paper, planning, variants
+from benchmarks.transfer import link, measure, page, paper, planning, variants
 
 QUICK_LENGTHS = (4096,)
 
@@ -39,6 +40,11 @@ def main(argv: Sequence[str]) -> int:
             where = (given.out or RESULTS / "cpu") / "transfer-variants.json"
             runs.write(where, run | {"variants": variants.table(say)})
             say(f"wrote {where}")
+        elif given.link:
+            run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --link", "link", {})
+            where = (given.out or RESULTS / "cpu") / "transfer-link.json"
+            runs.write(where, run | {"link": link.table(say)})
+            say(f"wrote {where}")
         else:
             _measure(given, commands.said(parser, given, ("device", "only", "quick")))
 
@@ -49,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("transfer", __doc__, quick="vectors of 4K elements only")
     parser.add_argument("--planning", action="store_true", help="table 4 and growth, and nothing else")
     parser.add_argument("--variants", action="store_true", help="what table 4 leaves open, and nothing else")
+    parser.add_argument("--link", action="store_true", help="chunks on a timed link, emulated, and nothing else")
     commands.only(parser, measure.GRAPHS)
     return parser
 

@@ -29,7 +29,7 @@ each vector, and fused, on a Quadro K2100M), which they will stand beside:
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated runs are left out: they are no results."""
+    """The page. Emulated times are left out: they are no results. Of chunks on an emulated link there are shares."""
     runs = list(runs)
     measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]
@@ -37,6 +37,7 @@ def render(runs: Iterable[Run]) -> str:
         parts.append(UNMEASURED + "\n" + _papers(paper.TABLE_5))
     parts += [_planning(run) for run in newest(runs, "planning")]
     parts += [_variants(run) for run in newest(runs, "variants")]
+    parts += [_link(run) for run in newest(runs, "link")]
     return "\n".join(parts)
 
 
@@ -105,6 +106,23 @@ heuristic's savings, else exact ones in the order of the catalogue's kernels. Wh
 row is of another graph, or another order or heuristic, than these: four of Cholesky's ten blocks as inputs, which is
 what its column of inputs says, save too few, and all ten do what the paper prints or one more, as ties fall; ties alone
 do not bring the tight heuristic where the paper has it.
+
+{table(head, rows)}"""
+
+
+def _link(run: Run) -> str:
+    rows = [
+        [f"{each['elements']:,}", "the last ready" if each["late"] else "the first ready", str(each["chunks"]),
+         f"{each['whole_us'] / each['chunked_us']:.2f}", f"{each['share_of_ideal']:.3f}"]
+        for each in run["link"]
+    ]  # fmt: skip
+    head = ("elements", "an engine takes", "chunks", "whole / chunked", "share of the ideal")
+    return f"""\
+## Chunks on a timed link: emulated
+
+{run["date"][:10]}, `{run["command"]}`. A vector goes up, through an
+element-wise kernel, and down, over a link that is as fast as the kernel is on the processor. The ratios say how well
+chunks are issued, and nothing about a GPU. The ideal is the slowest engine and one chunk of the others.
 
 {table(head, rows)}"""
 

@@ -75,12 +75,13 @@ class KernelGraph:
         reads: Sequence[str] = (),
         writes: Sequence[str],
         in_place: Mapping[str, str] | None = None,
-        body: Body | Mapping[str, str] | None = None,
+        body: Body | Mapping[str, str] | str | None = None,
         elements: int | None = None,
         dtype: str | None = None,
     ) -> tuple[str, ...]:
-        """A kernel; `body` is a formula for each output, or left to the default. Gives the names of its outputs.
-        RequestError for a text where a sequence of names is wanted: its letters would be the names."""
+        """A kernel; `body` is a formula for each output (a text where there is one), or left to the default. Gives the
+        names of its outputs. RequestError for a text where a sequence of names is wanted (its letters would be the
+        names), and for one formula of several outputs."""
         for key, names in (("reads", reads), ("writes", writes)):
             if isinstance(names, str):
                 raise RequestError(
@@ -89,6 +90,13 @@ class KernelGraph:
                 )
         for each in writes:
             self._declare(each, elements, dtype, None)
+        if isinstance(body, str):
+            if len(writes) != 1:
+                raise RequestError(
+                    f"body is one formula for {len(writes)} outputs; wanted is a mapping of each to its own",
+                    where=f"graph {self.name}: {name}",
+                )
+            body = {writes[0]: body}
         if isinstance(body, Mapping):
             body = Formula(texts=tuple(body[each] for each in writes if each in body))
         self._kernels.append(

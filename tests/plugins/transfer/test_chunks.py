@@ -1,4 +1,4 @@
-"""Vectors in chunks: right in every order that the plan allows, killed when broken, and near the ideal on a link."""
+"""Vectors in chunks: right in every order that the plan allows, killed when broken; and what the model says of them."""
 
 from __future__ import annotations
 

@@ -274,6 +274,7 @@ def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]
     ("spoil", "says"),
     [
         (lambda graph: graph.device("k5", reads="AB", writes=("N",)), "reads is the text 'AB'"),
+        (lambda graph: graph.device("k5", reads=("A",), writes=("N", "O"), body="A"), "one formula for 2 outputs"),
         (lambda graph: graph.device("k5", reads=("A",), writes="N"), "writes is the text 'N'"),
         (lambda graph: graph.loop({}), "nothing is carried"),
         (lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5), "2.5 elements; a whole number"),

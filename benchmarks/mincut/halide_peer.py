@@ -28,8 +28,8 @@ from fusiond.counting.model import H100
 from fusiond.counting.run import Counted, count
 from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.frontend.expr import Access
-from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend.expr import PixelAccess
+from fusiond_mincut.frontend.graph import Border, ImageKernel, Pipeline
 
 TILES = "tiles"
 SCHEDULES = ("Li2018", "Anderson2021", TILES)
@@ -170,7 +170,7 @@ class _Stages(Images):
             self.made[kernel.name] = images[kernel.name].func
         return {name: images[name] for name in self.pipeline.outputs}
 
-    def _pixels(self, access: Access, kernel: Kernel, images: Mapping[str, Any]) -> Any:
+    def _pixels(self, access: PixelAccess, kernel: ImageKernel, images: Mapping[str, Any]) -> Any:
         names, image = self.halide, images[access.image]
         at = (names.x + access.dx if access.dx else names.x, names.y + access.dy if access.dy else names.y)
         return names.module.Expr(image.func[at if image.channels == 1 else (*at, access.channel)])

@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend.expr import (
+    BinaryOperation,
+    Cast,
+    Const,
+    Expr,
+    FunctionCall,
+    Let,
+    Local,
+    PixelAccess,
+    Select,
+    UnaryOperation,
+)
+from fusiond_mincut.frontend.graph import Border, ImageKernel, Pipeline
 
 PADS = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap", "constant": "constant"}
 RENAMED = {"min": "fmin", "max": "fmax", "pow": "power", "atan": "arctan", "atan2": "arctan2"}
@@ -152,20 +163,20 @@ class Images:
             images[kernel.name] = image if kernel.reduction is None else self.names.reduced(kernel.reduction, image)
         return {name: images[name] for name in self.pipeline.outputs}
 
-    def _pixels(self, access: Access, kernel: Kernel, images: Mapping[str, Any]) -> Any:
+    def _pixels(self, access: PixelAccess, kernel: ImageKernel, images: Mapping[str, Any]) -> Any:
         plane = images[access.image][:, :, access.channel]
         if access.dx == access.dy == 0:
             return plane
         return self.names.shifted(plane, access.dx, access.dy, kernel.border(access.image))
 
-    def _value(self, expr: Expr, kernel: Kernel, images: Mapping[str, Any], names: Mapping[str, Any]) -> Any:
+    def _value(self, expr: Expr, kernel: ImageKernel, images: Mapping[str, Any], names: Mapping[str, Any]) -> Any:
         def of(each: Expr) -> Any:
             return self._value(each, kernel, images, names)
 
         match expr:
             case Const(value, dtype):
                 return self.names.constant(value, dtype)
-            case Access():
+            case PixelAccess():
                 return self._pixels(expr, kernel, images)
             case Local(name):
                 return names[name]
@@ -175,12 +186,12 @@ class Images:
                 return self._converted(of(operand), dtype)
             case Select(condition, then, other):
                 return self.names.function("where", [of(condition) != 0, of(then), of(other)])
-            case Unary(op, operand):
+            case UnaryOperation(op, operand):
                 found = of(operand)
                 return self._truth(found == 0) if op == "!" else -found if op == "-" else ~found
-            case Binary(op, left, right):
+            case BinaryOperation(op, left, right):
                 return self._joined(op, of(left), of(right))
-            case Call(function, arguments):
+            case FunctionCall(function, arguments):
                 return self._function(function, [of(each) for each in arguments])
         raise AssertionError(expr)
 

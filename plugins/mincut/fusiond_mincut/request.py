@@ -13,7 +13,7 @@ from fusiond.keys import text_key
 from fusiond.model import Job, frozen
 from fusiond.strategy import Inputs
 from fusiond_mincut.analysis import benefit, blocks, legality
-from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.benefit import BenefitModel
 from fusiond_mincut.codegen import emit
 from fusiond_mincut.frontend import graph, parser, printer
 from fusiond_mincut.frontend.graph import Pipeline
@@ -23,20 +23,20 @@ MOST_BLOCKS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PipelineRequest:
     """A Workload's payload: the pipeline (of a block: its own), and what is needed to ask for blocks of it."""
 
     job: Job = field(repr=False)
     pipeline: Pipeline
     block: tuple[str, ...] | None
     """The kernels of a job for one block."""
-    model: Model
+    model: BenefitModel
     most_blocks: int
     document: Mapping[str, Any] = field(repr=False)
     """The file, as plain values."""
 
 
-def read(job: Job, inputs: Inputs) -> tuple[Request, dict[str, str]]:
+def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
     """What a job asks for, and the text key of each file that was read. RequestError for what the user got wrong."""
     where = job.where("pipeline")
     given = job.request.get("pipeline")
@@ -55,7 +55,7 @@ def read(job: Job, inputs: Inputs) -> tuple[Request, dict[str, str]]:
         if refused is not None:
             raise RequestError(f"{kernel.name} {refused.detail} ({refused.rule})", where=path)
     block = _block(job, pipeline)
-    asked = Request(
+    asked = PipelineRequest(
         job=job,
         pipeline=pipeline,
         block=block,
@@ -99,7 +99,7 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
     return names
 
 
-def _model(job: Job) -> Model:
+def _model(job: Job) -> BenefitModel:
     given = job.request.get("model", benefit.PAPER.name)
     if not isinstance(given, str) or given not in benefit.PRESETS:
         offered = ", ".join(benefit.PRESETS)
@@ -125,7 +125,7 @@ def _most_blocks(job: Job) -> int:
     return given
 
 
-def of_block(asked: Request, kernels: tuple[str, ...]) -> Request:
+def of_block(asked: PipelineRequest, kernels: tuple[str, ...]) -> PipelineRequest:
     """A block of a pipeline as a job of its own: the same search, on the same device, at the same sizes."""
     pipeline = asked.pipeline
     inner = graph.part(pipeline, kernels, blocks.block(pipeline, kernels).outputs)
@@ -136,7 +136,7 @@ def of_block(asked: Request, kernels: tuple[str, ...]) -> Request:
     return dataclasses.replace(asked, job=job, pipeline=inner, block=kernels, model=benefit.PAPER, most_blocks=0)
 
 
-def content(asked: Request) -> dict[str, Any]:
+def content(asked: PipelineRequest) -> dict[str, Any]:
     """What decides a measurement, without sizes: of a block only its own kernels."""
     document = asked.document
     image = {name: value for name, value in document["image"].items() if name not in SIZES}

@@ -23,16 +23,16 @@ from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Tar
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
 from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, plan
-from fusiond_mincut.analysis.benefit import Model
-from fusiond_mincut.analysis.blocks import Block, Partition
-from fusiond_mincut.analysis.partition import Planned, Step
+from fusiond_mincut.analysis.benefit import BenefitModel
+from fusiond_mincut.analysis.blocks import KernelBlock, Partition
+from fusiond_mincut.analysis.partition import CutStep, PlannedPartition
 from fusiond_mincut.analysis.plan import Optimum
 from fusiond_mincut.codegen import emit, probes, shapes, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
 from fusiond_mincut.frontend import schema
 from fusiond_mincut.frontend.graph import Pipeline
-from fusiond_mincut.request import Request
+from fusiond_mincut.request import PipelineRequest
 
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
@@ -57,10 +57,10 @@ class Untried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysed:
-    asked: Request
+class PipelineAnalysis:
+    asked: PipelineRequest
     target: Target = field(repr=False)
-    planned: Planned
+    planned: PlannedPartition
     best: Optimum | None
     """By the job's model, among blocks that are legal by the paper's rules."""
     widest: Optimum | None
@@ -74,7 +74,7 @@ class Analysed:
         return self.asked.pipeline
 
     @property
-    def whole(self) -> Block | None:
+    def whole(self) -> KernelBlock | None:
         """The block that a job for one block, or for a pipeline of one kernel, is about."""
         names = [each.name for each in self.pipeline.kernels]
         if self.asked.block is None and len(names) > 1:
@@ -82,7 +82,7 @@ class Analysed:
         return blocks.block(self.pipeline, names)
 
 
-class Mincut(StrategyBase[Request, Analysed]):
+class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
     """Kernels of an image pipeline that become one, each pixel's intermediate values in registers or shared memory."""
 
     name = "mincut"
@@ -93,11 +93,11 @@ class Mincut(StrategyBase[Request, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[PipelineRequest]:
         found, hashes = asking.read(job, inputs)
         return self._workload(found, hashes)
 
-    def _workload(self, asked: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
+    def _workload(self, asked: PipelineRequest, hashes: Mapping[str, str] | None = None) -> Workload[PipelineRequest]:
         pipeline = asked.pipeline
         return Workload(
             strategy=self.name,
@@ -112,14 +112,18 @@ class Mincut(StrategyBase[Request, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
+    def analyse(
+        self, workload: Workload[PipelineRequest], target: Target
+    ) -> Analysis[PipelineRequest, PipelineAnalysis]:
         asked = workload.payload
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
-        found = candidates.Found(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
+        found = (
+            candidates.CandidateBlocks(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
+        )
         several, impossible, untried = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
-        known = Analysed(
+        known = PipelineAnalysis(
             asked=asked,
             target=target,
             planned=planned,
@@ -170,33 +174,33 @@ class Mincut(StrategyBase[Request, Analysed]):
             payload=known,
         )
 
-    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
+    def describe(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> str:
         about = analysis.payload
         return drawing.text(about.pipeline, about.planned) + _left_out(about)
 
-    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> tuple[Job, ...]:
         """A job for each kernel by itself and for each block worth measuring, small blocks first."""
         return tuple(each.job for each in self._parts(analysis.payload).values())
 
-    def _parts(self, about: Analysed) -> dict[tuple[str, ...], Request]:
+    def _parts(self, about: PipelineAnalysis) -> dict[tuple[str, ...], PipelineRequest]:
         if about.whole is not None or not _measures(about.asked):
             return {}
         pipeline = about.pipeline
         wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
         return {block: asking.of_block(about.asked, block) for block in wanted}
 
-    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> tuple[Probe, ...]:
         about = analysis.payload
         return () if about.whole is not None else probes.probes(about.target.limits)
 
-    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers) -> Space:
         about = analysis.payload
         if about.whole is not None:
             return shapes.space(about.pipeline, about.whole)
         return composing.composed(about.pipeline, self._partitions(about, answers), self._best(about, answers))
 
     def seeds(
-        self, analysis: Analysis[Request, Analysed], space: Space, answers: Answers
+        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], space: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if about.whole is not None:
@@ -209,7 +213,7 @@ class Mincut(StrategyBase[Request, Analysed]):
         found = self._partitions(about, answers)
         return composing.seeds(about.pipeline, space, found, self._composed(about, answers))
 
-    def _partitions(self, about: Analysed, answers: Answers) -> dict[str, Partition]:
+    def _partitions(self, about: PipelineAnalysis, answers: Answers) -> dict[str, Partition]:
         """Name -> partition, each once (see `plan`)."""
         pipeline, model = about.pipeline, about.asked.model
         calibrated = probes.calibrated(about.target.limits, answers, pipeline.width * pipeline.height)
@@ -225,11 +229,13 @@ class Mincut(StrategyBase[Request, Analysed]):
             ]
         )
 
-    def _composed(self, about: Analysed, answers: Answers) -> tuple[Partition, ...]:
+    def _composed(self, about: PipelineAnalysis, answers: Answers) -> tuple[Partition, ...]:
         costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
         return plan.composed(about.pipeline, costs)
 
-    def sums(self, analysis: Analysis[Request, Analysed], answers: Answers) -> tuple[tuple[str, float], ...]:
+    def sums(
+        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers
+    ) -> tuple[tuple[str, float], ...]:
         """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
         Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
         about = analysis.payload
@@ -242,7 +248,7 @@ class Mincut(StrategyBase[Request, Analysed]):
         }
         return tuple(sorted(found.items(), key=lambda each: each[1]))
 
-    def _measured(self, about: Analysed, answers: Answers) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
+    def _measured(self, about: PipelineAnalysis, answers: Answers) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
         """Blocks whose records are known: microseconds, and the way that takes them."""
         found: dict[tuple[str, ...], tuple[float, BlockParams]] = {}
         for block, asked in self._parts(about).items():
@@ -255,11 +261,11 @@ class Mincut(StrategyBase[Request, Analysed]):
                 found[block] = record.baseline_us, emit.DEFAULT
         return found
 
-    def _best(self, about: Analysed, answers: Answers) -> dict[str, str]:
+    def _best(self, about: PipelineAnalysis, answers: Answers) -> dict[str, str]:
         """Block -> the label of the way in which it was fastest."""
         return {"+".join(block): shapes.label(way) for block, (_, way) in self._measured(about, answers).items()}
 
-    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         pipeline = about.pipeline
         apart = blocks.unfused(pipeline)
@@ -292,7 +298,9 @@ class Mincut(StrategyBase[Request, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(
+        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], config: Config, answers: Answers
+    ) -> Program | Rejection:
         about = analysis.payload
         pipeline = about.pipeline
         try:
@@ -307,7 +315,7 @@ class Mincut(StrategyBase[Request, Analysed]):
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
 
-    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[PipelineRequest, PipelineAnalysis], config: Config) -> Program | None:
         """Every kernel in the way of its block."""
         about = analysis.payload
         chosen, ways = _chosen(about, config)
@@ -315,23 +323,25 @@ class Mincut(StrategyBase[Request, Analysed]):
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
 
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+    def drawings(
+        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], config: Config, answers: Answers
+    ) -> tuple[Drawing, ...]:
         """The pipeline, with the blocks of a config's partition."""
         about = analysis.payload
         chosen, _ = _chosen(about, config)
         return () if len(about.pipeline.kernels) > MOST_NODES else (drawing.graph(about.pipeline, chosen),)
 
-    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[PipelineRequest]) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD
 
 
-def _cut(step: Step) -> dict[str, object]:
+def _cut(step: CutStep) -> dict[str, object]:
     """A cut in a report; of the side with most kernels of a large block, only how many there are."""
     told = [list(side) if len(side) <= MOST_NAMED else len(side) for side in step.sides]
     return {"weight": step.weight, "sides": told, "because": step.reason.rule}
 
 
-def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
+def _chosen(about: PipelineAnalysis, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
     """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is no
     config of this pipeline."""
     if about.whole is not None:
@@ -384,7 +394,11 @@ def _program(found: Program | Rejection) -> Program:
 
 
 def _several(
-    asked: Request, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
+    asked: PipelineRequest,
+    planned: PlannedPartition,
+    best: Optimum | None,
+    found: candidates.CandidateBlocks,
+    limit: int,
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...], tuple[Untried, ...]]:
     """The blocks of several kernels that are worth measuring, small ones first; why others of them cannot be computed;
     and what is left out."""
@@ -402,7 +416,7 @@ def _several(
     return tuple(possible), tuple(each for each in refused.values() if each is not None), untried
 
 
-def _left_out(about: Analysed) -> str:
+def _left_out(about: PipelineAnalysis) -> str:
     """What is measured block by block, and the best of what is not."""
     if not about.several:
         return ""
@@ -417,7 +431,7 @@ def _left_out(about: Analysed) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measures(asked: Request) -> bool:
+def _measures(asked: PipelineRequest) -> bool:
     """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
     return asked.block is None and asked.most_blocks > 0 and len(asked.pipeline.kernels) <= plan.EXACT_KERNELS
 
@@ -430,7 +444,7 @@ def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rej
     return None if None in refused else refused[0]
 
 
-def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejection, ...]:
+def _refusals(pipeline: Pipeline, model: BenefitModel, planned: PlannedPartition) -> tuple[Rejection, ...]:
     """Why edges are illegal and why blocks were cut."""
     found = []
     for edge in planned.edges:

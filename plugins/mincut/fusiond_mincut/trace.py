@@ -34,8 +34,8 @@ from typing import Any
 from fusiond.program import Fill
 from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Expr, TypeProblem
-from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
+from fusiond_mincut.frontend.expr import Expr, PixelAccess, TypeProblem
+from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, PipelineImage, SamplingStep
 from fusiond_mincut.frontend.masks import Mask
 
 Number = int | float
@@ -43,7 +43,7 @@ Size = tuple[int | str, int | str]
 Steps = int | Fraction | tuple[int | Fraction, int | Fraction]
 
 
-class Value:
+class TracedPixel:
     """An expression inside a stage. It has no truth value: choose with `C.select`, join with `C.both`, `C.either`."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -57,158 +57,158 @@ class Value:
         self._whole = whole
         """An image as it was handed in, which can be indexed."""
 
-    def __getitem__(self, offset: tuple[int, int]) -> Value:
-        if not isinstance(self.expr, Access) or not self._whole or self._single:
+    def __getitem__(self, offset: tuple[int, int]) -> TracedPixel:
+        if not isinstance(self.expr, PixelAccess) or not self._whole or self._single:
             raise TypeProblem("only an image can be read at an offset")
         if not isinstance(offset, tuple) or len(offset) != 2 or not all(type(each) is int for each in offset):
             raise TypeProblem(f"an image is read at constant whole offsets, not at {offset!r}")
         dx, dy = offset
         seen = self.expr
-        return Value(Access(seen.image, seen.dx + dx, seen.dy + dy, seen.channel, seen.dtype))
+        return TracedPixel(PixelAccess(seen.image, seen.dx + dx, seen.dy + dy, seen.channel, seen.dtype))
 
-    def _at_channel(self, channel: int) -> Value:
-        if not isinstance(self.expr, Access) or self._channels == 1:
+    def _at_channel(self, channel: int) -> TracedPixel:
+        if not isinstance(self.expr, PixelAccess) or self._channels == 1:
             raise TypeProblem("an image of one channel has no .r, .g, .b and .a")
         if channel >= self._channels:
             raise TypeProblem(f"an image of {self._channels} channels has no .{syntax.CHANNELS[channel]}")
         seen = self.expr
-        found = Value(Access(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
+        found = TracedPixel(PixelAccess(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
         found._of = self._of
         return found
 
-    def _memory(self) -> tuple[Access, int]:
+    def _memory(self) -> tuple[PixelAccess, int]:
         """The image as it was handed in, or a channel of it, and how many channels it has."""
-        if not isinstance(self.expr, Access) or not self._whole or self._single:
+        if not isinstance(self.expr, PixelAccess) or not self._whole or self._single:
             raise TypeProblem("only an image can be read at coordinates")
         return self.expr, self._of
 
     @property
-    def r(self) -> Value:
+    def r(self) -> TracedPixel:
         return self._at_channel(0)
 
     @property
-    def a(self) -> Value:
+    def a(self) -> TracedPixel:
         return self._at_channel(3)
 
     @property
-    def g(self) -> Value:
+    def g(self) -> TracedPixel:
         return self._at_channel(1)
 
     @property
-    def b(self) -> Value:
+    def b(self) -> TracedPixel:
         return self._at_channel(2)
 
     def __bool__(self) -> bool:
         raise TypeProblem("a pixel is not known while tracing; choose with C.select(condition, one, other)")
 
-    def __add__(self, other: Value | Number) -> Value:
+    def __add__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("+", self, other)
 
-    def __radd__(self, other: Number) -> Value:
+    def __radd__(self, other: Number) -> TracedPixel:
         return _joined("+", other, self)
 
-    def __sub__(self, other: Value | Number) -> Value:
+    def __sub__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("-", self, other)
 
-    def __rsub__(self, other: Number) -> Value:
+    def __rsub__(self, other: Number) -> TracedPixel:
         return _joined("-", other, self)
 
-    def __mul__(self, other: Value | Number) -> Value:
+    def __mul__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("*", self, other)
 
-    def __rmul__(self, other: Number) -> Value:
+    def __rmul__(self, other: Number) -> TracedPixel:
         return _joined("*", other, self)
 
-    def __truediv__(self, other: Value | Number) -> Value:
+    def __truediv__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("/", self, other)
 
-    def __rtruediv__(self, other: Number) -> Value:
+    def __rtruediv__(self, other: Number) -> TracedPixel:
         return _joined("/", other, self)
 
-    def __mod__(self, other: Value | Number) -> Value:
+    def __mod__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("%", self, other)
 
-    def __rmod__(self, other: Number) -> Value:
+    def __rmod__(self, other: Number) -> TracedPixel:
         return _joined("%", other, self)
 
-    def __lshift__(self, other: Value | Number) -> Value:
+    def __lshift__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("<<", self, other)
 
-    def __rlshift__(self, other: Number) -> Value:
+    def __rlshift__(self, other: Number) -> TracedPixel:
         return _joined("<<", other, self)
 
-    def __rshift__(self, other: Value | Number) -> Value:
+    def __rshift__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined(">>", self, other)
 
-    def __rrshift__(self, other: Number) -> Value:
+    def __rrshift__(self, other: Number) -> TracedPixel:
         return _joined(">>", other, self)
 
-    def __and__(self, other: Value | Number) -> Value:
+    def __and__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("&", self, other)
 
-    def __rand__(self, other: Number) -> Value:
+    def __rand__(self, other: Number) -> TracedPixel:
         return _joined("&", other, self)
 
-    def __or__(self, other: Value | Number) -> Value:
+    def __or__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("|", self, other)
 
-    def __ror__(self, other: Number) -> Value:
+    def __ror__(self, other: Number) -> TracedPixel:
         return _joined("|", other, self)
 
-    def __xor__(self, other: Value | Number) -> Value:
+    def __xor__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("^", self, other)
 
-    def __rxor__(self, other: Number) -> Value:
+    def __rxor__(self, other: Number) -> TracedPixel:
         return _joined("^", other, self)
 
-    def __lt__(self, other: Value | Number) -> Value:
+    def __lt__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("<", self, other)
 
-    def __le__(self, other: Value | Number) -> Value:
+    def __le__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined("<=", self, other)
 
-    def __gt__(self, other: Value | Number) -> Value:
+    def __gt__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined(">", self, other)
 
-    def __ge__(self, other: Value | Number) -> Value:
+    def __ge__(self, other: TracedPixel | Number) -> TracedPixel:
         return _joined(">=", self, other)
 
-    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+    def __eq__(self, other: object) -> TracedPixel:  # type: ignore[override]
         return _joined("==", self, other)
 
-    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+    def __ne__(self, other: object) -> TracedPixel:  # type: ignore[override]
         return _joined("!=", self, other)
 
-    def __neg__(self) -> Value:
-        return Value(tree.unary("-", self.expr))
+    def __neg__(self) -> TracedPixel:
+        return TracedPixel(tree.unary("-", self.expr))
 
-    def __invert__(self) -> Value:
-        return Value(tree.unary("~", self.expr))
+    def __invert__(self) -> TracedPixel:
+        return TracedPixel(tree.unary("~", self.expr))
 
-    def __pos__(self) -> Value:
-        return Value(self.expr)
+    def __pos__(self) -> TracedPixel:
+        return TracedPixel(self.expr)
 
-    def __abs__(self) -> Value:
-        return Value(tree.call("abs", self.expr))
+    def __abs__(self) -> TracedPixel:
+        return TracedPixel(tree.call("abs", self.expr))
 
     # What C does not have, in one line with what to write instead.
 
-    def __pow__(self, other: object) -> Value:
+    def __pow__(self, other: object) -> TracedPixel:
         raise TypeProblem("C has no **; write C.pow(C.float(x), C.float(y)), or x * x")
 
     __rpow__ = __pow__
 
-    def __floordiv__(self, other: object) -> Value:
+    def __floordiv__(self, other: object) -> TracedPixel:
         raise TypeProblem("C has no //; / of integers truncates, C.floor(x / y) of floats rounds down")
 
     __rfloordiv__ = __floordiv__
 
-    def __divmod__(self, other: object) -> Value:
+    def __divmod__(self, other: object) -> TracedPixel:
         raise TypeProblem("C has no divmod; write x / y and x % y")
 
     __rdivmod__ = __divmod__
 
-    def __matmul__(self, other: object) -> Value:
+    def __matmul__(self, other: object) -> TracedPixel:
         raise TypeProblem("C has no @; pixels are joined by + - * / %")
 
     __rmatmul__ = __matmul__
@@ -222,20 +222,20 @@ class Value:
     def __index__(self) -> int:
         raise TypeProblem("a pixel is not known while tracing; it is no number for Python")
 
-    def __round__(self, digits: object = None) -> Value:
+    def __round__(self, digits: object = None) -> TracedPixel:
         raise TypeProblem("a pixel is not known while tracing; write C.rint(x), which rounds half to even")
 
 
 def _expr(value: object) -> Expr:
-    if isinstance(value, Value):
+    if isinstance(value, TracedPixel):
         return value.expr
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeProblem(f"{value!r} is no pixel and no number")
     return tree.const(value, "int32" if isinstance(value, int) else "float32")
 
 
-def _joined(op: str, left: object, right: object) -> Value:
-    return Value(tree.binary(op, _expr(left), _expr(right)))
+def _joined(op: str, left: object, right: object) -> TracedPixel:
+    return TracedPixel(tree.binary(op, _expr(left), _expr(right)))
 
 
 class _C:
@@ -243,36 +243,36 @@ class _C:
 
     def __getattr__(self, name: str) -> Any:
         if name in tree.FUNCTIONS:
-            return lambda *arguments: Value(tree.call(name, *(_expr(each) for each in arguments)))
+            return lambda *arguments: TracedPixel(tree.call(name, *(_expr(each) for each in arguments)))
         if name in syntax.TYPES:
-            return lambda argument: Value(tree.cast(_expr(argument), syntax.TYPES[name]))
+            return lambda argument: TracedPixel(tree.cast(_expr(argument), syntax.TYPES[name]))
         if name in tree.POSITIONS:
-            return Value(tree.position(name))
+            return TracedPixel(tree.position(name))
         if name in masks.WINDOWED:
-            return lambda over, inner: Value(masks.windowed(name, over, _expr(inner)))
+            return lambda over, inner: TracedPixel(masks.windowed(name, over, _expr(inner)))
         raise AttributeError(f"C has no {name}")
 
-    def select(self, condition: Value, then: Value | Number, other: Value | Number) -> Value:
-        return Value(tree.select(_expr(condition), _expr(then), _expr(other)))
+    def select(self, condition: TracedPixel, then: TracedPixel | Number, other: TracedPixel | Number) -> TracedPixel:
+        return TracedPixel(tree.select(_expr(condition), _expr(then), _expr(other)))
 
-    def both(self, one: Value, other: Value) -> Value:
+    def both(self, one: TracedPixel, other: TracedPixel) -> TracedPixel:
         return _joined("&&", one, other)
 
-    def either(self, one: Value, other: Value) -> Value:
+    def either(self, one: TracedPixel, other: TracedPixel) -> TracedPixel:
         return _joined("||", one, other)
 
-    def at(self, image: Value, x: Value | Number, y: Value | Number) -> Value:
+    def at(self, image: TracedPixel, x: TracedPixel | Number, y: TracedPixel | Number) -> TracedPixel:
         """A pixel of an image in memory, `x` from its left and `y` from its top; outside it the border decides."""
         seen, channels = image._memory()
-        return Value(tree.fetch(seen.image, _expr(x), _expr(y), seen.channel, channels, seen.dtype))
+        return TracedPixel(tree.fetch(seen.image, _expr(x), _expr(y), seen.channel, channels, seen.dtype))
 
-    def lookup(self, table: Table | Value, index: Value | Number) -> Value:
+    def lookup(self, table: NamedTable | TracedPixel, index: TracedPixel | Number) -> TracedPixel:
         """An element of a table, or of the first row of an image."""
-        if isinstance(table, Value):
+        if isinstance(table, TracedPixel):
             return self.at(table, index, 0)
-        return Value(tree.lookup(table.name, table.values, _expr(index), table.dtype))
+        return TracedPixel(tree.lookup(table.name, table.values, _expr(index), table.dtype))
 
-    def let(self, name: str, value: Value) -> Value:
+    def let(self, name: str, value: TracedPixel) -> TracedPixel:
         """A value under a name: computed once, and inside a window operation the value at its centre."""
         if not _tracing:
             raise TypeProblem(f"C.let({name!r}, ...) gives a value a name inside a stage")
@@ -280,7 +280,7 @@ class _C:
         if name in _tracing[-1].images or any(name == each for each, _ in _tracing[-1].lets):
             raise TypeProblem(f"C.let({name!r}, ...): {name!r} is the name of something else here")
         _tracing[-1].lets.append((name, _expr(value)))
-        return Value(tree.Local(name, _expr(value).dtype))
+        return TracedPixel(tree.Local(name, _expr(value).dtype))
 
 
 C = _C()
@@ -292,7 +292,7 @@ def mask(name: str, rows: Sequence[Sequence[Number | None]]) -> Mask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class NamedTable:
     """Constants that `C.lookup` reads."""
 
     name: str
@@ -300,13 +300,13 @@ class Table:
     values: tuple[Number, ...]
 
 
-def table(name: str, values: Sequence[Number]) -> Table:
+def table(name: str, values: Sequence[Number]) -> NamedTable:
     """Integers are int32; with one that is none, all are float32. TypeProblem when a value does not fit."""
     _named(name)
     if not values:
         raise TypeProblem(f"the table {name} is empty")
     dtype = "int32" if all(isinstance(each, int) for each in values) else "float32"
-    return Table(name=name, dtype=dtype, values=tuple(tree.const(each, dtype).value for each in values))
+    return NamedTable(name=name, dtype=dtype, values=tuple(tree.const(each, dtype).value for each in values))
 
 
 # --- stages ---------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def table(name: str, values: Sequence[Number]) -> Table:
 class Handle:
     """An image while a pipeline is traced."""
 
-    image: Image
+    image: PipelineImage
 
 
 @dataclass(slots=True)
@@ -327,8 +327,8 @@ class _Trace:
     channels: int
     width: int
     height: int
-    images: dict[str, Image] = field(default_factory=dict)
-    kernels: list[Kernel] = field(default_factory=list)
+    images: dict[str, PipelineImage] = field(default_factory=dict)
+    kernels: list[ImageKernel] = field(default_factory=list)
     lets: list[tuple[str, Expr]] = field(default_factory=list)
 
 
@@ -336,7 +336,7 @@ _tracing: list[_Trace] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class TracedStage:
     """A kernel to be: called with images, it is one."""
 
     body: Callable[..., Any]
@@ -371,7 +371,7 @@ class Stage:
         if histogram and len(bodies) == 1:
             bodies = (*bodies, tree.Const(0, "int32"))
         area, steps = self._places(images, bodies, current)
-        kernel = Kernel(
+        kernel = ImageKernel(
             name=chosen,
             pattern=self._pattern,
             mask=self.mask or (1, 1),
@@ -416,7 +416,7 @@ class Stage:
 
     def _places(
         self, images: Sequence[Handle], bodies: Sequence[Expr], current: _Trace
-    ) -> tuple[Area | None, dict[str, Step]]:
+    ) -> tuple[Area | None, dict[str, SamplingStep]]:
         pixels = {each.image for body in bodies for each in tree.accesses(body)}
         read = {each.image.name: each.image for each in images if each.image.name in pixels and not each.image.single}
         names = list(inspect.signature(self.body).parameters)
@@ -428,9 +428,9 @@ class Stage:
             if any(not 0 < part <= areas.LONGEST_STEP for ratio in ratios for part in ratio.as_integer_ratio()):
                 raise TypeProblem(f"{step!r} is no step; numbers up to {areas.LONGEST_STEP} and their ratios are")
             (across, by_across), (down, by_down) = (each.as_integer_ratio() for each in ratios)
-            steps[name] = Step(times=(across, down), by=(by_across, by_down), origin=self.origin)
+            steps[name] = SamplingStep(times=(across, down), by=(by_across, by_down), origin=self.origin)
         own = areas.derived(read, steps) if self.size is None else _area(self.size, current)
-        return own, {name: step for name, step in steps.items() if step != Step() or read[name].area != own}
+        return own, {name: step for name, step in steps.items() if step != SamplingStep() or read[name].area != own}
 
     def _borders(self, images: Sequence[Handle]) -> dict[str, Border]:
         if self.border is None:
@@ -459,7 +459,7 @@ def _named(name: str) -> None:
 
 
 def _area(size: Size, current: _Trace) -> Area | None:
-    scope = syntax.Scope(images={})
+    scope = syntax.BodyScope(images={})
     sides = (areas.checked(syntax.parse(str(side), scope), current.width, current.height) for side in size)
     return areas.of(*sides)
 
@@ -488,32 +488,32 @@ def _sized(width: int, height: int, channels: int) -> None:
         )
 
 
-def _border(given: str | tuple[str, Number], image: Image) -> Border:
+def _border(given: str | tuple[str, Number], image: PipelineImage) -> Border:
     mode, value = (given, 0) if isinstance(given, str) else given
     if mode not in graph.BORDERS:
         raise TypeProblem(f"{mode!r} is no border; it can be {', '.join(graph.BORDERS)}")
     return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)
 
 
-def _number_of(name: str, value: Number) -> Image:
+def _number_of(name: str, value: Number) -> PipelineImage:
     dtype = "int32" if isinstance(value, int) else "float32"
     fill = Fill(kind="constant", low=tree.const(value, dtype).value)
-    return Image(name=name, dtype=dtype, single=True, fill=fill)
+    return PipelineImage(name=name, dtype=dtype, single=True, fill=fill)
 
 
-def _fresh(name: str, taken: Mapping[str, Image]) -> str:
+def _fresh(name: str, taken: Mapping[str, PipelineImage]) -> str:
     number = 1
     while (chosen := name if number == 1 else f"{name}{number}") in taken:
         number += 1
     return chosen
 
 
-def _value(image: Image) -> Value:
-    access = Access(image.name, 0, 0, 0 if image.channels == 1 else None, image.dtype)
-    return Value(access, channels=image.channels, single=image.single, whole=True)
+def _value(image: PipelineImage) -> TracedPixel:
+    access = PixelAccess(image.name, 0, 0, 0 if image.channels == 1 else None, image.dtype)
+    return TracedPixel(access, channels=image.channels, single=image.single, whole=True)
 
 
-def _check_accesses(kernel: Kernel) -> None:
+def _check_accesses(kernel: ImageKernel) -> None:
     if kernel.channels == 1 and any(each.channel is None for each in kernel.accesses):
         raise TypeProblem(f"{kernel.name} computes one channel, and reads an image of three; say .r, .g or .b")
     for image in kernel.reads:
@@ -542,7 +542,7 @@ def stage(
     step: Steps | Mapping[str, Steps] = 1,
     origin: tuple[int, int] = (0, 0),
     bins: Size = (256, 1),
-) -> Callable[[Callable[..., Any]], Stage]:
+) -> Callable[[Callable[..., Any]], TracedStage]:
     """A function of pixels as a kernel: local with a `mask` (width, height), global with `reduce` (sum, min, max,
     histogram), running sums with `scan` (x, y), `hysteresis`, else a point kernel.
 
@@ -553,8 +553,8 @@ def stage(
     image: a number or a Fraction, one for each axis, or one for each parameter.
     """
 
-    def decorated(body: Callable[..., Any]) -> Stage:
-        return Stage(
+    def decorated(body: Callable[..., Any]) -> TracedStage:
+        return TracedStage(
             body=body, mask=mask, border=border, reduce=reduce, dtype=dtype, channels=channels, scan=scan,
             hysteresis=hysteresis, size=size, step=step, origin=origin, bins=bins,
         )  # fmt: skip
@@ -591,7 +591,7 @@ def traced(
     inputs = [
         _number_of(name, numbers[name])
         if name in numbers
-        else Image(
+        else PipelineImage(
             name=name,
             dtype=dtype,
             channels=channels,

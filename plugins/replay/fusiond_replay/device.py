@@ -120,7 +120,7 @@ class ReplayProgram:
     """`fusiond.devices.base.Loaded`: its outputs depend on nothing but buffer and seed, its times are those recorded,
     warm-ups first; behind the last one the others come again."""
 
-    def __init__(self, program: Program, found: script.Script) -> None:
+    def __init__(self, program: Program, found: script.ReplayScript) -> None:
         self.program = program
         self.clock = "device"
         self.gate_failures = 0

@@ -18,7 +18,7 @@ MARK = "// replay 1: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ReplayScript:
     """What became of one config."""
 
     samples_us: tuple[float, ...] = ()
@@ -26,7 +26,7 @@ class Script:
     failure: str = ""
 
 
-def write(title: str, script: Script) -> str:
+def write(title: str, script: ReplayScript) -> str:
     """The text of a source; the same for the same script."""
     lines = [f"{MARK}{title}"]
     if script.failure:
@@ -37,7 +37,7 @@ def write(title: str, script: Script) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read(text: str) -> Script:
+def read(text: str) -> ReplayScript:
     """ValueError with the reason for a text that is no script."""
     if not text.startswith(MARK):
         raise ValueError("the replay device runs recorded configs only (strategy: replay)")
@@ -46,7 +46,7 @@ def read(text: str) -> Script:
     if failure:
         if failure not in FAILURES:
             raise ValueError(f"failure is {failure!r}; it can be {', '.join(FAILURES)}")
-        return Script(failure=failure)
+        return ReplayScript(failure=failure)
     try:
         samples = tuple(float(each) for each in words.get("samples_us", "").split())
         warmups = int(words.get("warmups", "0"))
@@ -54,4 +54,4 @@ def read(text: str) -> Script:
         raise ValueError("samples_us must be numbers, and warmups a whole number") from None
     if not samples or min(samples) <= 0:
         raise ValueError("samples_us must be positive numbers, one at least")
-    return Script(samples_us=samples, warmups=warmups)
+    return ReplayScript(samples_us=samples, warmups=warmups)

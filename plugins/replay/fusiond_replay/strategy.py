@@ -23,11 +23,11 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_replay import script, t4
 from fusiond_replay.pack import Pack, Row
-from fusiond_replay.script import Script
+from fusiond_replay.script import ReplayScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordedFile:
     """A file that holds a recorded space."""
 
     path: str
@@ -35,18 +35,18 @@ class Recording:
     """The key of its bytes."""
 
 
-class Replay(StrategyBase[Recording, Target]):
+class Replay(StrategyBase[RecordedFile, Target]):
     name = "replay"
     version = 1
     job_keys: tuple[str, ...] = ("space",)
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Recording]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[RecordedFile]:
         where = job.where("space")
         given = job.request.get("space")
         if not isinstance(given, str):
             raise RequestError("'space' must be the path of a recorded space, as in ./conv.jsonl.gz", where=where)
         path = inputs.resolve("space", given if "/" in given else f"./{given}", where=where)
-        recording = Recording(path=path, digest=inputs.digest(path, where=where))
+        recording = RecordedFile(path=path, digest=inputs.digest(path, where=where))
         pack = _opened(recording).pack
         return Workload(
             strategy=self.name,
@@ -58,7 +58,7 @@ class Replay(StrategyBase[Recording, Target]):
             payload=recording,
         )
 
-    def analyse(self, workload: Workload[Recording], target: Target) -> Analysis[Recording, Target]:
+    def analyse(self, workload: Workload[RecordedFile], target: Target) -> Analysis[RecordedFile, Target]:
         opened = _opened(workload.payload)
         failed = sum(bool(each.failure) for each in opened.pack.rows)
         report = {
@@ -70,15 +70,15 @@ class Replay(StrategyBase[Recording, Target]):
         }
         return Analysis(workload=workload, report=frozen(report), payload=target, alone=True)
 
-    def space(self, analysis: Analysis[Recording, Target], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[RecordedFile, Target], answers: Answers) -> Space:
         return _opened(analysis.workload.payload).space
 
     def seeds(
-        self, analysis: Analysis[Recording, Target], space: Space, answers: Answers
+        self, analysis: Analysis[RecordedFile, Target], space: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         return (("median", _opened(analysis.workload.payload).median),)
 
-    def baselines(self, analysis: Analysis[Recording, Target]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[RecordedFile, Target]) -> tuple[Baseline, ...]:
         opened = _opened(analysis.workload.payload)
 
         def emit(config: Config) -> Program:
@@ -86,7 +86,7 @@ class Replay(StrategyBase[Recording, Target]):
 
         return (Baseline(name="median", detail="the recorded config of the median time", space=EMPTY, emit=emit),)
 
-    def emit(self, analysis: Analysis[Recording, Target], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: Analysis[RecordedFile, Target], config: Config, answers: Answers) -> Program | Rejection:
         opened = _opened(analysis.workload.payload)
         return _program(opened.pack, opened.rows[config], config)
 
@@ -101,7 +101,7 @@ class _Opened:
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(recording: Recording) -> _Opened:
+def _opened(recording: RecordedFile) -> _Opened:
     path = Path(recording.path)
     try:
         data = path.read_bytes()
@@ -118,7 +118,7 @@ def _opened(recording: Recording) -> _Opened:
 
 def _program(pack: Pack, row: Row, config: Config) -> Program:
     text = script.write(
-        f"{pack.name} {config}", Script(samples_us=row.samples_us, warmups=pack.warmups, failure=row.failure)
+        f"{pack.name} {config}", ReplayScript(samples_us=row.samples_us, warmups=pack.warmups, failure=row.failure)
     )
     launch = Launch(
         name="recorded", source="recorded", entry="recorded", grid=(1, 1, 1), block=(32, 1, 1), arguments=()

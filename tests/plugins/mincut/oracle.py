@@ -14,23 +14,23 @@ from scipy import ndimage
 
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import (
-    Access,
-    Binary,
-    Call,
+    BinaryOperation,
     Cast,
     Const,
     Expr,
     Fetch,
+    FunctionCall,
     Let,
     Local,
     Lookup,
+    PixelAccess,
     Select,
-    Unary,
+    UnaryOperation,
 )
-from fusiond_mincut.frontend.graph import HISTOGRAM, Border, Kernel, Pipeline, Step
+from fusiond_mincut.frontend.graph import HISTOGRAM, Border, ImageKernel, Pipeline, SamplingStep
 
 Array = NDArray[np.generic]
-_SAME = Step()
+_SAME = SamplingStep()
 Images = Mapping[str, Array]
 """Shape (height, width, channels); of what a global kernel makes (1, 1, channels)."""
 
@@ -45,7 +45,7 @@ def run(pipeline: Pipeline, inputs: Images) -> dict[str, Array]:
     return images
 
 
-def evaluate(kernel: Kernel, images: Images, width: int, height: int, bins: tuple[int, int] = (1, 1)) -> Array:
+def evaluate(kernel: ImageKernel, images: Images, width: int, height: int, bins: tuple[int, int] = (1, 1)) -> Array:
     if kernel.reduction == HISTOGRAM:
         both = [np.broadcast_to(_value(body, kernel, images, {}, (height, width), 0), (height, width)).reshape(-1)
                 for body in kernel.bodies]  # fmt: skip
@@ -98,7 +98,9 @@ def exchanged(at: NDArray[np.int64], size: int, mode: str) -> tuple[NDArray[np.i
     return at, np.ones(np.shape(at), bool)
 
 
-def pixels(image: Array, access: Access, border: Border, shape: tuple[int, int], step: Step = _SAME) -> Array:
+def pixels(
+    image: Array, access: PixelAccess, border: Border, shape: tuple[int, int], step: SamplingStep = _SAME
+) -> Array:
     """The image as it is seen from every pixel at the access' offset: shape (height, width), the image's dtype."""
     assert access.channel is not None
     plane = image[:, :, access.channel]
@@ -117,7 +119,12 @@ def pixels(image: Array, access: Access, border: Border, shape: tuple[int, int],
 
 
 def _value(
-    expr: Expr, kernel: Kernel, images: Images, names: Mapping[str, Array], shape: tuple[int, int], channel: int = 0
+    expr: Expr,
+    kernel: ImageKernel,
+    images: Images,
+    names: Mapping[str, Array],
+    shape: tuple[int, int],
+    channel: int = 0,
 ) -> Array:
     def of(each: Expr) -> Array:
         return _value(each, kernel, images, names, shape, channel)
@@ -125,14 +132,14 @@ def _value(
     match expr:
         case Const(value, dtype):
             return np.asarray(value, dtype)
-        case Access(image=image, dx=dx, dy=dy) if image in tree.POSITIONS.values():
+        case PixelAccess(image=image, dx=dx, dy=dy) if image in tree.POSITIONS.values():
             rows, columns = np.indices(shape, np.int32)
             return {tree.X: columns + dx, tree.Y: rows + dy}.get(
                 image, np.asarray(shape[image == tree.WIDTH], np.int32)
             )  # fmt: skip
-        case Access(image=image):
-            own = Access(image, expr.dx, expr.dy, channel if expr.channel is None else expr.channel, expr.dtype)
-            return pixels(images[image], own, kernel.border(image), shape, kernel.steps.get(image, Step()))
+        case PixelAccess(image=image):
+            own = PixelAccess(image, expr.dx, expr.dy, channel if expr.channel is None else expr.channel, expr.dtype)
+            return pixels(images[image], own, kernel.border(image), shape, kernel.steps.get(image, SamplingStep()))
         case Fetch(image, x, y, own):
             plane = images[image][:, :, channel if own is None else own]
             border = kernel.border(image)
@@ -149,12 +156,12 @@ def _value(
             return _converted(of(operand), dtype)
         case Select(condition, then, other):
             return np.where(of(condition) != 0, of(then), of(other))
-        case Unary(op, operand):
+        case UnaryOperation(op, operand):
             value = of(operand)
             return (value == 0).astype(np.int32) if op == "!" else -value if op == "-" else ~value
-        case Binary(op, left, right):
+        case BinaryOperation(op, left, right):
             return _operation(op, of(left), of(right))
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             return _function(function, [of(each) for each in arguments])
     raise AssertionError(expr)
 

@@ -63,12 +63,12 @@ def test_large_trees_against_stoer_and_wagner(seed: int, count: int) -> None:
 
 def test_a_chain_is_halved() -> None:
     cut = cuts.minimum_cut(cuts.graph(range(40), {(vertex, vertex + 1): 1.0 for vertex in range(39)}))
-    assert cut == cuts.Cut(weight=1.0, side=frozenset(range(20, 40)))
+    assert cut == cuts.MinimumCut(weight=1.0, side=frozenset(range(20, 40)))
 
 
 def test_a_graph_in_pieces_is_cut_for_nothing() -> None:
     cut = cuts.minimum_cut(cuts.graph(range(5), {(0, 2): 1.0, (1, 3): 1.0, (3, 4): 1.0}))
-    assert cut == cuts.Cut(weight=0.0, side=frozenset({0, 2}))
+    assert cut == cuts.MinimumCut(weight=0.0, side=frozenset({0, 2}))
 
 
 @settings(max_examples=30)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks, syntax
 from fusiond_mincut.frontend.expr import Operations, TypeProblem
-from fusiond_mincut.frontend.graph import Kernel
-from fusiond_mincut.frontend.syntax import Readable, Scope
+from fusiond_mincut.frontend.graph import ImageKernel
+from fusiond_mincut.frontend.syntax import BodyScope, Readable
 
 from . import oracle
 
-SCOPE = Scope(
+SCOPE = BodyScope(
     images={
         "a": Readable(dtype="uint8", channels=1),
         "b": Readable(dtype="int32", channels=1),
@@ -30,7 +30,7 @@ SCOPE = Scope(
     },
     masks={"ones": masks.checked("ones", ((1, None, 1),)), "plus": masks.checked("plus", ((0.5, 1.0, -2.0),))},
 )
-RGB = Scope(
+RGB = BodyScope(
     images={"p": Readable(dtype="uint8", channels=3), "mean": Readable(dtype="int32", channels=1, single=True)},
     channels=3,
 )
@@ -45,7 +45,7 @@ VALUES = [
 ]
 
 
-def parsed(text: str, scope: Scope = SCOPE) -> tree.Expr:
+def parsed(text: str, scope: BodyScope = SCOPE) -> tree.Expr:
     return syntax.parse(text, scope)
 
 
@@ -56,7 +56,7 @@ def value_of(text: str, at: tuple[int, int, float]) -> np.generic:
         name: np.full((1, 1, 1), value, dtype)
         for name, value, dtype in zip("abc", at, ("uint8", "int32", "float32"), strict=True)
     }
-    kernel = Kernel(name="k", pattern="point", bodies=(expression,), dtype="float32")
+    kernel = ImageKernel(name="k", pattern="point", bodies=(expression,), dtype="float32")
     with np.errstate(all="ignore"):
         found = oracle._value(expression, kernel, images, {}, (1, 1))
     return np.broadcast_to(found, (1, 1))[0, 0]
@@ -188,7 +188,7 @@ def test_a_hole_is_no_access_and_a_window_shifts_what_it_holds() -> None:
 
 
 def test_a_name_of_let_keeps_its_value_inside_a_window() -> None:
-    scope = Scope(images=SCOPE.images, masks=SCOPE.masks, locals={"centre": "int32"})
+    scope = BodyScope(images=SCOPE.images, masks=SCOPE.masks, locals={"centre": "int32"})
     found = syntax.parse("sum(ones, a - centre)", scope)
     assert sum(isinstance(each, tree.Local) for each in tree.walk(found)) == 2
 
@@ -196,7 +196,7 @@ def test_a_name_of_let_keeps_its_value_inside_a_window() -> None:
 def test_channels() -> None:
     (own, red) = tree.accesses(parsed("p * 2 + p.r[1, 0]", RGB))
     assert (own.channel, red.channel, red.dx) == (None, 0, 1)
-    kernel = Kernel(
+    kernel = ImageKernel(
         name="k", pattern="local", mask=(3, 1), bodies=(parsed("p - p.r[1, 0]", RGB),), dtype="uint8", channels=3
     )
     assert [each.channel for each in tree.accesses(kernel.body(2))] == [2, 0]
@@ -257,7 +257,7 @@ def test_what_is_wrong_with_channels_and_single_values(text: str, said: str) -> 
 
 def test_a_gray_kernel_says_which_channel_it_reads() -> None:
     with pytest.raises(TypeProblem, match=r"write p\.r"):
-        parsed("p + 1", Scope(images=RGB.images, channels=1))
+        parsed("p + 1", BodyScope(images=RGB.images, channels=1))
 
 
 @given(st.text(alphabet="ab1.0f+-*/%<>&|^~!?:,()[]  xe", max_size=40))

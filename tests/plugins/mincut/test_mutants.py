@@ -14,7 +14,7 @@ from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import tiles
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 from .running import Runner, edited, emitted, images, pipeline, resized, wanted, whole
 from .test_emit import ONE_SIDED
@@ -76,7 +76,7 @@ def test_the_largest_radius_for_the_sum_of_the_radii(runner, given, monkeypatch)
     """As the paper has the width of the interior: a block two pixels from the right edge takes the interior's way."""
     edge = resized(given, 8 * 3 + 2, 4 * 5 + 1)
     right = emitted(edge, whole(edge), PARAMS)
-    monkeypatch.setattr(tiles.Layout, "reach", property(lambda layout: Halo(left=2, right=2, up=1, down=1)))
+    monkeypatch.setattr(tiles.TileLayout, "reach", property(lambda layout: Halo(left=2, right=2, up=1, down=1)))
     wrong = emitted(edge, whole(edge), PARAMS)
     assert "x0 + 11 <= width" in right.sources[0].text
     assert "x0 + 10 <= width" in wrong.sources[0].text
@@ -85,12 +85,12 @@ def test_the_largest_radius_for_the_sum_of_the_radii(runner, given, monkeypatch)
 
 @BOTH
 def test_the_border_of_the_producer_for_that_of_the_consumer(runner, given, monkeypatch, params):
-    right = Kernel.border
+    right = ImageKernel.border
 
-    def producers(kernel: Kernel, image: str):
+    def producers(kernel: ImageKernel, image: str):
         return right(given.kernel(image), "src") if image == "first" else right(kernel, image)
 
-    monkeypatch.setattr(Kernel, "border", producers)
+    monkeypatch.setattr(ImageKernel, "border", producers)
     program = emitted(given, whole(given), params)
     monkeypatch.undo()
     assert killed(runner, given, program) == "image"

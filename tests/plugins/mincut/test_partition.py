@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fusiond.inputs import documents
 from fusiond_mincut import plugin
 from fusiond_mincut.analysis import benefit, blocks, candidates, exact, legality, partition, plan
-from fusiond_mincut.analysis.benefit import PAPER, PUBLISHED_CODE, Model
+from fusiond_mincut.analysis.benefit import PAPER, PUBLISHED_CODE, BenefitModel
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -71,7 +71,7 @@ def test_harris_is_cut_as_in_the_paper() -> None:
         ("night", "atrous0|atrous1+scoto", "atrous0|atrous1+scoto"),
     ],
 )
-def test_the_six_applications(name: str, expected: str, pairwise: str, model: Model) -> None:
+def test_the_six_applications(name: str, expected: str, pairwise: str, model: BenefitModel) -> None:
     """What section V says of them, and what Table I says of the earlier method (1.00 where it fuses nothing)."""
     pipeline = catalogue(name)
     assert str(partition.planned(pipeline, model).partition) == expected
@@ -332,14 +332,14 @@ def test_a_wrong_order_of_ties_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: the last of equal cuts instead of the first. Harris is then cut elsewhere."""
     from fusiond_mincut.analysis import cuts
 
-    def last(given: cuts.Graph) -> cuts.Cut:
+    def last(given: cuts.Graph) -> cuts.MinimumCut:
         work = {vertex: dict(around) for vertex, around in given.items()}
         members = {vertex: [vertex] for vertex in work}
-        best: cuts.Cut | None = None
+        best: cuts.MinimumCut | None = None
         while len(work) > 1:
             order, weight, _ = cuts._adjacency_order(work)
             if best is None or weight <= best.weight:
-                best = cuts.Cut(weight=weight, side=frozenset(members[order[-1]]))
+                best = cuts.MinimumCut(weight=weight, side=frozenset(members[order[-1]]))
             cuts._merge(work, members, order[-2], order[-1])
         assert best is not None
         return best

@@ -24,7 +24,7 @@ from fusiond.tuning import tuner
 from fusiond_replay import plugin, script, strategy, t4
 from fusiond_replay.device import ReplayExecutor, ReplayProvider
 from fusiond_replay.pack import FAILURES
-from fusiond_replay.script import Script
+from fusiond_replay.script import ReplayScript
 from fusiond_replay.strategy import Replay
 
 SIDE = 6
@@ -85,7 +85,7 @@ def test_a_recorded_space_is_tuned(bowl: Path, tmp_path: Path) -> None:
 
 
 def test_samples_come_in_their_order_and_then_the_steady_ones_again(tmp_path: Path) -> None:
-    text = script.write("t", Script(samples_us=(9.0, 5.0, 6.0), warmups=1))
+    text = script.write("t", ReplayScript(samples_us=(9.0, 5.0, 6.0), warmups=1))
     provider = ReplayProvider()
     built = provider.build(Source(name="recorded", text=text, entries=("recorded",)), "replay")
     assert not isinstance(built, BuildFailed)

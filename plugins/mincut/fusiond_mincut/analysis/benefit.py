@@ -27,7 +27,7 @@ from fusiond_mincut.frontend.graph import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class BenefitModel:
     """The constants of the equations, in cycles (or, where measured, in nanoseconds per pixel)."""
 
     name: str
@@ -57,16 +57,16 @@ class Model:
         return self.t_g - self.t_s if self.shared_saves_time else self.t_g / self.t_s
 
 
-PAPER = Model(name="paper", t_g=400, t_s=2, c_alu=4, c_sfu=16)
+PAPER = BenefitModel(name="paper", t_g=400, t_s=2, c_alu=4, c_sfu=16)
 """Section III-B. The paper names no t_s ("a few cycles") and no c_SFU; both are those of the published code."""
-PUBLISHED_CODE = Model(name="published_code", t_g=800, t_s=2, c_alu=2, c_sfu=16, gamma=1)
+PUBLISHED_CODE = BenefitModel(name="published_code", t_g=800, t_s=2, c_alu=2, c_sfu=16, gamma=1)
 PRESETS = {each.name: each for each in (PAPER, PUBLISHED_CODE)}
 
 SCENARIOS = ("illegal", "point_based", "point_to_local", "local_to_local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class WeighedEdge:
     """An edge of the pipeline, weighed."""
 
     producer: str
@@ -86,7 +86,7 @@ def scenario(pipeline: Pipeline, producer: str, consumer: str) -> str:
     return "local_to_local" if pipeline.kernel(producer).pattern == "local" else "point_to_local"
 
 
-def gain(pipeline: Pipeline, producer: str, consumer: str, model: Model) -> float:
+def gain(pipeline: Pipeline, producer: str, consumer: str, model: BenefitModel) -> float:
     """w + gamma of an edge that is legal to fuse (equations 5, 8, 11)."""
     question = (gain, producer, consumer, model)
     found = pipeline.known.get(question)
@@ -95,7 +95,7 @@ def gain(pipeline: Pipeline, producer: str, consumer: str, model: Model) -> floa
     return found
 
 
-def _gain(pipeline: Pipeline, producer: str, consumer: str, model: Model) -> float:
+def _gain(pipeline: Pipeline, producer: str, consumer: str, model: BenefitModel) -> float:
     kind = scenario(pipeline, producer, consumer)
     if kind == "point_based":
         return model.register_gain + model.gamma

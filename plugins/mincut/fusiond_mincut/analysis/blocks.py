@@ -16,7 +16,7 @@ from fusiond_mincut.frontend.graph import Pipeline, topological
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class KernelBlock:
     """Kernels that one launch computes."""
 
     kernels: tuple[str, ...]
@@ -34,18 +34,18 @@ class Block:
 class Partition:
     """Every kernel in one block; blocks in the order in which they are launched."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[KernelBlock, ...]
 
     def __str__(self) -> str:
         return "|".join(str(each) for each in self.blocks)
 
 
-def block(pipeline: Pipeline, kernels: Iterable[str]) -> Block:
+def block(pipeline: Pipeline, kernels: Iterable[str]) -> KernelBlock:
     """The block of these kernels (names, each once). KeyError for a name that is no kernel."""
     position = pipeline.position
     members = tuple(sorted(set(kernels), key=lambda name: position[name]))
     inside = set(members)
-    return Block(
+    return KernelBlock(
         kernels=members,
         inputs=tuple(sorted({image for name in members for image in pipeline.kernel(name).reads} - inside)),
         outputs=tuple(name for name in members if stored(pipeline, name, inside)),

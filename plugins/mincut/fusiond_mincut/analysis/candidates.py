@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis import benefit, legality
-from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.benefit import BenefitModel
 from fusiond_mincut.frontend.graph import Pipeline
 
 LIMIT = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CandidateBlocks:
     """Blocks of two kernels and more, each in topological order."""
 
     blocks: tuple[tuple[str, ...], ...]
@@ -28,7 +28,7 @@ class Found:
     """Whether there are no others."""
 
 
-def paper(pipeline: Pipeline, model: Model, limit: int = LIMIT) -> Found:
+def paper(pipeline: Pipeline, model: BenefitModel, limit: int = LIMIT) -> CandidateBlocks:
     """Every block of two kernels and more that `legality.paper` accepts."""
     harmful = {
         (producer, consumer)
@@ -54,7 +54,7 @@ def paper(pipeline: Pipeline, model: Model, limit: int = LIMIT) -> Found:
         seen |= set(grown)
         found += [each for each in _ordered(pipeline, grown) if legality.refusal(pipeline, each, model) is None]
         layer = list(grown)
-    return Found(blocks=tuple(found), complete=complete)
+    return CandidateBlocks(blocks=tuple(found), complete=complete)
 
 
 def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
@@ -69,7 +69,7 @@ def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
     ]
 
 
-def general(pipeline: Pipeline, limit: int = LIMIT) -> Found:
+def general(pipeline: Pipeline, limit: int = LIMIT) -> CandidateBlocks:
     """Blocks of two kernels and more that `legality.general` accepts, as far as they grow through such blocks."""
     around = _linked(pipeline)
     found: list[tuple[str, ...]] = []
@@ -93,7 +93,7 @@ def general(pipeline: Pipeline, limit: int = LIMIT) -> Found:
                     grown[bigger] = None
         found += _ordered(pipeline, grown)
         layer = list(grown)
-    return Found(blocks=tuple(found), complete=complete)
+    return CandidateBlocks(blocks=tuple(found), complete=complete)
 
 
 def _linked(pipeline: Pipeline) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusiond.language.dtypes import DTYPES
-from fusiond_mincut.analysis.blocks import Block, block
+from fusiond_mincut.analysis.blocks import KernelBlock, block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -41,7 +41,7 @@ class Cost:
         return max(self.bytes, self.operations * BYTES_PER_OPERATION)
 
 
-def cost(pipeline: Pipeline, kernels: Block) -> Cost:
+def cost(pipeline: Pipeline, kernels: KernelBlock) -> Cost:
     """What a block of point and local kernels, or one global kernel, takes for one pixel of the image."""
     stored = [pipeline.images[name] for name in (*kernels.inputs, *kernels.outputs)]
     moved = sum(
@@ -64,7 +64,7 @@ def _share(pipeline: Pipeline, image: str) -> float:
     return width * height / (pipeline.width * pipeline.height)
 
 
-def evaluated(pipeline: Pipeline, kernels: Block) -> dict[str, float]:
+def evaluated(pipeline: Pipeline, kernels: KernelBlock) -> dict[str, float]:
     """Kernel -> how often it is computed for each pixel of the pipeline. A stage that is needed by a step only is
     computed once for each place where it is read."""
     needed = halos(pipeline, kernels)

@@ -22,7 +22,7 @@ Graph = dict[int, dict[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class MinimumCut:
     weight: float
     side: frozenset[int]
     """One side; the other is the rest."""
@@ -38,11 +38,11 @@ def graph(vertices: Iterable[int], edges: Mapping[tuple[int, int], float]) -> Gr
     return found
 
 
-def minimum_cut(given: Graph) -> Cut:
+def minimum_cut(given: Graph) -> MinimumCut:
     """A minimum cut of two vertices or more: weight 0 where the graph is in pieces (the piece of the least vertex)."""
     piece = _piece(given, next(iter(given)))
     if len(piece) < len(given):
-        return Cut(weight=0.0, side=frozenset(piece))
+        return MinimumCut(weight=0.0, side=frozenset(piece))
     if len(given) <= SMALL:
         return stoer_wagner(given)
     if sum(map(len, given.values())) == 2 * (len(given) - 1):
@@ -60,7 +60,7 @@ def _piece(given: Graph, start: int) -> set[int]:
     return seen
 
 
-def _of_tree(given: Graph) -> Cut:
+def _of_tree(given: Graph) -> MinimumCut:
     """The lightest edge of a tree; of several the one that halves it best, so that few are cut in turn."""
     root = next(iter(given))
     above: dict[int, int] = {}
@@ -78,19 +78,19 @@ def _of_tree(given: Graph) -> Cut:
     side = [lower]
     for vertex in side:
         side += [other for other in given[vertex] if other != above[vertex]]
-    return Cut(weight=given[lower][above[lower]], side=frozenset(side))
+    return MinimumCut(weight=given[lower][above[lower]], side=frozenset(side))
 
 
-def stoer_wagner(given: Graph) -> Cut:
+def stoer_wagner(given: Graph) -> MinimumCut:
     """The minimum cut of a connected graph: the least cut-of-the-phase, the first one of equal ones."""
     work = {vertex: dict(around) for vertex, around in given.items()}
     members = {vertex: [vertex] for vertex in work}
-    best: Cut | None = None
+    best: MinimumCut | None = None
     while len(work) > 1:
         order, weight, _ = _adjacency_order(work)
         last, before = order[-1], order[-2]
         if best is None or weight < best.weight:
-            best = Cut(weight=weight, side=frozenset(members[last]))
+            best = MinimumCut(weight=weight, side=frozenset(members[last]))
         _merge(work, members, before, last)
     assert best is not None
     return best
@@ -132,7 +132,7 @@ def _merge(work: Graph, members: dict[int, list[int]], keep: int, gone: int) -> 
     members[keep] += members.pop(gone)
 
 
-def _contracting(given: Graph) -> Cut:
+def _contracting(given: Graph) -> MinimumCut:
     """The minimum cut of a larger connected graph."""
     members = {vertex: [vertex] for vertex in given}
     best = _lightest(given, members)
@@ -146,7 +146,7 @@ def _contracting(given: Graph) -> Cut:
             break
         order, weight, strength = _adjacency_order(work)
         if weight < best.weight:
-            best = Cut(weight=weight, side=frozenset(members[order[-1]]))
+            best = MinimumCut(weight=weight, side=frozenset(members[order[-1]]))
         leader = {vertex: vertex for vertex in work}
         for (first, second), strong in strength.items():
             if strong >= best.weight:
@@ -158,10 +158,10 @@ def _contracting(given: Graph) -> Cut:
     return best
 
 
-def _lightest(work: Graph, members: dict[int, list[int]]) -> Cut:
+def _lightest(work: Graph, members: dict[int, list[int]]) -> MinimumCut:
     """The cut round the vertex with the lightest edges together."""
     vertex = min(work, key=lambda each: (sum(work[each].values()), each))
-    return Cut(weight=sum(work[vertex].values()), side=frozenset(members[vertex]))
+    return MinimumCut(weight=sum(work[vertex].values()), side=frozenset(members[vertex]))
 
 
 def _contract_heavy(work: Graph, members: dict[int, list[int]], bound: float) -> None:

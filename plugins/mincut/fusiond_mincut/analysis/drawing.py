@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fusiond.drawing import Edge, Graph, Node
 from fusiond.words import counted
 from fusiond_mincut.analysis.blocks import Partition
-from fusiond_mincut.analysis.partition import Planned
+from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline
 
 _SHAPES: Mapping[str, str] = {
@@ -20,7 +20,7 @@ _SHAPES: Mapping[str, str] = {
 }
 
 
-def dot(pipeline: Pipeline, planned: Planned) -> str:
+def dot(pipeline: Pipeline, planned: PlannedPartition) -> str:
     """The graph in Graphviz' language: a cluster for each block of several kernels, weights on the edges, edges that
     may not be fused dashed. `dot -Tsvg` makes a picture of it."""
     lines = [f'digraph "{pipeline.name}" {{', "    rankdir=LR;", '    node [fontname="sans-serif"];']
@@ -49,7 +49,7 @@ def dot(pipeline: Pipeline, planned: Planned) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def text(pipeline: Pipeline, planned: Planned) -> str:
+def text(pipeline: Pipeline, planned: PlannedPartition) -> str:
     """Edges with weights, the cuts in order, the blocks: lines of plain text."""
     kernels, edges = counted(len(pipeline.kernels), "kernel"), counted(len(planned.edges), "edge")
     lines = [f"{kernels}, {edges}; weights in cycles saved per pixel"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.analysis.blocks import KernelBlock
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -41,7 +41,7 @@ class Halo:
         )
 
 
-def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
+def halos(pipeline: Pipeline, block: KernelBlock) -> dict[str, Halo]:
     """Where each image of a block is needed, as the halo round the rectangle of a block of threads; images that are
     read by a step, or at computed coordinates, on the way are not there.
 
@@ -60,6 +60,6 @@ def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
     return found
 
 
-def _window(kernel: Kernel, image: str) -> Halo:
+def _window(kernel: ImageKernel, image: str) -> Halo:
     left, right, up, down = kernel.window(image)
     return Halo(left=left, right=right, up=up, down=down)

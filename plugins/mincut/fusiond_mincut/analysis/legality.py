@@ -34,7 +34,7 @@ from typing import cast
 from fusiond.language.dtypes import DTYPES
 from fusiond.model import Rejection
 from fusiond_mincut.analysis import benefit
-from fusiond_mincut.analysis.benefit import Edge, Model
+from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.frontend.graph import Pipeline
 
 TILE = (32, 4)
@@ -44,7 +44,7 @@ Halo = tuple[int, int, int, int]
 """Pixels that are needed round a tile: left, right, up, down."""
 
 
-def paper(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Iterator[Rejection]:
+def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> Iterator[Rejection]:
     """Every rule of the paper's level that a block of kernels breaks, the cheap ones first; nothing when it is legal.
 
     A single kernel is always legal.
@@ -77,20 +77,20 @@ def general(pipeline: Pipeline, kernels: Iterable[str]) -> Iterator[Rejection]:
     yield from _convex(pipeline, members)
 
 
-def refusal(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Rejection | None:
+def refusal(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> Rejection | None:
     """The first reason why a block is not legal by the paper's rules; None when it is."""
     return next(paper(pipeline, kernels, model), None)
 
 
-def weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
+def weighed(pipeline: Pipeline, model: BenefitModel) -> tuple[WeighedEdge, ...]:
     """All edges with their weights (equation 12), each judged as a block of two, in the pipeline's order of edges."""
     question = (weighed, model)
     if question not in pipeline.known:
         pipeline.known[question] = _weighed(pipeline, model)
-    return cast("tuple[Edge, ...]", pipeline.known[question])
+    return cast("tuple[WeighedEdge, ...]", pipeline.known[question])
 
 
-def _weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
+def _weighed(pipeline: Pipeline, model: BenefitModel) -> tuple[WeighedEdge, ...]:
     found = []
     for producer, consumer in pipeline.edges:
         pair = (producer, consumer)
@@ -98,10 +98,12 @@ def _weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
         pipeline.known[refusal_of_edge, pair, model] = reasons[0] if reasons else None
         structural = next((each for each in reasons if each.rule != "no_benefit"), None)
         if structural is not None:
-            edge = Edge(producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon)
+            edge = WeighedEdge(
+                producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon
+            )
         else:
             gain = benefit.gain(pipeline, producer, consumer, model)
-            edge = Edge(
+            edge = WeighedEdge(
                 producer=producer,
                 consumer=consumer,
                 scenario=benefit.scenario(pipeline, producer, consumer),
@@ -112,13 +114,13 @@ def _weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
     return tuple(found)
 
 
-def refusal_of_edge(pipeline: Pipeline, edge: Edge, model: Model) -> Rejection | None:
+def refusal_of_edge(pipeline: Pipeline, edge: WeighedEdge, model: BenefitModel) -> Rejection | None:
     """The first reason why the two kernels of an edge are not legal as a block; None when they are."""
     weighed(pipeline, model)
     return cast("Rejection | None", pipeline.known[refusal_of_edge, (edge.producer, edge.consumer), model])
 
 
-def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> float:
+def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> float:
     """The weight of a legal block (equation 1): what its edges save, each judged as an edge of this block.
 
     An image that is stored all the same, because somebody outside reads it, saves only its reading: half of what moving
@@ -284,7 +286,7 @@ def _convex(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]
                 return
 
 
-def _no_benefit(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> Iterator[Rejection]:
+def _no_benefit(pipeline: Pipeline, members: tuple[str, ...], model: BenefitModel) -> Iterator[Rejection]:
     for producer, consumer in _edges(pipeline, members):
         gain = benefit.gain(pipeline, producer, consumer, model)
         if gain <= 0:
@@ -294,7 +296,7 @@ def _no_benefit(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> I
             return
 
 
-def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> Iterator[Rejection]:
+def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: BenefitModel) -> Iterator[Rejection]:
     largest = max((_own_tile_bytes(pipeline, name) for name in members), default=0)
     if largest == 0:
         return

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from fusiond.model import Rejection
 from fusiond_mincut.analysis import blocks, cuts, legality
-from fusiond_mincut.analysis.benefit import Edge, Model
+from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.frontend.graph import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CutStep:
     """A block that was cut: why, along edges of which weight together, and into what."""
 
     reason: Rejection
@@ -32,17 +32,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedPartition:
     """What Algorithm 1 came to."""
 
-    edges: tuple[Edge, ...]
-    cuts: tuple[Step, ...]
+    edges: tuple[WeighedEdge, ...]
+    cuts: tuple[CutStep, ...]
     partition: Partition
     benefit: float
     """Equation 1: the gain of all blocks together, in the model's unit per pixel."""
 
 
-def planned(pipeline: Pipeline, model: Model) -> Planned:
+def planned(pipeline: Pipeline, model: BenefitModel) -> PlannedPartition:
     """Run Algorithm 1."""
     edges = legality.weighed(pipeline, model)
     names = [each.name for each in pipeline.kernels]
@@ -50,7 +50,7 @@ def planned(pipeline: Pipeline, model: Model) -> Planned:
     around: cuts.Graph = cuts.graph(range(len(names)), weights)
     working = [tuple(range(len(names)))]
     ready: list[tuple[str, ...]] = []
-    steps: list[Step] = []
+    steps: list[CutStep] = []
     while working:
         block = working.pop(0)
         kernels = tuple(names[each] for each in block)
@@ -62,9 +62,9 @@ def planned(pipeline: Pipeline, model: Model) -> Planned:
         one = tuple(each for each in block if (each in cut.side) == (block[0] in cut.side))
         two = tuple(each for each in block if (each in cut.side) != (block[0] in cut.side))
         sides = tuple(names[each] for each in one), tuple(names[each] for each in two)
-        steps.append(Step(reason=reason, weight=cut.weight, sides=sides))
+        steps.append(CutStep(reason=reason, weight=cut.weight, sides=sides))
         working += [one, two]
-    return Planned(
+    return PlannedPartition(
         edges=edges,
         cuts=tuple(steps),
         partition=blocks.partition(pipeline, ready),
@@ -77,7 +77,7 @@ def _inside(around: cuts.Graph, block: tuple[int, ...]) -> cuts.Graph:
     return {vertex: {other: weight for other, weight in around[vertex].items() if other in members} for vertex in block}
 
 
-def basic(pipeline: Pipeline, model: Model) -> Partition:
+def basic(pipeline: Pipeline, model: BenefitModel) -> Partition:
     """The pairwise method of the authors' earlier work (SCOPES 2018), as far as the paper describes it.
 
     Two kernels are fused when the one is all that the other reads, is read by nobody else and reads one image itself,

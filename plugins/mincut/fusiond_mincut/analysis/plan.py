@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis import benefit, blocks, candidates, cost, exact, legality
-from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.benefit import BenefitModel
 from fusiond_mincut.analysis.blocks import Partition
-from fusiond_mincut.analysis.partition import Planned
+from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline
 
 GENERAL_LIMIT = 2000
@@ -43,7 +43,7 @@ class Optimum:
     """Whether all legal blocks were looked at; if not, it is the best of those that were."""
 
 
-def optimum(pipeline: Pipeline, model: Model) -> Optimum | None:
+def optimum(pipeline: Pipeline, model: BenefitModel) -> Optimum | None:
     """The partition with the greatest benefit among all legal ones (the paper's rules); None where that is out of
     reach: too many kernels, or too many sets of them."""
     if len(pipeline.kernels) > EXACT_KERNELS:
@@ -51,20 +51,20 @@ def optimum(pipeline: Pipeline, model: Model) -> Optimum | None:
     return _best(pipeline, candidates.paper(pipeline, model), model)
 
 
-def survey(pipeline: Pipeline) -> candidates.Found:
+def survey(pipeline: Pipeline) -> candidates.CandidateBlocks:
     """The blocks of several kernels that the generated kernels can compute: up to GENERAL_LIMIT, none of a pipeline of
     more than EXACT_KERNELS kernels."""
     if len(pipeline.kernels) > EXACT_KERNELS:
-        return candidates.Found(blocks=(), complete=False)
+        return candidates.CandidateBlocks(blocks=(), complete=False)
     return candidates.general(pipeline, GENERAL_LIMIT)
 
 
-def general_optimum(pipeline: Pipeline, model: Model, found: candidates.Found) -> Optimum | None:
+def general_optimum(pipeline: Pipeline, model: BenefitModel, found: candidates.CandidateBlocks) -> Optimum | None:
     """The best partition among the blocks of a survey; None where it is out of reach."""
     return _best(pipeline, found, model) if found.blocks else None
 
 
-def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum | None:
+def _best(pipeline: Pipeline, found: candidates.CandidateBlocks, model: BenefitModel) -> Optimum | None:
     costs = {block: -legality.block_gain(pipeline, block, model) for block in found.blocks}
     costs = {block: cost for block, cost in costs.items() if cost < 0}  # others are in no best partition
     costs |= {(each.name,): 0.0 for each in pipeline.kernels}
@@ -87,7 +87,12 @@ class Choice:
 
 
 def worth_measuring(
-    pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, found: candidates.Found, most: int
+    pipeline: Pipeline,
+    model: BenefitModel,
+    planned: PlannedPartition,
+    best: Optimum | None,
+    found: candidates.CandidateBlocks,
+    most: int,
 ) -> Choice:
     """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, the deepest block the
     second and a pair of local kernels the third; then by turns those that save most by `cost`, the deepest ones, and

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fusiond.codegen.code import Code, cpp
 from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast
-from fusiond_mincut.codegen.tiles import Tile
-from fusiond_mincut.frontend.graph import Image, Step
+from fusiond_mincut.codegen.tiles import SharedTile
+from fusiond_mincut.frontend.graph import PipelineImage, SamplingStep
 
 X, Y, X0, Y0, TX, TY, COLUMN, ROW = map(atom, ("x", "y", "x0", "y0", "tx", "ty", "i", "j"))
 
@@ -19,14 +19,14 @@ def plus(value: Term, offset: int) -> Term:
     return binary("+" if offset > 0 else "-", value, atom(str(abs(offset)))) if offset else value
 
 
-def stepped(own: Term, step: Step, axis: int) -> Term:
+def stepped(own: Term, step: SamplingStep, axis: int) -> Term:
     """The coordinate of another image that belongs to a pixel."""
     times, by, origin = step.times[axis], step.by[axis], step.origin[axis]
     found = binary("*", own, atom(str(times))) if times > 1 else own
     return plus(binary("/", found, atom(str(by))) if by > 1 else found, origin)
 
 
-def element(image: Image, x: Term, y: Term, channel: int, width: str) -> Code:
+def element(image: PipelineImage, x: Term, y: Term, channel: int, width: str) -> Code:
     """The element of an image in global memory: channels are interleaved."""
     index = Term(cpp("{} * {} + {}", y.within(PRECEDENCE["*"]), width, x.within(PRECEDENCE["+"])), PRECEDENCE["+"])
     if image.channels > 1:
@@ -34,6 +34,6 @@ def element(image: Image, x: Term, y: Term, channel: int, width: str) -> Code:
     return cpp("{}_image[{}]", image.name, index.code)
 
 
-def cell(tile: Tile, ty: Term, tx: Term, channel: int) -> Code:
+def cell(tile: SharedTile, ty: Term, tx: Term, channel: int) -> Code:
     last = f"[{channel}]" if tile.image.channels > 1 else ""
     return cpp("tiles.{}_tile[{}][{}]{}", tile.name, ty.code, tx.code, last)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from fusiond_mincut.codegen import histograms, hysteresis, reductions, scans
 from fusiond_mincut.codegen.flat import Written
-from fusiond_mincut.frontend.graph import HISTOGRAM, Kernel, Pipeline
+from fusiond_mincut.frontend.graph import HISTOGRAM, ImageKernel, Pipeline
 
 
-def written(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+def written(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The text and the launches of a boundary, for blocks of `threads`."""
     if kernel.pattern == "hysteresis":
         return hysteresis.hysteresis(pipeline, kernel, threads)
@@ -21,7 +21,7 @@ def written(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     return reductions.reduction(pipeline, kernel, threads)
 
 
-def shared_bytes(kernel: Kernel, threads: int) -> int:
+def shared_bytes(kernel: ImageKernel, threads: int) -> int:
     """The dynamic shared memory of a block of threads."""
     if kernel.reduction == HISTOGRAM:
         return histograms.shared_bytes(kernel)

@@ -18,14 +18,14 @@ from fusiond.cuda.limits import MOST_GRID_Y, MOST_SHARED_BYTES, MOST_THREADS
 from fusiond.language.extents import ceil_div, size
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
-from fusiond_mincut.analysis.blocks import Block, Partition
+from fusiond_mincut.analysis.blocks import KernelBlock, Partition
 from fusiond_mincut.codegen import boundaries, source, strips, windows
 from fusiond_mincut.codegen.evaluation import tile_holds
 from fusiond_mincut.codegen.launches import CudaLaunch
-from fusiond_mincut.codegen.lowering import Functions, Shape, evaluations
+from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle, evaluations
 from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
-from fusiond_mincut.codegen.tiles import LOCAL, Layout, layout, tiles_behind
+from fusiond_mincut.codegen.tiles import LOCAL, TileLayout, layout, tiles_behind
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -84,10 +84,10 @@ class CudaKernel:
         )
 
 
-Kernels: TypeAlias = "dict[tuple[Block, BlockParams, int], CudaKernel | Rejection]"
+Kernels: TypeAlias = "dict[tuple[KernelBlock, BlockParams, int], CudaKernel | Rejection]"
 
 
-def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
+def choices(pipeline: Pipeline, block: KernelBlock) -> tuple[str, ...]:
     """The ways of tiles.LOCAL that differ in which stages of the block have tiles; `tile` alone when none ever has."""
     if _is_boundary(pipeline, block):
         return ("tile",)
@@ -97,12 +97,12 @@ def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def has_choice(pipeline: Pipeline, block: Block) -> bool:
+def has_choice(pipeline: Pipeline, block: KernelBlock) -> bool:
     """Whether `local` makes a difference."""
     return len(choices(pipeline, block)) > 1
 
 
-def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT) -> int:
+def shared_bytes(pipeline: Pipeline, block: KernelBlock, params: BlockParams = DEFAULT) -> int:
     """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
     if _is_boundary(pipeline, block):
         return boundaries.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
@@ -110,7 +110,11 @@ def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT
 
 
 def block_kernel(
-    pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
+    pipeline: Pipeline,
+    block: KernelBlock,
+    params: BlockParams = DEFAULT,
+    *,
+    shared_limit_bytes: int = MOST_SHARED_BYTES,
 ) -> CudaKernel | Rejection:
     """The kernel of a convex block of point and local kernels, or of one that is a boundary (global and its like).
 
@@ -131,7 +135,7 @@ def block_kernel(
         text = source.text(whole, inner, planned, shape, entry(block))
         rectangle = shape.width, shape.height
     width, height = pipeline.sides(block.outputs[0])
-    functions = Functions(pipeline=whole, block=inner, layout=planned, shape=shape)
+    functions = StageFunctions(pipeline=whole, block=inner, layout=planned, shape=shape)
     sizes = [side for name in functions.other_areas for side in whole.sides(name)]
     return CudaKernel(
         name=_name(block, "-"),
@@ -236,7 +240,11 @@ def program(
 
 
 def refused(
-    pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
+    pipeline: Pipeline,
+    block: KernelBlock,
+    params: BlockParams = DEFAULT,
+    *,
+    shared_limit_bytes: int = MOST_SHARED_BYTES,
 ) -> Rejection | None:
     """Why a block cannot be computed in this way, without writing its text; None when it can.
 
@@ -274,7 +282,7 @@ def refused(
 
 
 def _too_much(
-    pipeline: Pipeline, block: Block, params: BlockParams, no: Callable[[str, str], Rejection]
+    pipeline: Pipeline, block: KernelBlock, params: BlockParams, no: Callable[[str, str], Rejection]
 ) -> Rejection | None:
     pipeline, block, planned = _planned(pipeline, block, params)
     for name in block.kernels:
@@ -294,7 +302,7 @@ def _too_much(
     return None
 
 
-def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
+def recomputed(pipeline: Pipeline, block: KernelBlock, planned: TileLayout) -> int:
     """Operations and operands that one pixel of the interior takes beyond one evaluation of each stage, when those
     without a tile are computed at each place where they are read (once at each place). It stops counting beyond
     MOST_RECOMPUTED."""
@@ -316,7 +324,7 @@ def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
     return nodes
 
 
-def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> set[str]:
+def _anywhere(pipeline: Pipeline, block: KernelBlock, planned: TileLayout, shape: ThreadRectangle) -> set[str]:
     """The stages that are computed at pixels which no tile holds (`NAME_at`)."""
     found: set[str] = set()
     for name in block.kernels:
@@ -337,22 +345,22 @@ def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -
     return found
 
 
-def _is_boundary(pipeline: Pipeline, block: Block) -> bool:
+def _is_boundary(pipeline: Pipeline, block: KernelBlock) -> bool:
     boundary = [pipeline.kernel(name).pattern for name in block.kernels if pipeline.kernel(name).boundary]
     if boundary and len(block.kernels) > 1:
         raise ValueError(f"a {boundary[0]} kernel is a block of its own, not one of {block}")
     return bool(boundary)
 
 
-def _shape(params: BlockParams) -> Shape:
+def _shape(params: BlockParams) -> ThreadRectangle:
     """The rectangle of a block of threads; of strips, one of the frame's (as high as wide, or nearly: half of the frame
     is upright)."""
     if params.local == ROWS:
-        return Shape(x=params.block_x // 2, y=params.block_y * 2, rows=1)
-    return Shape(x=params.block_x, y=params.block_y, rows=params.pixels)
+        return ThreadRectangle(x=params.block_x // 2, y=params.block_y * 2, rows=1)
+    return ThreadRectangle(x=params.block_x, y=params.block_y, rows=params.pixels)
 
 
-def _planned(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[Pipeline, Block, Layout]:
+def _planned(pipeline: Pipeline, block: KernelBlock, params: BlockParams) -> tuple[Pipeline, KernelBlock, TileLayout]:
     """The pipeline and the block with large windows split and their inputs staged, and where its stages live."""
     shape = _shape(params)
     local = "tile" if params.local == ROWS else params.local
@@ -362,7 +370,7 @@ def _planned(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[Pip
     return whole, inner, layout(whole, inner, shape.width, shape.height, local)
 
 
-def _strip(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[tuple[Pipeline, Block], Strip]:
+def _strip(pipeline: Pipeline, block: KernelBlock, params: BlockParams) -> tuple[tuple[Pipeline, KernelBlock], Strip]:
     split = separated(pipeline, block)
     return split, strips.strip(*split, across=params.across, rows=params.pixels, warps=params.block_y)
 
@@ -370,7 +378,7 @@ def _strip(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[tuple
 # --- one block ------------------------------------------------------------------------------------------
 
 
-def _name(block: Block, between: str) -> str:
+def _name(block: KernelBlock, between: str) -> str:
     """Of a source or an entry: the kernels' names, shortened when they are many."""
     name = between.join(block.kernels)
     if len(name) <= 80:
@@ -378,11 +386,11 @@ def _name(block: Block, between: str) -> str:
     return f"{name[:60]}{between}{hashlib.sha256(str(block).encode()).hexdigest()[:8]}"
 
 
-def entry(block: Block) -> str:
+def entry(block: KernelBlock) -> str:
     return f"{_name(block, '_')}_kernel"
 
 
-def _boundary(pipeline: Pipeline, block: Block, shape: Shape) -> CudaKernel:
+def _boundary(pipeline: Pipeline, block: KernelBlock, shape: ThreadRectangle) -> CudaKernel:
     kernel = pipeline.kernel(block.kernels[0])
     written = boundaries.written(pipeline, kernel, shape.threads)
     return CudaKernel(name=kernel.name, text=written.text, launches=written.launches, scratch=written.scratch)

@@ -14,15 +14,15 @@ from fusiond.codegen.statements import Statements, wrapped
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import COLUMN, ROW, TX, TY, X0, Y0, X, Y, cell, inside, plus, stepped
 from fusiond_mincut.codegen.stages import TYPES, constant, image_of, offset_name, pixels, stage_of
-from fusiond_mincut.codegen.tiles import Tile, tiles_behind
+from fusiond_mincut.codegen.tiles import SharedTile, tiles_behind
 from fusiond_mincut.codegen.windows import Window
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import INT32, Access
-from fusiond_mincut.frontend.graph import Border, Kernel, Step
+from fusiond_mincut.frontend.expr import INT32, PixelAccess
+from fusiond_mincut.frontend.graph import Border, ImageKernel, SamplingStep
 
 if TYPE_CHECKING:
-    from fusiond_mincut.codegen.lowering import Functions, Shape
+    from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle
 
 NEUTRAL = {
     ("sum", "int32"): "0",
@@ -36,13 +36,13 @@ NEUTRAL = {
 
 
 @dataclass
-class Scope:
+class PixelEvaluation:
     """Statements that compute stages at a pixel (x, y), or in the interior also at pixels round it, each once.
 
     Tiles of rounds before `level` can be read (0: none). tx, ty are the pixel's place in a rectangle with `halo`.
     """
 
-    functions: Functions
+    functions: StageFunctions
     body: Statements
     border: bool
     level: int
@@ -76,7 +76,7 @@ class Scope:
             self.values[key] = self.body.declare(kind, variable, call(called, given))
         return self.values[key]
 
-    def pixel(self, reader: Kernel, access: Access, dx: int, dy: int, channel: int) -> Code:
+    def pixel(self, reader: ImageKernel, access: PixelAccess, dx: int, dy: int, channel: int) -> Code:
         """What `reader`, computed at an offset from the pixel, reads."""
         name = access.image
         channel = channel if access.channel is None else access.channel
@@ -108,13 +108,13 @@ class Scope:
             return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
         return self._exchanged(border, access, lambda x, y: self.functions.element(image, x, y, channel))
 
-    def _position(self, reader: Kernel, access: Access, dx: int, dy: int) -> Code:
+    def _position(self, reader: ImageKernel, access: PixelAccess, dx: int, dy: int) -> Code:
         """Where the pixel is that `reader` computes, or the size of its image."""
         if access.image in (tree.X, tree.Y):
             return (plus(X, dx + access.dx) if access.image == tree.X else plus(Y, dy + access.dy)).code
         return named(self.functions.sides(reader.name)[access.image == tree.HEIGHT])
 
-    def _stepped(self, reader: Kernel, access: Access, dx: int, dy: int, channel: int) -> Code:
+    def _stepped(self, reader: ImageKernel, access: PixelAccess, dx: int, dy: int, channel: int) -> Code:
         """A pixel of an image that is read by a step: of a stage of the block it is computed there."""
         name, border = access.image, reader.border(access.image)
         image, step, sides = self.functions.pipeline.images[name], reader.steps[name], self.functions.sides(name)
@@ -146,7 +146,7 @@ class Scope:
             mapped.append(self.places[key])
         return at(*mapped)
 
-    def _place(self, name: str, step: Step, axis: int, own: Term, offset: int) -> Term:
+    def _place(self, name: str, step: SamplingStep, axis: int, own: Term, offset: int) -> Term:
         """The variable with the coordinate of `name` that belongs to a pixel."""
         key = (name, step, axis, offset)
         if key not in self.places:
@@ -215,7 +215,7 @@ class Scope:
 
     # --- tiles ---
 
-    def _tile(self, name: str) -> Tile | None:
+    def _tile(self, name: str) -> SharedTile | None:
         """The tile of an image, where it can be read: what is filled in this round is computed at the own pixel."""
         for loops in self.functions.layout.rounds[: max(self.level - 1, 0)]:
             for loop in loops:
@@ -224,13 +224,13 @@ class Scope:
                         return tile
         return None
 
-    def _read_tile(self, tile: Tile, dx: int, dy: int, channel: int) -> Code:
+    def _read_tile(self, tile: SharedTile, dx: int, dy: int, channel: int) -> Code:
         """At an offset from the own pixel, nothing exchanged."""
         tx = plus(TX, tile.halo.left - self.halo.left + dx)
         ty = plus(TY, tile.halo.up - self.halo.up + dy)
         return cell(tile, ty, tx, channel)
 
-    def _tile_at(self, tile: Tile, reader: Kernel, border: Border, channel: int, x: Term, y: Term) -> Code:
+    def _tile_at(self, tile: SharedTile, reader: ImageKernel, border: Border, channel: int, x: Term, y: Term) -> Code:
         """At a pixel of the image."""
         if tile_holds(tile, reader.window(tile.name), border.mode, self.functions.shape):
             own, here = tile.halo, self.halo
@@ -239,7 +239,7 @@ class Scope:
             return cell(tile, ty, tx, channel)
         return self.functions.call_near(tile, channel, x, y)
 
-    def _stage_at(self, reader: Kernel, border: Border, name: str, channel: int, x: Term, y: Term) -> Code:
+    def _stage_at(self, reader: ImageKernel, border: Border, name: str, channel: int, x: Term, y: Term) -> Code:
         """A stage without a tile, at a pixel of the image."""
         if self.level and tiles_behind(self.functions.pipeline, self.functions.block, self.functions.layout, name):
             return self.functions.call_from(name, channel, x, y, reader, border.mode)
@@ -247,7 +247,7 @@ class Scope:
 
     # --- the index exchange ---
 
-    def _exchanged(self, border: Border, access: Access, read: Callable[[Term, Term], Code]) -> Code:
+    def _exchanged(self, border: Border, access: PixelAccess, read: Callable[[Term, Term], Code]) -> Code:
         """An access at the border: `read` at the pixel that it means, or the constant."""
         width, height = self.functions.sides(access.image)
         axes = ((X, width, access.dx, "we"), (Y, height, access.dy, "ns"))
@@ -276,7 +276,7 @@ class Scope:
         return self.indices[name]
 
 
-def tile_holds(tile: Tile, window: tuple[int, int, int, int], mode: str, shape: Shape) -> bool:
+def tile_holds(tile: SharedTile, window: tuple[int, int, int, int], mode: str, shape: ThreadRectangle) -> bool:
     """Whether every exchanged index of a window (left, right, up, down) lies in the tile."""
     left, right, up, down = window
     across = borders.stays_near(mode, (left, right), (tile.halo.left, tile.halo.right), shape.width)

@@ -11,7 +11,7 @@ from fusiond_mincut.codegen import stages
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, image_of, stage_of
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,13 @@ class Written:
     scratch: tuple[Buffer, ...] = ()
 
 
-def accumulated(kernel: Kernel) -> str:
+def accumulated(kernel: ImageKernel) -> str:
     """The dtype in which values of a kernel are added up or compared: 32 bits (the low bits of a sum do not depend on
     the others)."""
     return "float32" if kernel.dtype.startswith("float") else "int32"
 
 
-def head(pipeline: Pipeline, kernel: Kernel, what: str) -> list[str]:
+def head(pipeline: Pipeline, kernel: ImageKernel, what: str) -> list[str]:
     """Comment, types, index maps and stages."""
     return [
         f"// {kernel.name}: {what} over the pixels of {', '.join(kernel.reads)} in the pipeline {pipeline.name}."
@@ -40,29 +40,29 @@ def head(pipeline: Pipeline, kernel: Kernel, what: str) -> list[str]:
     ]
 
 
-def parameters(pipeline: Pipeline, kernel: Kernel) -> list[str]:
+def parameters(pipeline: Pipeline, kernel: ImageKernel) -> list[str]:
     """The images that are read."""
     images = (pipeline.images[name] for name in kernel.reads)
     return [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
 
 
-def sizes(pipeline: Pipeline, kernel: Kernel) -> list[str]:
+def sizes(pipeline: Pipeline, kernel: ImageKernel) -> list[str]:
     """The last parameters: how many pixels there are, the sizes of what is read at computed coordinates, pitches."""
     fetched = [f"int {name}_{side}" for name in kernel.fetched for side in ("width", "height")]
     return ["int width", "int height", *fetched, *(f"int {name}_pitch" for name in pitched(pipeline, kernel))]
 
 
-def pitched(pipeline: Pipeline, kernel: Kernel, output: bool = True) -> tuple[str, ...]:
+def pitched(pipeline: Pipeline, kernel: ImageKernel, output: bool = True) -> tuple[str, ...]:
     """The images of a boundary that have a pitch."""
     return tuple(name for name in (*kernel.reads, *([kernel.name] if output else [])) if name in pipeline.pitched)
 
 
-def scalars(pipeline: Pipeline, kernel: Kernel) -> tuple[int, ...]:
+def scalars(pipeline: Pipeline, kernel: ImageKernel) -> tuple[int, ...]:
     """The values of `sizes`."""
     return (*pipeline.domain(kernel), *(side for name in kernel.fetched for side in pipeline.sides(name)))
 
 
-def value(pipeline: Pipeline, kernel: Kernel, channel: int, pixel: str = "i") -> Code:
+def value(pipeline: Pipeline, kernel: ImageKernel, channel: int, pixel: str = "i") -> Code:
     """The stage of a channel at pixel number `pixel`, an int."""
     given = []
     for each in stages.pixels(kernel, channel):

@@ -17,13 +17,13 @@ from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD
 from fusiond_mincut.frontend.expr import Const
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 MOST_SHARED = 8192
 """Elements that a block of threads counts in shared memory."""
 
 
-def histogram(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The two kernels of a histogram for blocks of `threads`."""
     width, height = pipeline.domain(kernel)
     bins, rows = pipeline.sides(kernel.name)
@@ -67,7 +67,7 @@ def histogram(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     return Written(text="\n".join(parts), launches=launches)
 
 
-def shared_bytes(kernel: Kernel) -> int:
+def shared_bytes(kernel: ImageKernel) -> int:
     """Of the counts of a block of threads; 0 where they are counted in the image."""
     assert kernel.bins is not None
     bins, rows = kernel.bins.width, kernel.bins.height
@@ -77,7 +77,7 @@ def shared_bytes(kernel: Kernel) -> int:
     return 4 * elements if elements <= MOST_SHARED else 0
 
 
-def _count(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
+def _count(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements:
     own = shared_bytes(kernel) // 4
     body = Statements()
     to = f"{kernel.name}_image"

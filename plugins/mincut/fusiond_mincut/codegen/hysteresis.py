@@ -18,7 +18,7 @@ from fusiond_mincut.codegen import flat
 from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 _TREES = """\
 // The root of a pixel's tree. Other threads may unite trees meanwhile: parents are read by atomics.
@@ -44,7 +44,7 @@ __device__ __forceinline__ void unite(int* parent, int a, int b)
 """
 
 
-def hysteresis(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The four kernels of a hysteresis for blocks of `threads`."""
     width, height = pipeline.domain(kernel)
     pixels = width * height
@@ -110,6 +110,6 @@ def _line(threads: int) -> Statements:
     return body
 
 
-def _at_least(kernel: Kernel, value: Code, bound: int) -> Code:
+def _at_least(kernel: ImageKernel, value: Code, bound: int) -> Code:
     kind = "float" if kernel.dtype.startswith("float") else "int"
     return cpp("({})({}) >= {}", kind, f"{TYPES[kernel.dtype]}({value})", bound)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaLaunch:
-    """One launch of an entry; Its arguments are the images, then the scalars (width, height, the sizes of others)."""
+    """One launch of an entry; its arguments are the images, then the scalars (width, height, the sizes of others)."""
 
     entry: str
     grid: tuple[int, int, int]

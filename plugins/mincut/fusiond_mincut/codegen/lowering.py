@@ -22,21 +22,21 @@ from fusiond.codegen.code import Code, call, cpp
 from fusiond.codegen.literals import literal
 from fusiond.codegen.operators import Term, atom, binary, cast, prefix
 from fusiond.codegen.statements import Statements, function, wrapped
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import TX, TY, X0, Y0, X, Y, cell, element, inside, plus, stepped
-from fusiond_mincut.codegen.evaluation import Scope, tile_holds
+from fusiond_mincut.codegen.evaluation import PixelEvaluation, tile_holds
 from fusiond_mincut.codegen.stages import CHANNELS, STORED, TYPES
-from fusiond_mincut.codegen.tiles import Layout, Loop, Tile, tiles_behind
+from fusiond_mincut.codegen.tiles import SharedTile, TileLayout, TileLoop, tiles_behind
 from fusiond_mincut.codegen.windows import Window, extracted
-from fusiond_mincut.frontend.graph import Area, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Area, ImageKernel, Pipeline, PipelineImage
 
 _INLINE = 4
 """Stages that `NAME_at` evaluates in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ThreadRectangle:
     """A block of threads: `x` by `y` of them, each with `rows` pixels one below the other."""
 
     x: int
@@ -57,13 +57,13 @@ class Shape:
 
 
 @dataclass
-class Functions:
+class StageFunctions:
     """Writes the functions of one block, and collects what they call: `NAME_at`, `NAME_near`, index maps."""
 
     pipeline: Pipeline
-    block: Block
-    layout: Layout
-    shape: Shape
+    block: KernelBlock
+    layout: TileLayout
+    shape: ThreadRectangle
     frame: bool = False
     """The border's way is one for rectangles of the frame of strips: 32 threads a row, whatever the rectangle's width,
     one pixel each; stored are pixels before `x_end`, `y_end` and outside the interior."""
@@ -78,7 +78,7 @@ class Functions:
     """Factors of large windows -> their text."""
 
     @cached_property
-    def stages(self) -> dict[str, tuple[Kernel, dict[str, Window]]]:
+    def stages(self) -> dict[str, tuple[ImageKernel, dict[str, Window]]]:
         """Kernel -> as its stage is written, with the large windows that are computed before it is called."""
         taken = set(self.pipeline.images)
         found = {}
@@ -90,11 +90,11 @@ class Functions:
     # --- signatures ---
 
     @property
-    def inputs(self) -> tuple[Image, ...]:
+    def inputs(self) -> tuple[PipelineImage, ...]:
         return tuple(self.pipeline.images[name] for name in self.block.inputs)
 
     @property
-    def outputs(self) -> tuple[Image, ...]:
+    def outputs(self) -> tuple[PipelineImage, ...]:
         return tuple(self.pipeline.images[name] for name in self.block.outputs)
 
     def factors(self, window: Window) -> str:
@@ -162,7 +162,7 @@ class Functions:
                     found.append(f"{end.code} < {side}")
         return list(dict.fromkeys(found))
 
-    def element(self, image: Image, x: Term, y: Term, channel: int) -> Code:
+    def element(self, image: PipelineImage, x: Term, y: Term, channel: int) -> Code:
         """The element of an image in global memory: channels are interleaved."""
         if image.name not in self.pitched:
             return element(image, x, y, channel, self.sides(image.name)[0])
@@ -190,7 +190,7 @@ class Functions:
         """The number of a thread of the block. (Strips have 32 threads a row, whatever the rectangle.)"""
         return f"threadIdx.y * {32 if self.frame else self.shape.x} + threadIdx.x"
 
-    def kernel(self, name: str) -> Kernel | None:
+    def kernel(self, name: str) -> ImageKernel | None:
         """The stage of that name; None for what the block reads."""
         return self.pipeline.kernel(name) if name in self.block.kernels else None
 
@@ -238,7 +238,7 @@ class Functions:
         given = self.arguments("x0 + u * width", "y0 + v * height", "tiles", outputs=False)
         columns.line(f"if (u != 0 || v != 0) {call('far_side', *given)};")
 
-    def _fill(self, body: Statements, loop: Loop, number: int, *, border: bool) -> None:
+    def _fill(self, body: Statements, loop: TileLoop, number: int, *, border: bool) -> None:
         tile, halo = loop.tiles[0], loop.halo
         names = " and ".join(each.name for each in loop.tiles)
         body.line(f"// {names}, on {tile.width} x {tile.height} pixels")
@@ -252,7 +252,7 @@ class Functions:
         if border and not loop.periodic:
             outside = prefix("!", binary("&&", inside(X, atom("width")), inside(Y, atom("height"))))
             inner.line(cpp("if ({}) continue;", outside.code))
-        scope = Scope(self, inner, border=border, level=number, halo=halo)
+        scope = PixelEvaluation(self, inner, border=border, level=number, halo=halo)
         for each in loop.tiles:
             for channel in range(each.image.channels):
                 value = scope.value(each.name, 0, 0, channel)
@@ -278,7 +278,7 @@ class Functions:
             body.line(f"if (x >= x_end || y >= y_end || {across} && {down}) return;")
         elif border:  # no barrier follows
             body.line(f"if (x >= width || y >= height) {'continue' if self.shape.rows > 1 else 'return'};")
-        scope = Scope(self, body, border=border, level=len(self.layout.rounds) + 1, halo=Halo())
+        scope = PixelEvaluation(self, body, border=border, level=len(self.layout.rounds) + 1, halo=Halo())
         for image in self.outputs:
             for channel in range(image.channels):
                 value = scope.own(image.name, channel)
@@ -293,14 +293,14 @@ class Functions:
         called = f"{name}_at{CHANNELS[channel] if kernel.channels > 1 else ''}"
         if called not in self.at:
             body = Statements()
-            value = Scope(self, body, border=True, level=0, halo=Halo()).value(name, 0, 0, channel)
+            value = PixelEvaluation(self, body, border=True, level=0, halo=Halo()).value(name, 0, 0, channel)
             body.line(cpp("return {};", value))
             inline = "__forceinline__" if evaluations(self.pipeline, self.block)[name] <= _INLINE else "__noinline__"
             head = f"static __device__ {inline} {TYPES[kernel.dtype]} {called}"
             self.at[called] = function(head, self.parameters("int x", "int y", outputs=False), body, below=True)
         return call(called, *self.arguments(x.code, y.code, outputs=False))
 
-    def call_near(self, tile: Tile, channel: int, x: Term, y: Term) -> Code:
+    def call_near(self, tile: SharedTile, channel: int, x: Term, y: Term) -> Code:
         """A stage at any pixel of the image: from its tile where that holds it."""
         called = f"{tile.name}_near{CHANNELS[channel] if tile.image.channels > 1 else ''}"
         if called not in self.near:
@@ -314,7 +314,7 @@ class Functions:
             self.near[called] = self._of_tiles(called, tile.image.dtype, body)
         return self._call_of_tiles(called, x, y)
 
-    def call_from(self, name: str, channel: int, x: Term, y: Term, reader: Kernel, mode: str) -> Code:
+    def call_from(self, name: str, channel: int, x: Term, y: Term, reader: ImageKernel, mode: str) -> Code:
         """A stage that is computed from tiles, at the pixel that an access of `reader` has been led to."""
         kernel = self.pipeline.kernel(name)
         behind = tiles_behind(self.pipeline, self.block, self.layout, name)
@@ -326,7 +326,7 @@ class Functions:
             if held:
                 body.line("const int tx = x - x0, ty = y - y0;")
             level = len(self.layout.rounds) + 1
-            scope = Scope(self, body, border=True, level=level, halo=Halo(), anywhere=not held)
+            scope = PixelEvaluation(self, body, border=True, level=level, halo=Halo(), anywhere=not held)
             body.line(cpp("return {};", scope.value(name, 0, 0, channel)))
             self.made[called] = self._of_tiles(called, kernel.dtype, body)
         return self._call_of_tiles(called, x, y)
@@ -339,7 +339,7 @@ class Functions:
         return call(name, *self.arguments("x0", "y0", "tiles", x.code, y.code, outputs=False))
 
 
-def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
+def evaluations(pipeline: Pipeline, block: KernelBlock) -> dict[str, int]:
     """How many stages `NAME_at` evaluates, itself included: those at its own pixel once each, and for every read round
     it what that stage takes again."""
     found: dict[str, int] = {}

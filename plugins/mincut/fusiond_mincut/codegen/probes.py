@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fusiond.model import DeviceLimits
 from fusiond.program import EQUAL, Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.strategy import Probe
-from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.benefit import BenefitModel
 
 VERSION = 1
 THREADS = 256
@@ -48,7 +48,7 @@ _BODIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ProbeKind:
     name: str
     key: str
     pixels: int
@@ -59,16 +59,16 @@ def pixels(limits: DeviceLimits) -> int:
     return 1 << 22 if limits.registers_per_sm > 0 else 1 << 13
 
 
-def kinds(limits: DeviceLimits) -> tuple[Kind, ...]:
+def kinds(limits: DeviceLimits) -> tuple[ProbeKind, ...]:
     count = pixels(limits)
-    return tuple(Kind(name=name, key=f"mincut-{name}-{count}-v{VERSION}", pixels=count) for name in _BODIES)
+    return tuple(ProbeKind(name=name, key=f"mincut-{name}-{count}-v{VERSION}", pixels=count) for name in _BODIES)
 
 
 def probes(limits: DeviceLimits) -> tuple[Probe, ...]:
     return tuple(Probe(key=kind.key, program=_program(kind)) for kind in kinds(limits))
 
 
-def _program(kind: Kind) -> Program:
+def _program(kind: ProbeKind) -> Program:
     entry = f"probe_{kind.name}"
     launched = kind.pixels if kind.name != "launch" else THREADS
     text = (
@@ -113,7 +113,7 @@ def _program(kind: Kind) -> Program:
     )  # fmt: skip
 
 
-def calibrated(limits: DeviceLimits, known: Mapping[str, object], image_pixels: int) -> Model | None:
+def calibrated(limits: DeviceLimits, known: Mapping[str, object], image_pixels: int) -> BenefitModel | None:
     """The model with this device's constants, for images of so many pixels; None until all probes are answered."""
     spent: dict[str, float] = {}
     for kind in kinds(limits):
@@ -129,7 +129,7 @@ def calibrated(limits: DeviceLimits, known: Mapping[str, object], image_pixels: 
         return max(spent[name] - copy, 0.01 * spent[name]) / (count * ROUNDS[name])
 
     access = max(copy - spent["launch"], 0.01 * copy) / (2 * count)
-    return Model(
+    return BenefitModel(
         name="measured",
         t_g=access,
         t_s=min(each("shared"), access),

@@ -18,7 +18,7 @@ from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES, constant, offset_name
 from fusiond_mincut.frontend.expr import INT32
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 MOST_BLOCKS = 1024
 PIXELS_PER_THREAD = 16
@@ -26,12 +26,12 @@ _BYTES = 4
 """Of what is accumulated: a uint8 is, in 32 bits (the low eight bits of a sum do not depend on the others)."""
 
 
-def shared_bytes(kernel: Kernel, threads: int) -> int:
+def shared_bytes(kernel: ImageKernel, threads: int) -> int:
     """One value for each thread, channel by channel."""
     return threads * _BYTES
 
 
-def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+def reduction(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The two kernels of a reduction for blocks of `threads`."""
     width, height = pipeline.domain(kernel)
     blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
@@ -68,7 +68,7 @@ def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     return Written(text="\n".join(parts), launches=(first, second), scratch=(partial,))
 
 
-def _neutral(kernel: Kernel, held: str) -> Code:
+def _neutral(kernel: ImageKernel, held: str) -> Code:
     if kernel.reduction == "sum":
         return constant(0, held)
     if held == "int32":
@@ -76,13 +76,13 @@ def _neutral(kernel: Kernel, held: str) -> Code:
     return Code("__int_as_float(0x7fc00000)")  # NaN loses against every number
 
 
-def _combined(kernel: Kernel, held: str, left: str, right: str) -> Code:
+def _combined(kernel: ImageKernel, held: str, left: str, right: str) -> Code:
     if kernel.reduction == "sum":
         return cpp("{} + {}", left, right)
     return call(f"f{kernel.reduction}f" if held == "float32" else str(kernel.reduction), left, right)
 
 
-def _block_reduce(kernel: Kernel, held: str, threads: int) -> str:
+def _block_reduce(kernel: ImageKernel, held: str, threads: int) -> str:
     """A tree over the threads, for any number of them."""
     kind, first = TYPES[held], 1 << max(threads - 1, 1).bit_length() - 1
     body = Statements()
@@ -103,7 +103,7 @@ def _body(kind: str) -> Statements:
     return body
 
 
-def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: int) -> str:
+def _first(pipeline: Pipeline, kernel: ImageKernel, held: str, entry: str, threads: int) -> str:
     kind = TYPES[held]
     body = _body(kind)
     body.lines(*(f"{kind} {_total(kernel, c)} = {_neutral(kernel, held)};" for c in range(kernel.channels)))
@@ -122,7 +122,7 @@ def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: i
     return flat.entry(entry, threads, given, body)
 
 
-def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
+def _second(kernel: ImageKernel, held: str, entry: str, threads: int) -> str:
     kind = TYPES[held]
     body = _body(kind)
     for channel in range(kernel.channels):
@@ -142,7 +142,7 @@ def _place(block: str, channels: int, channel: int) -> str:
     return block if channels == 1 else f"{block} * {channels} + {channel}"
 
 
-def _total(kernel: Kernel, channel: int) -> str:
+def _total(kernel: ImageKernel, channel: int) -> str:
     return f"{kernel.name}_total{stages.CHANNELS[channel] if kernel.channels > 1 else ''}"
 
 

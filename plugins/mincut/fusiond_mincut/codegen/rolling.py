@@ -27,14 +27,14 @@ from itertools import groupby
 
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
-from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.codegen.lowering import Functions
+from fusiond_mincut.analysis.blocks import KernelBlock
+from fusiond_mincut.codegen.lowering import StageFunctions
 from fusiond_mincut.codegen.stages import STORED, TYPES, image_of, pixels, stage_of
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
 from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.expr import PixelAccess
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 MOST_UNROLLED = 1200
 """Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
@@ -63,7 +63,7 @@ _WORDS = {8: "uint2", 16: "uint4"}
 """By bytes."""
 
 
-def text(pipeline: Pipeline, block: Block, made: Strip, functions: Functions, apart: Collection[str]) -> str:
+def text(pipeline: Pipeline, block: KernelBlock, made: Strip, functions: StageFunctions, apart: Collection[str]) -> str:
     """The function `strip`, and what it calls, with the parameters of the other ways (`functions`). Stages that `apart`
     names have functions that end with `_strip`."""
     reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
@@ -117,7 +117,7 @@ def _places(body: Statements, made: Strip, reach: list[int]) -> None:
     body.line(f"const int top = {up}, bottom = height - {down};  // rows that are stored here")
 
 
-def _unrolled(pipeline: Pipeline, block: Block, made: Strip) -> int:
+def _unrolled(pipeline: Pipeline, block: KernelBlock, made: Strip) -> int:
     """Rows of the loop that stand one after the other: all of them, or a multiple of the rings' depths, at which rings
     turn without a move."""
     kernels = [pipeline.kernel(name) for name in block.kernels]
@@ -134,14 +134,14 @@ def _from(loop: Statements, first: int, made: Strip) -> Statements:
     return loop if first == made.first_step else loop.block(f"if (t >= {first})")
 
 
-def _start(functions: Functions, held: Held, row: str) -> str:
+def _start(functions: StageFunctions, held: Held, row: str) -> str:
     """The address of column x of a row."""
     if held.name not in functions.pitched:
         return f"{held.name}_image + ({row} * width + x) * {held.channels}"
     return f"{held.name}_image + {row} * {functions.row(held.name)} + x * {held.channels}"
 
 
-def _element(functions: Functions, held: Held, more: str) -> str:
+def _element(functions: StageFunctions, held: Held, more: str) -> str:
     """An element of a column that was led inside, in the row of that name."""
     times = f" * {held.channels}" if held.channels > 1 else ""
     if held.name not in functions.pitched:
@@ -149,7 +149,7 @@ def _element(functions: Functions, held: Held, more: str) -> str:
     return f"{held.name}_image[row * {functions.row(held.name)} + columns[p]{times}{more}]"
 
 
-def _load(body: Statements, functions: Functions, held: Held, made: Strip) -> None:
+def _load(body: Statements, functions: StageFunctions, held: Held, made: Strip) -> None:
     newest = f"{held.name}_rows[{held.depth - 1}]"
     channels, row = held.channels, f"t + {held.halo.down}" if held.halo.down else "t"
     edge = body.block("if (edge)", end=None)
@@ -169,7 +169,7 @@ def _load(body: Statements, functions: Functions, held: Held, made: Strip) -> No
 
 
 def _compute(
-    body: Statements, functions: Functions, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str
+    body: Statements, functions: StageFunctions, pipeline: Pipeline, kernel: ImageKernel, made: Strip, suffix: str
 ) -> None:
     held = made.held[kernel.name]
     loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
@@ -180,7 +180,9 @@ def _compute(
     _neighbours(body, held, made)
 
 
-def _value(functions: Functions, pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
+def _value(
+    functions: StageFunctions, pipeline: Pipeline, kernel: ImageKernel, access: PixelAccess, channel: int, made: Strip
+) -> str:
     channel = channel if access.channel is None else access.channel
     whole = image_of(access)
     if whole is not None:
@@ -194,7 +196,7 @@ def _value(functions: Functions, pipeline: Pipeline, kernel: Kernel, access: Acc
     return f"{access.image}_rows[{row}][{_at(read, channel, access.dx)}]"
 
 
-def _position(access: Access, held: Held) -> str:
+def _position(access: PixelAccess, held: Held) -> str:
     """Of pixel p of the row that step t computes."""
     if access.image in (tree.X, tree.Y):
         first, offset = ("x + p", access.dx) if access.image == tree.X else ("y + t", access.dy + held.halo.down)
@@ -227,7 +229,7 @@ def _neighbours(body: Statements, held: Held, made: Strip) -> None:
             body.line(f"{row}[{to}] = from_right({row}[{source}], {lanes});")
 
 
-def _store(body: Statements, functions: Functions, held: Held, made: Strip) -> None:
+def _store(body: Statements, functions: StageFunctions, held: Held, made: Strip) -> None:
     """The newest row, where it is one of the warp's own."""
     channels, down = held.channels, held.halo.down
     newest, times = f"{held.name}_rows[{held.depth - 1}]", f" * {channels}" if channels > 1 else ""
@@ -264,7 +266,7 @@ def _turn(loop: Statements, held: Held, made: Strip) -> None:
 # --- what a strip calls ---------------------------------------------------------------------------------
 
 
-def _helpers(block: Block, made: Strip) -> list[str]:
+def _helpers(block: KernelBlock, made: Strip) -> list[str]:
     found: dict[str, None] = {}
     for name in block.inputs:
         if name in made.held:

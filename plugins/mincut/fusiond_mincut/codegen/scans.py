@@ -16,13 +16,13 @@ from fusiond_mincut.codegen import flat, stages
 from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 COLUMNS, LINES, ROWS = 32, 8, 8
 """Of a block that goes down: columns, threads one below the other, rows to each of them."""
 
 
-def scan(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+def scan(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The kernel of a scan; `threads` are those of a block that goes along a row."""
     name, (width, height) = f"{kernel.name}_kernel", pipeline.domain(kernel)
     image = f"{STORED[kernel.dtype]}* __restrict__ {kernel.name}_image"
@@ -44,7 +44,7 @@ def scan(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     return Written(text="\n".join([*flat.head(pipeline, kernel, what), text]), launches=(launch,))
 
 
-def _across(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
+def _across(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements:
     kind = TYPES[flat.accumulated(kernel)]
     zero = stages.constant(0, flat.accumulated(kernel))
     body = Statements()
@@ -70,7 +70,7 @@ def _across(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
     return body
 
 
-def _down(pipeline: Pipeline, kernel: Kernel) -> Statements:
+def _down(pipeline: Pipeline, kernel: ImageKernel) -> Statements:
     kind = TYPES[flat.accumulated(kernel)]
     zero = stages.constant(0, flat.accumulated(kernel))
     body = Statements()
@@ -99,12 +99,12 @@ def _down(pipeline: Pipeline, kernel: Kernel) -> Statements:
     return body
 
 
-def _plain(kernel: Kernel, value: str) -> str:
+def _plain(kernel: ImageKernel, value: str) -> str:
     """What is added up as it lies in shared memory."""
     return f"(int){value}" if flat.accumulated(kernel) == "int32" else value
 
 
-def _stored(kernel: Kernel, value: str) -> str:
+def _stored(kernel: ImageKernel, value: str) -> str:
     """A sum as a pixel of the image."""
     kind = STORED[kernel.dtype]
     return str(cast(kind, atom(f"({value})")).code)

@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Unary
-from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend.expr import BinaryOperation, Cast, Const, Expr, FunctionCall, PixelAccess, UnaryOperation
+from fusiond_mincut.frontend.graph import Border, ImageKernel, Pipeline
 
 Source = tuple[str, int | None, str]
 """Image, channel, dtype."""
@@ -33,11 +33,11 @@ _NEAR = 1e-5
 """Of the greatest factor: how far a relaxed matrix may be from rank 1."""
 
 
-def separated(pipeline: Pipeline, block: Block, least: int = 1) -> tuple[Pipeline, Block]:
+def separated(pipeline: Pipeline, block: KernelBlock, least: int = 1) -> tuple[Pipeline, KernelBlock]:
     """The pipeline and the block with windows of at least so many pixels split, where that takes fewer operations."""
     if all(len(pipeline.kernel(name).accesses) < least for name in block.kernels):
         return pipeline, block
-    kernels: list[Kernel] = []
+    kernels: list[ImageKernel] = []
     members: list[str] = []
     taken = set(pipeline.images)
     for kernel in pipeline.kernels:
@@ -56,17 +56,17 @@ def separated(pipeline: Pipeline, block: Block, least: int = 1) -> tuple[Pipelin
 
 @dataclass(slots=True)
 class _Split:
-    kernel: Kernel
+    kernel: ImageKernel
     taken: set[str]
     least: int
     relaxed: bool
     borders: dict[str, Border] = field(default_factory=dict)
     """Of what is computed across, for the kernel."""
-    made: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
+    made: dict[tuple[object, ...], ImageKernel] = field(default_factory=dict)
     """What is computed across -> the stage that does it."""
 
     def body(self, expr: Expr) -> Expr:
-        if not any(isinstance(each, Binary | Call) for each in tree.walk(expr)):
+        if not any(isinstance(each, BinaryOperation | FunctionCall) for each in tree.walk(expr)):
             return expr
         found = self._sum(expr) or self._extreme(expr)
         if found is not None:
@@ -75,7 +75,7 @@ class _Split:
 
     def _sum(self, expr: Expr) -> Expr | None:
         dtype = expr.dtype
-        if not self._free(dtype) or not isinstance(expr, Binary) or expr.op not in ("+", "-"):
+        if not self._free(dtype) or not isinstance(expr, BinaryOperation) or expr.op not in ("+", "-"):
             return None
         taps: dict[Source, Taps] = {}
         if not linear(expr, 1, taps):
@@ -101,7 +101,7 @@ class _Split:
             return None
         body = _weighted([(_read(source, dx, dtype), by) for dx, by in sorted(row.items())], dtype)
         across = self._across(source, "sum", body, sum(row.values()))
-        return [(Access(across, 0, dy, source[1], dtype), by) for dy, by in sorted(column.items())]
+        return [(PixelAccess(across, 0, dy, source[1], dtype), by) for dy, by in sorted(column.items())]
 
     def _free(self, dtype: str) -> bool:
         """Whether operations of a type may be put in another order."""
@@ -109,7 +109,7 @@ class _Split:
 
     def _extreme(self, expr: Expr) -> Expr | None:
         dtype = expr.dtype
-        if not self._free(dtype) or not isinstance(expr, Call) or expr.function not in ("min", "max"):
+        if not self._free(dtype) or not isinstance(expr, FunctionCall) or expr.function not in ("min", "max"):
             return None
         found: dict[Source, set[tuple[int, int]]] = {}
         if not gathered(expr, expr.function, found) or len(found) != 1:
@@ -122,7 +122,7 @@ class _Split:
             return None
         body = _chain(expr.function, [_read(source, dx, dtype) for dx in columns])
         across = self._across(source, expr.function, body, 1)
-        return _chain(expr.function, [Access(across, 0, dy, source[1], dtype) for dy in rows])
+        return _chain(expr.function, [PixelAccess(across, 0, dy, source[1], dtype) for dy in rows])
 
     def _across(self, source: Source, kind: str, body: Expr, weight: Number) -> str:
         """The name of the stage that computes `body`, of one image across; of constants it gives `weight` times one."""
@@ -132,7 +132,7 @@ class _Split:
             name = next(f"{stem}{n or ''}" for n in range(len(self.taken) + 2) if f"{stem}{n or ''}" not in self.taken)
             self.taken.add(name)
             reach = max(abs(each.dx) for each in tree.accesses(body))
-            self.made[key] = Kernel(
+            self.made[key] = ImageKernel(
                 name=name,
                 pattern="local",
                 mask=(2 * reach + 1, 1),
@@ -151,39 +151,45 @@ class _Split:
 
 def _read(source: Source, dx: int, dtype: str, dy: int = 0) -> Expr:
     image, channel, own = source
-    return tree.converted(Access(image, dx, dy, channel, own), dtype)
+    return tree.converted(PixelAccess(image, dx, dy, channel, own), dtype)
 
 
 def linear(expr: Expr, factor: Number, taps: dict[Source, Taps]) -> bool:
     """Adds `factor` times a tree to `taps`; whether it is a sum of pixels with constant factors, of one dtype."""
     match expr:
-        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
+        case PixelAccess(image, dx, dy, channel, dtype) | Cast(
+            PixelAccess(image, dx, dy, channel, dtype), "int32" | "float32"
+        ):
             if image in tree.POSITIONS.values() or (dtype.startswith("float") and expr.dtype == "int32"):
                 return False
             window = taps.setdefault((image, channel, dtype), {})
             window[dx, dy] = window.get((dx, dy), 0) + factor
             return True
-        case Unary("-", operand, "int32" | "float32"):
+        case UnaryOperation("-", operand, "int32" | "float32"):
             return linear(operand, -factor, taps)
-        case Binary("+", left, right, "int32" | "float32"):
+        case BinaryOperation("+", left, right, "int32" | "float32"):
             return linear(left, factor, taps) and linear(right, factor, taps)
-        case Binary("-", left, right, "int32" | "float32"):
+        case BinaryOperation("-", left, right, "int32" | "float32"):
             return linear(left, factor, taps) and linear(right, -factor, taps)
-        case Binary("*", Const(value), operand, "int32" | "float32") | Binary("*", operand, Const(value)):
+        case BinaryOperation("*", Const(value), operand, "int32" | "float32") | BinaryOperation(
+            "*", operand, Const(value)
+        ):
             return linear(operand, factor * value, taps)
-        case Binary("*", Cast(Const(value)), operand, "float32"):
+        case BinaryOperation("*", Cast(Const(value)), operand, "float32"):
             return linear(operand, factor * value, taps)
     return False
 
 
 def gathered(expr: Expr, function: str, found: dict[Source, set[tuple[int, int]]]) -> bool:
     match expr:
-        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
+        case PixelAccess(image, dx, dy, channel, dtype) | Cast(
+            PixelAccess(image, dx, dy, channel, dtype), "int32" | "float32"
+        ):
             if image in tree.POSITIONS.values():
                 return False
             found.setdefault((image, channel, dtype), set()).add((dx, dy))
             return not (dtype.startswith("float") and expr.dtype == "int32")
-        case Call(name, arguments, "int32" | "float32") if name == function:
+        case FunctionCall(name, arguments, "int32" | "float32") if name == function:
             return all(gathered(each, function, found) for each in arguments)
     return False
 
@@ -245,16 +251,16 @@ def _chain(function: str, terms: list[Expr]) -> Expr:
 def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The same node over operands that `change` has been given."""
     match expr:
-        case Unary(op, operand, dtype):
-            return Unary(op, change(operand), dtype)
-        case Binary(op, left, right, dtype):
-            return Binary(op, change(left), change(right), dtype)
+        case UnaryOperation(op, operand, dtype):
+            return UnaryOperation(op, change(operand), dtype)
+        case BinaryOperation(op, left, right, dtype):
+            return BinaryOperation(op, change(left), change(right), dtype)
         case tree.Select(condition, then, other, dtype):
             return tree.Select(change(condition), change(then), change(other), dtype)
         case Cast(operand, dtype, implicit):
             return Cast(change(operand), dtype, implicit)
-        case Call(function, arguments, dtype):
-            return Call(function, tuple(change(each) for each in arguments), dtype)
+        case FunctionCall(function, arguments, dtype):
+            return FunctionCall(function, tuple(change(each) for each in arguments), dtype)
         case tree.Let(name, value, body, dtype):
             return tree.Let(name, change(value), change(body), dtype)
         case tree.Fetch(image, x, y, channel, channels, dtype):

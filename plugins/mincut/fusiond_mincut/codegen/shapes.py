@@ -9,7 +9,7 @@ import re
 from fusiond.model import Config, Value
 from fusiond.search.space import Parameter, Space
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen import emit
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
@@ -64,7 +64,7 @@ UNIFORM = (
 """Ways that a whole pipeline is tried in, before anything is known of its blocks."""
 
 
-def space(pipeline: Pipeline, block: Block) -> Space:
+def space(pipeline: Pipeline, block: KernelBlock) -> Space:
     """All ways to compute one block."""
     rolling = strips(pipeline, block)
     if len(block.kernels) == 1:
@@ -82,7 +82,7 @@ def space(pipeline: Pipeline, block: Block) -> Space:
     return Space(parameters=tuple(parameters))
 
 
-def strips(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
+def strips(pipeline: Pipeline, block: KernelBlock) -> tuple[str, ...]:
     """Those of STRIPS in which a block can be computed: of a global kernel none. What 8 and 16 pixels across are for
     are images of bytes."""
     if any(pipeline.kernel(name).boundary for name in block.kernels):
@@ -93,7 +93,7 @@ def strips(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
     )
 
 
-def fitted(pipeline: Pipeline, block: Block, params: BlockParams) -> BlockParams:
+def fitted(pipeline: Pipeline, block: KernelBlock, params: BlockParams) -> BlockParams:
     """A way that was chosen for many blocks, where this block can be computed in it; else strips give way to tiles."""
     if params.local == emit.ROWS and emit.refused(pipeline, block, params) is not None:
         return emit.DEFAULT

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen import rolling, stages
-from fusiond_mincut.codegen.lowering import Functions, Shape
+from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle
 from fusiond_mincut.codegen.stages import TYPES
 from fusiond_mincut.codegen.strips import Strip
-from fusiond_mincut.codegen.tiles import Layout
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.codegen.tiles import TileLayout
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
-Split = tuple[Pipeline, Block]
+Split = tuple[Pipeline, KernelBlock]
 
 
-def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry: str) -> str:
+def text(pipeline: Pipeline, block: KernelBlock, planned: TileLayout, shape: ThreadRectangle, entry: str) -> str:
     """The CUDA text of a block of point and local kernels; `entry` is what its kernel is called."""
-    functions = Functions(pipeline=pipeline, block=block, layout=planned, shape=shape)
+    functions = StageFunctions(pipeline=pipeline, block=block, layout=planned, shape=shape)
     reach = planned.reach
     ways = [functions.path("interior", border=False), functions.path("border", border=True)]
     if not reach and not functions.steps_inside():  # nothing is read beside the own pixel
@@ -40,11 +40,17 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
 
 
 def strips(
-    pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, made: Strip, split: Split, entry: str
+    pipeline: Pipeline,
+    block: KernelBlock,
+    planned: TileLayout,
+    shape: ThreadRectangle,
+    made: Strip,
+    split: Split,
+    entry: str,
 ) -> str:
     """The CUDA text of a block whose warps run down the image. `planned` and `shape` are those of the rectangles of the
     frame; `split`: the pipeline and the block as the strips compute them (separation.py)."""
-    functions = Functions(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
+    functions = StageFunctions(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
     reach = planned.reach
     frame = [functions.path("frame", border=True)] if reach else []
     far = [functions.passes()] if planned.passes and reach else []
@@ -69,7 +75,9 @@ def strips(
     return "\n".join(parts)
 
 
-def _strips_kernel(functions: Functions, entry: str, planned: Layout, shape: Shape, made: Strip) -> str:
+def _strips_kernel(
+    functions: StageFunctions, entry: str, planned: TileLayout, shape: ThreadRectangle, made: Strip
+) -> str:
     body, pipeline = Statements(), functions.pipeline
     body.line(f"const int x0 = blockIdx.x * {made.width}, y0 = blockIdx.y * {made.height};")
     given = functions.arguments("x0", "y0", outputs=True)
@@ -107,7 +115,7 @@ def _strips_kernel(functions: Functions, entry: str, planned: Layout, shape: Sha
     return function(head, functions.parameters(outputs=True), body, below=True)
 
 
-def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
+def _header(pipeline: Pipeline, block: KernelBlock, planned: TileLayout) -> str:
     lines = [
         f"// {' + '.join(block.kernels)}: {'kernels fused from' if len(block.kernels) > 1 else 'a kernel of'}"
         f" the pipeline {pipeline.name}. Written by fusiond.",
@@ -119,13 +127,13 @@ def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _described(kernel: Kernel) -> str:
+def _described(kernel: ImageKernel) -> str:
     window = f" {kernel.mask[0]} x {kernel.mask[1]}" if kernel.pattern == "local" else ""
     reads = [name + (f" ({kernel.border(name).mode})" if kernel.windowed(name) else "") for name in kernel.reads]
     return f"{kernel.name}: {kernel.pattern}{window}, reads {', '.join(reads)}"
 
 
-def _tiles(planned: Layout) -> str:
+def _tiles(planned: TileLayout) -> str:
     struct = Statements()
     members = struct.block("struct Tiles", end="};")
     for tile in sorted(planned.tiles.values(), key=lambda each: each.offset_bytes):
@@ -135,7 +143,7 @@ def _tiles(planned: Layout) -> str:
     return struct.text()
 
 
-def _kernel(functions: Functions, entry: str, planned: Layout, shape: Shape) -> str:
+def _kernel(functions: StageFunctions, entry: str, planned: TileLayout, shape: ThreadRectangle) -> str:
     given = functions.arguments("x0", "y0", *(["tiles"] if planned.rounds else []), outputs=True)
     body = Statements()
     if planned.rounds:

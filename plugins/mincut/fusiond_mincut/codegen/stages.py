@@ -28,20 +28,20 @@ from fusiond_mincut.frontend.borders import FUNCTIONS, MAPPED
 from fusiond_mincut.frontend.expr import (
     COMPARISONS,
     LOGICAL,
-    Access,
-    Binary,
-    Call,
+    BinaryOperation,
     Cast,
     Const,
     Expr,
     Fetch,
+    FunctionCall,
     Let,
     Local,
     Lookup,
+    PixelAccess,
     Select,
-    Unary,
+    UnaryOperation,
 )
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 STORED = {
     "uint8": "uchar",
@@ -121,12 +121,12 @@ def index_maps(modes: Iterable[str]) -> list[str]:
     return [FUNCTIONS[mode] for mode in MAPPED if mode in wanted]
 
 
-def fetched_modes(kernels: Iterable[Kernel]) -> set[str]:
+def fetched_modes(kernels: Iterable[ImageKernel]) -> set[str]:
     """The border modes of what is read at computed coordinates."""
     return {kernel.border(image).mode for kernel in kernels for image in kernel.fetched}
 
 
-def stages(kernel: Kernel, suffix: str = "") -> str:
+def stages(kernel: ImageKernel, suffix: str = "") -> str:
     """The functions of a kernel, one for each body, and what they call; their names end with `suffix`."""
     nodes = [each for body in kernel.bodies for each in tree.walk(body)]
     tables = {each.table: each for each in nodes if isinstance(each, Lookup)}
@@ -136,7 +136,7 @@ def stages(kernel: Kernel, suffix: str = "") -> str:
     return "".join([*parts, *(_stage(kernel, body, number, suffix) for number, body in enumerate(kernel.bodies))])
 
 
-def pixels(kernel: Kernel, channel: int) -> tuple[Access, ...]:
+def pixels(kernel: ImageKernel, channel: int) -> tuple[PixelAccess, ...]:
     """What the function that computes a channel takes, in order; a `channel` of None is the one being computed. Of an
     image that is read at computed coordinates it takes what `image_of` names."""
     body = kernel.bodies[channel if len(kernel.bodies) > 1 else 0]
@@ -144,17 +144,17 @@ def pixels(kernel: Kernel, channel: int) -> tuple[Access, ...]:
     return (*tree.accesses(body), *dict.fromkeys(_memory(each) for each in images))
 
 
-def _memory(fetch: Fetch) -> Access:
-    return Access(_MEMORY + fetch.image, 0, 0, fetch.channel, fetch.dtype)
+def _memory(fetch: Fetch) -> PixelAccess:
+    return PixelAccess(_MEMORY + fetch.image, 0, 0, fetch.channel, fetch.dtype)
 
 
-def image_of(access: Access) -> str | None:
+def image_of(access: PixelAccess) -> str | None:
     """The image that a stage is given whole, as `NAME_image + channel, width, height, elements of a row`; None where it
     is a pixel."""
     return access.image.removeprefix(_MEMORY) if access.image.startswith(_MEMORY) else None
 
 
-def stage_of(kernel: Kernel, channel: int) -> str:
+def stage_of(kernel: ImageKernel, channel: int) -> str:
     """The name of the function that computes a channel."""
     return f"{kernel.name}_stage{CHANNELS[channel] if len(kernel.bodies) > 1 else ''}"
 
@@ -175,7 +175,7 @@ def constant(value: int | float, dtype: str) -> Code:
     return cpp("{}({})", TYPES[dtype], int(value)) if dtype in tree.INTEGERS else literal(value, dtype)
 
 
-def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
+def _stage(kernel: ImageKernel, body: Expr, channel: int, suffix: str) -> str:
     taken = pixels(kernel, channel)
     parameters = {each: _parameter(each, taken) for each in taken}
     statements = Statements()
@@ -187,11 +187,11 @@ def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
     return function(head, given, statements)
 
 
-def _whole(access: Access, name: str) -> str:
+def _whole(access: PixelAccess, name: str) -> str:
     return f"const {STORED[access.dtype]}* __restrict__ {name}, int {name}_width, int {name}_height, int {name}_row"
 
 
-def _fetch(kernel: Kernel, fetch: Fetch, suffix: str) -> str:
+def _fetch(kernel: ImageKernel, fetch: Fetch, suffix: str) -> str:
     """The function that reads a pixel of an image at any coordinates, its border included."""
     border, name = kernel.border(fetch.image), f"{kernel.name}_{fetch.image}_at{suffix}"
     kind, stored = TYPES[fetch.dtype], STORED[fetch.dtype]
@@ -208,7 +208,7 @@ def _fetch(kernel: Kernel, fetch: Fetch, suffix: str) -> str:
     return function(f"__device__ __forceinline__ {kind} {name}", parameters, body)
 
 
-def _table(kernel: Kernel, lookup: Lookup, suffix: str) -> str:
+def _table(kernel: ImageKernel, lookup: Lookup, suffix: str) -> str:
     """A table in global memory: lanes read it at different places, which constant memory would serve one by one."""
     name, stored = f"{kernel.name}_{lookup.table}_table{suffix}", STORED[lookup.dtype]
     given = wrapped([literal(each, lookup.dtype) for each in lookup.values])
@@ -220,7 +220,7 @@ def _table(kernel: Kernel, lookup: Lookup, suffix: str) -> str:
     )
 
 
-def _parameter(access: Access, taken: tuple[Access, ...]) -> str:
+def _parameter(access: PixelAccess, taken: tuple[PixelAccess, ...]) -> str:
     """The channel is named only where one image is read at several."""
     channels = {each.channel for each in taken if each.image == access.image}
     channel = access.channel if len(channels) > 1 else None
@@ -233,7 +233,9 @@ def _parameter(access: Access, taken: tuple[Access, ...]) -> str:
 class _Trees:
     """Prints trees; what Let binds becomes a declaration in `statements`."""
 
-    def __init__(self, kernel: Kernel, pixels: Mapping[Access, str], statements: Statements, suffix: str) -> None:
+    def __init__(
+        self, kernel: ImageKernel, pixels: Mapping[PixelAccess, str], statements: Statements, suffix: str
+    ) -> None:
         self.kernel, self.pixels, self.statements, self.suffix = kernel, pixels, statements, suffix
         self.locals: dict[str, Code] = {}
         self.bound: Counter[str] = Counter()
@@ -244,7 +246,7 @@ class _Trees:
             case Const(value, dtype):
                 signed = value < 0 and dtype.startswith("float")
                 return Term(constant(value, dtype), UNARY if signed else ATOM)
-            case Access():
+            case PixelAccess():
                 return atom(self.pixels[expr])
             case Fetch(image, x, y):
                 memory = self.pixels[_memory(expr)]
@@ -261,26 +263,26 @@ class _Trees:
                 return Term(self._cast(operand, dtype))
             case Select(condition, then, other):
                 return choice(self.condition(condition), self.value(then), self.value(other))
-            case Call(name, arguments, dtype):
+            case FunctionCall(name, arguments, dtype):
                 return Term(self._call(name, [self.value(each).code for each in arguments], dtype))
-            case Unary(op, operand) if op != "!":
+            case UnaryOperation(op, operand) if op != "!":
                 return prefix(op, self.value(operand))
-            case Binary(op) if op not in COMPARISONS and op not in LOGICAL:
+            case BinaryOperation(op) if op not in COMPARISONS and op not in LOGICAL:
                 return self._operation(expr)
         return Term(call("Int", self.condition(expr).code))
 
     def condition(self, expr: Expr) -> Term:
         """A bool: whether the value is other than zero."""
         match expr:
-            case Binary(op, left, right) if op in LOGICAL:
+            case BinaryOperation(op, left, right) if op in LOGICAL:
                 return binary(op, self.condition(left), self.condition(right))
-            case Binary(op) if op in COMPARISONS:
+            case BinaryOperation(op) if op in COMPARISONS:
                 return self._operation(expr)
-            case Unary("!", operand):
+            case UnaryOperation("!", operand):
                 return prefix("!", self.condition(operand))
         return binary("!=", self.value(expr), atom("0"))
 
-    def _operation(self, expr: Binary) -> Term:
+    def _operation(self, expr: BinaryOperation) -> Term:
         # An integer constant is written plainly where the other operand makes the operation one of Int.
         plain = isinstance(expr.left, Const) != isinstance(expr.right, Const)
         left, right = (

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.codegen.tiles import BYTES
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 LANES = 32
 MOST_HELD = 192
@@ -89,7 +89,7 @@ class Strip:
         return sum(each.depth * each.width(self.across) for each in self.held.values())
 
 
-def strip(pipeline: Pipeline, block: Block, *, across: int, rows: int, warps: int) -> Strip:
+def strip(pipeline: Pipeline, block: KernelBlock, *, across: int, rows: int, warps: int) -> Strip:
     """How the warps of `block` run over the image. `pipeline` may hold stages that others were split into."""
     needed = {name: Halo() for name in block.kernels} | halos(pipeline, block)
     depth: dict[str, int] = dict.fromkeys(needed, 1)
@@ -128,7 +128,7 @@ def strip(pipeline: Pipeline, block: Block, *, across: int, rows: int, warps: in
     )
 
 
-def problem(made: Strip, kernels: Iterable[Kernel]) -> str | None:
+def problem(made: Strip, kernels: Iterable[ImageKernel]) -> str | None:
     """Why a strip of these kernels is not worth writing down; None where it is."""
     for kernel in kernels:
         if kernel.steps:

@@ -27,19 +27,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
-from fusiond_mincut.frontend.graph import Image, Pipeline
+from fusiond_mincut.frontend.graph import Pipeline, PipelineImage
 
 BYTES = {"uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "float16": 2, "float32": 4}
 """Of a pixel's channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class SharedTile:
     """The image of one stage, held for the pixels of a block of threads and a halo."""
 
-    image: Image
+    image: PipelineImage
     halo: Halo
     width: int
     height: int
@@ -63,10 +63,10 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class TileLoop:
     """Tiles that cover the same positions, filled together."""
 
-    tiles: tuple[Tile, ...]
+    tiles: tuple[SharedTile, ...]
 
     @property
     def halo(self) -> Halo:
@@ -78,20 +78,20 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class TileLayout:
     """How a block's stages are computed by one block of threads."""
 
     halos: dict[str, Halo]
     """Of every image that is made or read, by name."""
-    rounds: tuple[tuple[Loop, ...], ...]
+    rounds: tuple[tuple[TileLoop, ...], ...]
     """A barrier stands behind each round; empty when there are no tiles."""
     shared_bytes: int
     """Of all tiles, as a C++ struct of them counts."""
-    passes: tuple[tuple[Loop, ...], ...] = ()
+    passes: tuple[tuple[TileLoop, ...], ...] = ()
     """The rounds of a pass for the tiles that are wrapped: they and all that they are computed from."""
 
     @property
-    def tiles(self) -> dict[str, Tile]:
+    def tiles(self) -> dict[str, SharedTile]:
         return {tile.name: tile for loops in self.rounds for loop in loops for tile in loop.tiles}
 
     @property
@@ -108,7 +108,7 @@ LOCAL = ("tile", "recompute", "mixed")
 ones are in tiles, the point ones are computed again."""
 
 
-def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str) -> Layout:
+def layout(pipeline: Pipeline, block: KernelBlock, width: int, height: int, local: str) -> TileLayout:
     """The stages of a block of point and local kernels for a rectangle of `width` x `height` pixels, in a way of LOCAL.
 
     ValueError for another way.
@@ -116,8 +116,8 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
     if local not in LOCAL:
         raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
     needed = halos(pipeline, block)
-    rounds: tuple[tuple[Loop, ...], ...] = ()
-    passes: tuple[tuple[Loop, ...], ...] = ()
+    rounds: tuple[tuple[TileLoop, ...], ...] = ()
+    passes: tuple[tuple[TileLoop, ...], ...] = ()
     shared_bytes = 0
     if local != "recompute":
         names = _tiled(pipeline, block, needed, local)
@@ -130,7 +130,7 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
             image, halo = pipeline.images[name], needed[name]
             size = BYTES[image.dtype]
             shared_bytes = -(-shared_bytes // size) * size
-            tile = Tile(
+            tile = SharedTile(
                 image=image,
                 halo=halo,
                 width=width + halo.left + halo.right,
@@ -143,7 +143,7 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
             shared_bytes += tile.size_bytes
         shared_bytes = -(-shared_bytes // most) * most
         loops = {
-            place: Loop(tiles=tuple(each for each in tiles if places[each.name] == place))
+            place: TileLoop(tiles=tuple(each for each in tiles if places[each.name] == place))
             for place in sorted(set(places.values()), reverse=True)
         }
         rounds = tuple(
@@ -152,12 +152,14 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
         )
         before = _ancestors(pipeline, block, around)
         kept = ((tuple(each for each in loop.tiles if each.name in before) for loop in loops) for loops in rounds)
-        passes = tuple(tuple(Loop(tiles=each) for each in loops if each) for loops in kept)
-    return Layout(halos=needed, rounds=rounds, shared_bytes=shared_bytes, passes=tuple(each for each in passes if each))
+        passes = tuple(tuple(TileLoop(tiles=each) for each in loops if each) for loops in kept)
+    return TileLayout(
+        halos=needed, rounds=rounds, shared_bytes=shared_bytes, passes=tuple(each for each in passes if each)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class _Place:
+class _TilePlace:
     """The loop that fills a tile."""
 
     level: int
@@ -166,7 +168,7 @@ class _Place:
     periodic: bool
 
 
-def periodic(pipeline: Pipeline, block: Block) -> set[str]:
+def periodic(pipeline: Pipeline, block: KernelBlock) -> set[str]:
     """The stages whose tiles are filled outside the image as if it were repeated there, because a reader wants that.
 
     It takes that the stage reads its own pixel of other stages, or repeats them too: their tiles are then read at the
@@ -192,7 +194,7 @@ def periodic(pipeline: Pipeline, block: Block) -> set[str]:
     return wanted
 
 
-def wrapped(pipeline: Pipeline, block: Block, names: set[str], repeating: set[str]) -> set[str]:
+def wrapped(pipeline: Pipeline, block: KernelBlock, names: set[str], repeating: set[str]) -> set[str]:
     """The tiles that a reader repeats although a stage before them does not, so that they are filled in passes. A stage
     that is computed from another such tile, repeated, would take passes within passes: it is none of them."""
     inside = set(block.kernels)
@@ -209,7 +211,7 @@ def wrapped(pipeline: Pipeline, block: Block, names: set[str], repeating: set[st
     return {each for each in wanted if not any(repeated(name) for name in _ancestors(pipeline, block, {each}))}
 
 
-def _ancestors(pipeline: Pipeline, block: Block, names: set[str]) -> set[str]:
+def _ancestors(pipeline: Pipeline, block: KernelBlock, names: set[str]) -> set[str]:
     """Stages, and all stages of the block that they are computed from."""
     found = set(names)
     for name in reversed(block.kernels):
@@ -218,7 +220,7 @@ def _ancestors(pipeline: Pipeline, block: Block, names: set[str]) -> set[str]:
     return found
 
 
-def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) -> set[str]:
+def tiles_behind(pipeline: Pipeline, block: KernelBlock, layout: TileLayout, name: str) -> set[str]:
     """The tiles that a stage without one is computed from. (What is read by a step is computed from no tile.)"""
     found: set[str] = set()
     for image in pipeline.kernel(name).aligned:
@@ -229,7 +231,7 @@ def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) ->
     return found
 
 
-def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str) -> set[str]:
+def _tiled(pipeline: Pipeline, block: KernelBlock, needed: dict[str, Halo], local: str) -> set[str]:
     kernels = {name: pipeline.kernel(name) for name in block.kernels}
     names: set[str] = set()
     round_it: set[str] = set()
@@ -253,10 +255,10 @@ def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str
 
 
 def _loops_of(
-    pipeline: Pipeline, block: Block, places: dict[str, _Place], names: set[str]
-) -> dict[str, set[_Place | None]]:
+    pipeline: Pipeline, block: KernelBlock, places: dict[str, _TilePlace], names: set[str]
+) -> dict[str, set[_TilePlace | None]]:
     """Stage -> the loops in which it is computed; None is the last one, which stores the outputs."""
-    found: dict[str, set[_Place | None]] = {name: set() for name in block.kernels}
+    found: dict[str, set[_TilePlace | None]] = {name: set() for name in block.kernels}
     for name in reversed(block.kernels):
         if name in names:
             found[name] = {places[name]}
@@ -269,11 +271,11 @@ def _loops_of(
 
 
 def _places(
-    pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str], repeating: set[str]
-) -> dict[str, _Place]:
+    pipeline: Pipeline, block: KernelBlock, needed: dict[str, Halo], names: set[str], repeating: set[str]
+) -> dict[str, _TilePlace]:
     """Tile -> its loop: in a round behind every tile that it reads, unless both can be filled by one loop and it reads
     nothing but its own pixel there."""
-    places: dict[str, _Place] = {}
+    places: dict[str, _TilePlace] = {}
     behind: dict[str, dict[str, bool]] = {}
     """Stage -> the tiles that computing it reads -> whether at other pixels too."""
     for name in block.kernels:
@@ -293,5 +295,5 @@ def _places(
             place = places[tile]
             together = not far and (place.halo, place.periodic) == (needed[name], name in repeating)
             level = max(level, place.level + (0 if together else 1))
-        places[name] = _Place(level=level, halo=needed[name], periodic=name in repeating)
+        places[name] = _TilePlace(level=level, halo=needed[name], periodic=name in repeating)
     return places

@@ -18,12 +18,12 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen.separation import Number, Source, Taps, gathered, linear, rebuilt
 from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Binary, Call, Expr
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.expr import BinaryOperation, Expr, FunctionCall, PixelAccess
+from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 LEAST = 100
 """Pixels of a window that is a loop."""
@@ -56,7 +56,7 @@ class Window:
         return all(each == 1 for each in self.factors)
 
 
-def extracted(kernel: Kernel, taken: Iterable[str]) -> tuple[Kernel, dict[str, Window]]:
+def extracted(kernel: ImageKernel, taken: Iterable[str]) -> tuple[ImageKernel, dict[str, Window]]:
     """The kernel with its large windows read as values by name, and these windows. `taken`: names that they may not
     have."""
     if len(kernel.accesses) < LEAST:
@@ -81,10 +81,10 @@ class _Finder:
         if window is None:
             return rebuilt(expr, self.body) if len(tree.accesses(expr)) >= LEAST else expr
         self.found[expr] = window
-        return Access(window.name, 0, 0, None, window.dtype)
+        return PixelAccess(window.name, 0, 0, None, window.dtype)
 
     def _sum(self, expr: Expr) -> Window | None:
-        if not isinstance(expr, Binary) or expr.op not in ("+", "-") or expr.dtype not in ("int32", "float32"):
+        if not isinstance(expr, BinaryOperation) or expr.op not in ("+", "-") or expr.dtype not in ("int32", "float32"):
             return None
         taps: dict[Source, Taps] = {}
         if not linear(expr, 1, taps) or len(taps) != 1:
@@ -95,7 +95,7 @@ class _Finder:
         return self._window("sum", expr.dtype, source, window)
 
     def _extreme(self, expr: Expr) -> Window | None:
-        if not isinstance(expr, Call) or expr.function not in ("min", "max"):
+        if not isinstance(expr, FunctionCall) or expr.function not in ("min", "max"):
             return None
         pixels: dict[Source, set[tuple[int, int]]] = {}
         if expr.dtype not in ("int32", "float32") or not gathered(expr, expr.function, pixels) or len(pixels) != 1:
@@ -144,7 +144,7 @@ def _row_by_row(expr: Expr) -> bool:
 def _terms(expr: Expr) -> list[tuple[str, Expr]]:
     """The operands of a chain of + and -, from left to right."""
     found = []
-    while isinstance(expr, Binary) and expr.op in ("+", "-"):
+    while isinstance(expr, BinaryOperation) and expr.op in ("+", "-"):
         found.append((expr.op, expr.right))
         expr = expr.left
     return [("+", expr), *reversed(found)]
@@ -152,21 +152,21 @@ def _terms(expr: Expr) -> list[tuple[str, Expr]]:
 
 def _place(term: Expr) -> tuple[int, int] | None:
     """Where the pixel of a term lies; None for what is no pixel times a factor."""
-    if isinstance(term, Binary) and term.op != "*":
+    if isinstance(term, BinaryOperation) and term.op != "*":
         return None
     pixels = tree.accesses(term)
     return (pixels[0].dx, pixels[0].dy) if len(pixels) == 1 else None
 
 
-def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[Pipeline, Block]:
+def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> tuple[Pipeline, KernelBlock]:
     """The pipeline and the block with copies of the inputs that large windows read, for rectangles of `width` x
     `height` pixels; where such a tile is too large, without."""
     if all(len(pipeline.kernel(name).accesses) < LEAST for name in block.kernels):
         return pipeline, block
-    kernels: list[Kernel] = []
+    kernels: list[ImageKernel] = []
     members: list[str] = []
     taken = set(pipeline.images)
-    copies: dict[str, Kernel] = {}
+    copies: dict[str, ImageKernel] = {}
     for kernel in pipeline.kernels:
         if kernel.name in block.kernels:
             _, windows = extracted(kernel, ())
@@ -184,8 +184,8 @@ def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[P
                     stem = f"{name}_staged"
                     own = next(f"{stem}{n or ''}" for n in range(len(taken) + 2) if f"{stem}{n or ''}" not in taken)
                     taken.add(own)
-                    body = Access(name, 0, 0, None, image.dtype)
-                    copies[name] = Kernel(
+                    body = PixelAccess(name, 0, 0, None, image.dtype)
+                    copies[name] = ImageKernel(
                         name=own,
                         pattern="point",
                         bodies=(body,),
@@ -203,10 +203,10 @@ def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[P
     return dataclasses.replace(pipeline, kernels=tuple(kernels)), dataclasses.replace(block, kernels=tuple(members))
 
 
-def _reading(kernel: Kernel, old: str, new: str) -> Kernel:
+def _reading(kernel: ImageKernel, old: str, new: str) -> ImageKernel:
     """The kernel with another image read in place of one."""
 
-    def renamed(each: Access) -> Expr:
+    def renamed(each: PixelAccess) -> Expr:
         return dataclasses.replace(each, image=new) if each.image == old else each
 
     bodies = tuple(tree.map_accesses(each, renamed) for each in kernel.bodies)

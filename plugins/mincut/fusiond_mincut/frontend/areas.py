@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fusiond.inputs.documents import Node
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
-from fusiond_mincut.frontend.graph import WIDEST_IMAGE, Area, Image, Step
+from fusiond_mincut.frontend.graph import WIDEST_IMAGE, Area, PipelineImage, SamplingStep
 
 LONGEST_STEP = 64
 _OWN = (tree.position("width"), tree.position("height"))
@@ -36,7 +36,7 @@ def checked(side: Expr, width: int, height: int) -> Expr:
     return side
 
 
-def derived(read: Mapping[str, Image], steps: Mapping[str, Step]) -> Area | None:
+def derived(read: Mapping[str, PipelineImage], steps: Mapping[str, SamplingStep]) -> Area | None:
     """The area of a kernel that reads these images: of each the part that its step leaves. TypeProblem where they
     differ."""
     found = {name: _stepped(read[name].area, steps[name]) for name in read}
@@ -47,7 +47,7 @@ def derived(read: Mapping[str, Image], steps: Mapping[str, Step]) -> Area | None
     return areas[0] if areas else None
 
 
-def _stepped(area: Area | None, step: Step) -> Area | None:
+def _stepped(area: Area | None, step: SamplingStep) -> Area | None:
     whole = area or WHOLE
     sides = (whole.width, whole.height)
     return of(*(_part(side, times, by) for side, times, by in zip(sides, step.times, step.by, strict=True)))
@@ -63,7 +63,7 @@ def _part(side: Expr, times: int, by: int) -> Expr:
     return tree.binary("/", tree.binary("+", larger, Const(times - 1, "int32")), Const(times, "int32"))
 
 
-def step(node: Node) -> Step:
+def step(node: Node) -> SamplingStep:
     """2, 1/2, [2, 1], {step: 2, origin: [16, 8]}. RequestError."""
     origin = (0, 0)
     if isinstance(node.value, dict):
@@ -75,13 +75,13 @@ def step(node: Node) -> Step:
             limit = WIDEST_IMAGE
             origin = (sides[0].integer(least=-limit, most=limit), sides[1].integer(least=-limit, most=limit))
         if "step" not in keys:
-            return Step(origin=origin)
+            return SamplingStep(origin=origin)
         node = keys["step"]
     both = node.sequence() if isinstance(node.value, list | tuple) else [node, node]
     if len(both) != 2:
         raise node.fail("is a step across and one down, such as [2, 1]")
     (across, by_across), (down, by_down) = (_ratio(each) for each in both)
-    return Step(times=(across, down), by=(by_across, by_down), origin=origin)
+    return SamplingStep(times=(across, down), by=(by_across, by_down), origin=origin)
 
 
 def _ratio(node: Node) -> tuple[int, int]:

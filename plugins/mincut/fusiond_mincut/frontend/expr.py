@@ -1,16 +1,16 @@
 """The tree of a kernel's body: typed as C types it, one node for each operation.
 
-    Expr = Const(value)                                  3, 0x1f, 0.04, 0.04f
-         | Access(image, dx, dy, channel)                src[1, -1], src, src.r[0, 1]; x, y, width, height (POSITIONS)
-         | Fetch(image, x, y, channel)                   at(src, x, y): a pixel of an image in memory, anywhere
-         | Lookup(table, index)                          lookup(gamma, src): an element of a table of constants
-         | Local(name)                                   a name bound by a Let around it
-         | Unary(op, operand)                            op: - ~ !
-         | Binary(op, left, right)                       op: + - * / % << >> & | ^ && || < <= > >= == !=
-         | Select(condition, then, other)                condition ? then : other
-         | Cast(operand, implicit)                       float(x), or what C converts by itself
-         | Call(function, arguments)                     min, sqrt, ... (FUNCTIONS)
-         | Let(name, value, body)                        value is computed once, body uses it by name
+    Expr = Const(value)                              3, 0x1f, 0.04, 0.04f
+         | PixelAccess(image, dx, dy, channel)       src[1, -1], src, src.r[0, 1]; x, y, width, height (POSITIONS)
+         | Fetch(image, x, y, channel)               at(src, x, y): a pixel of an image in memory, anywhere
+         | Lookup(table, index)                      lookup(gamma, src): an element of a table of constants
+         | Local(name)                               a name bound by a Let around it
+         | UnaryOperation(op, operand)               op: - ~ !
+         | BinaryOperation(op, left, right)          op: + - * / % << >> & | ^ && || < <= > >= == !=
+         | Select(condition, then, other)            condition ? then : other
+         | Cast(operand, implicit)                   float(x), or what C converts by itself
+         | FunctionCall(function, arguments)         min, sqrt, ... (FUNCTIONS)
+         | Let(name, value, body)                    value is computed once, body uses it by name
 
 Every node knows its `dtype`: uint8, int16, uint16, int32, float16, float32 or float64. All conversions that C does by
 itself (an integer of 8 or 16 bits is an int32 in arithmetic, a float16 a float32; int32 with float32 is float32;
@@ -66,7 +66,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PixelAccess:
     """A pixel of an image, `dx` to the right and `dy` below; `channel` None is the channel that is being computed.
 
     `dtype` is the image's own.
@@ -111,14 +111,14 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class UnaryOperation:
     op: str
     operand: Expr
     dtype: str
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class BinaryOperation:
     """Both operands have one dtype; comparisons and logical operations give int32 (0 or 1), all others that dtype."""
 
     op: str
@@ -145,7 +145,7 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """All arguments have the dtype of the result."""
 
     function: str
@@ -163,7 +163,9 @@ class Let:
     dtype: str
 
 
-Expr: TypeAlias = Const | Access | Fetch | Lookup | Local | Unary | Binary | Select | Cast | Call | Let
+Expr: TypeAlias = (
+    Const | PixelAccess | Fetch | Lookup | Local | UnaryOperation | BinaryOperation | Select | Cast | FunctionCall | Let
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,7 @@ class Operations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class FunctionSignature:
     """`real`: its arguments are floats (an int32 becomes float64, as in C++). Its cost is that of the call alone."""
 
     arity: int
@@ -188,28 +190,28 @@ class Function:
 
 _ALU, _SFU = Operations(alu=1), Operations(sfu=1)
 FUNCTIONS = {
-    "min": Function(arity=2, real=False, cost=_ALU),
-    "max": Function(arity=2, real=False, cost=_ALU),
-    "abs": Function(arity=1, real=False, cost=_ALU),
-    "clamp": Function(arity=3, real=False, cost=Operations(alu=2)),
-    "floor": Function(arity=1, real=True, cost=_ALU),
-    "ceil": Function(arity=1, real=True, cost=_ALU),
-    "trunc": Function(arity=1, real=True, cost=_ALU),
-    "rint": Function(arity=1, real=True, cost=_ALU),
-    "sqrt": Function(arity=1, real=True, cost=_SFU),
-    "rsqrt": Function(arity=1, real=True, cost=_SFU),
-    "exp": Function(arity=1, real=True, cost=_SFU),
-    "exp2": Function(arity=1, real=True, cost=_SFU),
-    "log": Function(arity=1, real=True, cost=_SFU),
-    "log2": Function(arity=1, real=True, cost=_SFU),
-    "log10": Function(arity=1, real=True, cost=_SFU),
-    "sin": Function(arity=1, real=True, cost=_SFU),
-    "cos": Function(arity=1, real=True, cost=_SFU),
-    "tan": Function(arity=1, real=True, cost=_SFU),
-    "atan": Function(arity=1, real=True, cost=_SFU),
-    "atan2": Function(arity=2, real=True, cost=_SFU),
-    "tanh": Function(arity=1, real=True, cost=_SFU),
-    "pow": Function(arity=2, real=True, cost=_SFU),
+    "min": FunctionSignature(arity=2, real=False, cost=_ALU),
+    "max": FunctionSignature(arity=2, real=False, cost=_ALU),
+    "abs": FunctionSignature(arity=1, real=False, cost=_ALU),
+    "clamp": FunctionSignature(arity=3, real=False, cost=Operations(alu=2)),
+    "floor": FunctionSignature(arity=1, real=True, cost=_ALU),
+    "ceil": FunctionSignature(arity=1, real=True, cost=_ALU),
+    "trunc": FunctionSignature(arity=1, real=True, cost=_ALU),
+    "rint": FunctionSignature(arity=1, real=True, cost=_ALU),
+    "sqrt": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "rsqrt": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "exp": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "exp2": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "log": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "log2": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "log10": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "sin": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "cos": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "tan": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "atan": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "atan2": FunctionSignature(arity=2, real=True, cost=_SFU),
+    "tanh": FunctionSignature(arity=1, real=True, cost=_SFU),
+    "pow": FunctionSignature(arity=2, real=True, cost=_SFU),
 }
 """min, max, clamp and abs are the type's own; `rint` rounds half to even."""
 
@@ -261,7 +263,7 @@ def unary(op: str, operand: Expr) -> Expr:
     if op == "-" and isinstance(operand, Const):
         negated = -operand.value
         return Const(negated, operand.dtype) if operand.value != INT32[0] else operand
-    return Unary(op, operand, "int32" if op == "!" else operand.dtype)
+    return UnaryOperation(op, operand, "int32" if op == "!" else operand.dtype)
 
 
 def binary(op: str, left: Expr, right: Expr) -> Expr:
@@ -277,18 +279,18 @@ def binary(op: str, left: Expr, right: Expr) -> Expr:
         if op in ("<<", ">>") and not 0 <= right.value <= 31:
             raise TypeProblem(f"a shift by {right.value}; an int32 can be shifted by 0 to 31")
     if op in LOGICAL:  # each operand is compared with zero by itself
-        return Binary(op, truth(left), truth(right), "int32")
-    return Binary(op, converted(left, dtype), converted(right, dtype), "int32" if op in COMPARISONS else dtype)
+        return BinaryOperation(op, truth(left), truth(right), "int32")
+    return BinaryOperation(op, converted(left, dtype), converted(right, dtype), "int32" if op in COMPARISONS else dtype)
 
 
 def truth(expr: Expr) -> Expr:
     """0 or 1: whether a value is other than zero."""
-    if isinstance(expr, Binary) and (expr.op in COMPARISONS or expr.op in LOGICAL):
+    if isinstance(expr, BinaryOperation) and (expr.op in COMPARISONS or expr.op in LOGICAL):
         return expr
-    if isinstance(expr, Unary) and expr.op == "!":
+    if isinstance(expr, UnaryOperation) and expr.op == "!":
         return expr
     expr = promoted(expr)
-    return Binary("!=", expr, Const(0 if expr.dtype == "int32" else 0.0, expr.dtype), "int32")
+    return BinaryOperation("!=", expr, Const(0 if expr.dtype == "int32" else 0.0, expr.dtype), "int32")
 
 
 def select(condition: Expr, then: Expr, other: Expr) -> Expr:
@@ -311,16 +313,16 @@ def call(function: str, *arguments: Expr) -> Expr:
     if known.real:  # C++ takes an integer argument of these as a double
         dtypes = ["float64" if each == "int32" else each for each in dtypes]
     dtype = common(*dtypes)
-    return Call(function, tuple(converted(promoted(each), dtype) for each in arguments), dtype)
+    return FunctionCall(function, tuple(converted(promoted(each), dtype) for each in arguments), dtype)
 
 
 def let(name: str, value: Expr, body: Expr) -> Expr:
     return Let(name, value, body, body.dtype)
 
 
-def position(name: str) -> Access:
+def position(name: str) -> PixelAccess:
     """The value of a name of POSITIONS."""
-    return Access(POSITIONS[name], 0, 0, 0, "int32")
+    return PixelAccess(POSITIONS[name], 0, 0, 0, "int32")
 
 
 def fetch(image: str, x: Expr, y: Expr, channel: int | None, channels: int, dtype: str) -> Fetch:
@@ -345,13 +347,13 @@ def _whole(expr: Expr, function: str) -> Expr:
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The operands, in the order in which they are written."""
     match expr:
-        case Unary(operand=operand) | Cast(operand=operand):
+        case UnaryOperation(operand=operand) | Cast(operand=operand):
             return (operand,)
-        case Binary(left=left, right=right):
+        case BinaryOperation(left=left, right=right):
             return (left, right)
         case Select(condition=condition, then=then, other=other):
             return (condition, then, other)
-        case Call(arguments=arguments):
+        case FunctionCall(arguments=arguments):
             return arguments
         case Let(value=value, body=body):
             return (value, body)
@@ -381,30 +383,30 @@ def depth(expr: Expr) -> int:
     return deepest
 
 
-def accesses(expr: Expr) -> tuple[Access, ...]:
+def accesses(expr: Expr) -> tuple[PixelAccess, ...]:
     """The distinct pixels that are read at fixed offsets, and positions, in the order in which they first stand."""
-    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Access)))
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, PixelAccess)))
 
 
-def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
+def map_accesses(expr: Expr, change: Callable[[PixelAccess], Expr]) -> Expr:
     """The same tree with every access replaced. What comes instead must have the access' dtype."""
     match expr:
-        case Access():
+        case PixelAccess():
             found = change(expr)
             assert found.dtype == expr.dtype, f"{expr} became a {found.dtype}"
             return found
-        case Unary(op, operand, dtype):
-            return Unary(op, map_accesses(operand, change), dtype)
-        case Binary(op, left, right, dtype):
-            return Binary(op, map_accesses(left, change), map_accesses(right, change), dtype)
+        case UnaryOperation(op, operand, dtype):
+            return UnaryOperation(op, map_accesses(operand, change), dtype)
+        case BinaryOperation(op, left, right, dtype):
+            return BinaryOperation(op, map_accesses(left, change), map_accesses(right, change), dtype)
         case Select(condition, then, other, dtype):
             return Select(
                 map_accesses(condition, change), map_accesses(then, change), map_accesses(other, change), dtype
             )
         case Cast(operand, dtype, implicit):
             return Cast(map_accesses(operand, change), dtype, implicit)
-        case Call(function, arguments, dtype):
-            return Call(function, tuple(map_accesses(each, change) for each in arguments), dtype)
+        case FunctionCall(function, arguments, dtype):
+            return FunctionCall(function, tuple(map_accesses(each, change) for each in arguments), dtype)
         case Let(name, value, body, dtype):
             return Let(name, map_accesses(value, change), map_accesses(body, change), dtype)
         case Fetch(image, x, y, channel, channels, dtype):
@@ -417,11 +419,11 @@ def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
 def shifted(expr: Expr, dx: int, dy: int) -> Expr:
     """The same tree seen from another pixel; what a Local around it holds stays what it is."""
 
-    def moved(each: Access) -> Expr:
+    def moved(each: PixelAccess) -> Expr:
         if each.image in (WIDTH, HEIGHT):
             return each
         across, down = (0 if each.image == Y else dx), (0 if each.image == X else dy)
-        return Access(each.image, each.dx + across, each.dy + down, each.channel, each.dtype)
+        return PixelAccess(each.image, each.dx + across, each.dy + down, each.channel, each.dtype)
 
     return map_accesses(expr, moved)
 
@@ -435,9 +437,9 @@ def operations(expr: Expr) -> Operations:
     total = Operations()
     for node in walk(expr):
         match node:
-            case Unary() | Binary() | Select():
+            case UnaryOperation() | BinaryOperation() | Select():
                 total += _ALU
-            case Call(function=function):
+            case FunctionCall(function=function):
                 total += FUNCTIONS[function].cost
             case Fetch() | Lookup():  # the address
                 total += _ALU

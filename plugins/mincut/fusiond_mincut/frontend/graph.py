@@ -1,11 +1,12 @@
 """An image pipeline: kernels that read images and make one image each.
 
-    Pipeline = name, width, height, inputs (Image ...), outputs (names), kernels (Kernel ...) in topological order
-    Image    = name, dtype, channels (1 to 4: interleaved, channel fastest), single, area
-    Kernel   = name, pattern, mask (w, h), borders, bodies, dtype, channels, area, steps, reduction
-    Border   = clamp | mirror | reflect | repeat | constant(value)
-    Area     = width, height: trees over those of the pipeline (None: just these)
-    Step     = which pixel of another image belongs to a pixel: (x times / by + origin, and y alike)
+    Pipeline      = name, width, height, inputs (PipelineImage ...), outputs (names),
+                    kernels (ImageKernel ...) in topological order
+    PipelineImage = name, dtype, channels (1 to 4: interleaved, channel fastest), single, area
+    ImageKernel   = name, pattern, mask (w, h), borders, bodies, dtype, channels, area, steps, reduction
+    Border        = clamp | mirror | reflect | repeat | constant(value)
+    Area          = width, height: trees over those of the pipeline (None: just these)
+    SamplingStep  = which pixel of another image belongs to a pixel: (x times / by + origin, and y alike)
 
 A kernel's image has the kernel's name and area. A `global` kernel that sums, or takes the least or the greatest, makes
 a `single` value per channel, which every pixel of its readers sees.
@@ -43,7 +44,7 @@ from functools import cached_property
 from fusiond.language.extents import least, most
 from fusiond.program import Fill
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Expr, Fetch, Operations
+from fusiond_mincut.frontend.expr import Expr, Fetch, Operations, PixelAccess
 
 PATTERNS = ("point", "local", "global", "scan", "hysteresis")
 BOUNDARIES = ("global", "scan", "hysteresis")
@@ -97,29 +98,29 @@ def _counted(expr: Expr, width: int, height: int) -> int:
     match expr:
         case tree.Const(int(value)):
             return value
-        case Access(image=tree.WIDTH):
+        case PixelAccess(image=tree.WIDTH):
             return width
-        case Access(image=tree.HEIGHT):
+        case PixelAccess(image=tree.HEIGHT):
             return height
-        case tree.Binary("+", left, right):
+        case tree.BinaryOperation("+", left, right):
             return of(left) + of(right)
-        case tree.Binary("-", left, right):
+        case tree.BinaryOperation("-", left, right):
             return of(left) - of(right)
-        case tree.Binary("*", left, right):
+        case tree.BinaryOperation("*", left, right):
             return of(left) * of(right)
-        case tree.Binary("/", left, right) if int(of(right)) > 0:
+        case tree.BinaryOperation("/", left, right) if int(of(right)) > 0:
             return of(left) // of(right)
-        case tree.Binary("%", left, right) if int(of(right)) > 0:
+        case tree.BinaryOperation("%", left, right) if int(of(right)) > 0:
             return of(left) % of(right)
-        case tree.Call("min", arguments):
+        case tree.FunctionCall("min", arguments):
             return least(*map(of, arguments))
-        case tree.Call("max", arguments):
+        case tree.FunctionCall("max", arguments):
             return most(*map(of, arguments))
     raise ValueError("a size is made of whole numbers, width, height, + - * / % min and max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SamplingStep:
     """The pixel of an image that belongs to pixel i of a kernel, along each axis: i * times / by + origin."""
 
     times: tuple[int, int] = (1, 1)
@@ -128,7 +129,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class PipelineImage:
     name: str
     dtype: str
     channels: int = 1
@@ -150,7 +151,7 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
+class ImageKernel:
     name: str
     pattern: str
     mask: tuple[int, int] = (1, 1)
@@ -163,14 +164,14 @@ class Kernel:
     """Image -> what stands outside it; of every image that is read at another pixel than the own."""
     area: Area | None = None
     """The pixels that are computed; of a global kernel those that are reduced."""
-    steps: Mapping[str, Step] = field(default_factory=dict)
+    steps: Mapping[str, SamplingStep] = field(default_factory=dict)
     """Of every image that is read at pixels other than the own by number, or that has another area."""
     reduction: str | None = None
     bins: Area | None = None
     """Of a histogram: the area of its image."""
 
     @cached_property
-    def accesses(self) -> tuple[Access, ...]:
+    def accesses(self) -> tuple[PixelAccess, ...]:
         """The distinct pixels that are read at fixed offsets, over all bodies."""
         found = dict.fromkeys(each for body in self.bodies for each in tree.accesses(body))
         return tuple(each for each in found if each.image not in tree.POSITIONS.values())
@@ -225,7 +226,9 @@ class Kernel:
         body = self.bodies[channel if len(self.bodies) > 1 else 0]
         return tree.map_accesses(
             body,
-            lambda each: Access(each.image, each.dx, each.dy, channel, each.dtype) if each.channel is None else each,
+            lambda each: (
+                PixelAccess(each.image, each.dx, each.dy, channel, each.dtype) if each.channel is None else each
+            ),
         )
 
     @cached_property
@@ -237,10 +240,10 @@ class Kernel:
         return total
 
     @property
-    def image(self) -> Image:
+    def image(self) -> PipelineImage:
         """The image that it makes."""
         area = self.area if self.bins is None else self.bins
-        return Image(name=self.name, dtype=self.dtype, channels=self.channels, single=self.single, area=area)
+        return PipelineImage(name=self.name, dtype=self.dtype, channels=self.channels, single=self.single, area=area)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +253,9 @@ class Pipeline:
     name: str
     width: int
     height: int
-    inputs: tuple[Image, ...]
+    inputs: tuple[PipelineImage, ...]
     outputs: tuple[str, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[ImageKernel, ...]
     pitched: frozenset[str] = frozenset()
     """Inputs and outputs whose rows need not follow each other."""
     accuracy: str = "strict"
@@ -269,16 +272,16 @@ class Pipeline:
         """Width and height of an image."""
         return self.images[image].sides(self.width, self.height)
 
-    def domain(self, kernel: Kernel) -> tuple[int, int]:
+    def domain(self, kernel: ImageKernel) -> tuple[int, int]:
         """Width and height of the pixels that a kernel computes, or reduces."""
         return (self.width, self.height) if kernel.area is None else kernel.area.at(self.width, self.height)
 
     @cached_property
-    def _kernels(self) -> dict[str, Kernel]:
+    def _kernels(self) -> dict[str, ImageKernel]:
         return {each.name: each for each in self.kernels}
 
     @cached_property
-    def images(self) -> Mapping[str, Image]:
+    def images(self) -> Mapping[str, PipelineImage]:
         """All images by name: the inputs, then what the kernels make."""
         return {each.name: each for each in (*self.inputs, *(kernel.image for kernel in self.kernels))}
 
@@ -309,7 +312,7 @@ class Pipeline:
         """(producer, consumer), ordered by the consumer and then by the producer in topological order."""
         return tuple((producer, each.name) for each in self.kernels for producer in self.producers[each.name])
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> ImageKernel:
         """The kernel of that name; KeyError when there is none."""
         return self._kernels[name]
 
@@ -404,7 +407,7 @@ def problems(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _kernel_problems(kernel: Kernel, pipeline: Pipeline, before: set[str]) -> list[str]:
+def _kernel_problems(kernel: ImageKernel, pipeline: Pipeline, before: set[str]) -> list[str]:
     found = [*_pattern_problems(kernel), *_body_problems(kernel)]
     found += [f"reads {image!r}, which is not made before it" for image in kernel.reads if image not in before]
     if not kernel.reads:
@@ -421,7 +424,7 @@ def _kernel_problems(kernel: Kernel, pipeline: Pipeline, before: set[str]) -> li
     return found
 
 
-def _pattern_problems(kernel: Kernel) -> Iterator[str]:
+def _pattern_problems(kernel: ImageKernel) -> Iterator[str]:
     width, height = kernel.mask
     if width % 2 == 0 or height % 2 == 0 or min(kernel.mask) < 1:
         yield f"a mask of {width} x {height} has no centre; both sides must be odd"
@@ -433,7 +436,7 @@ def _pattern_problems(kernel: Kernel) -> Iterator[str]:
         yield f"a {kernel.pattern} kernel reads images of one size, without a step; put a point kernel before it"
 
 
-def _body_problems(kernel: Kernel) -> Iterator[str]:
+def _body_problems(kernel: ImageKernel) -> Iterator[str]:
     if kernel.pattern == "hysteresis" and kernel.channels != 1:
         yield "hysteresis is of one channel"
     if kernel.reduction == HISTOGRAM and (kernel.channels, kernel.dtype, len(kernel.bodies)) != (1, "int32", 2):
@@ -442,7 +445,7 @@ def _body_problems(kernel: Kernel) -> Iterator[str]:
         yield f"{len(kernel.bodies)} bodies for {kernel.channels} channel(s)"
 
 
-def _image_problems(kernel: Kernel, pipeline: Pipeline) -> Iterator[str]:
+def _image_problems(kernel: ImageKernel, pipeline: Pipeline) -> Iterator[str]:
     images = {name: pipeline.images[name] for name in kernel.reads if name in pipeline.images}
     for name, image in images.items():
         if image.single and (name in kernel.fetched or name in kernel.steps):

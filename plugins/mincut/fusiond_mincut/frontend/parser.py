@@ -43,9 +43,9 @@ from fusiond.program import Fill
 from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
-from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
+from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, PipelineImage, SamplingStep
 from fusiond_mincut.frontend.masks import Mask
-from fusiond_mincut.frontend.syntax import Table
+from fusiond_mincut.frontend.syntax import ConstantTable
 
 MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "tables", "kernels")
@@ -65,8 +65,8 @@ class _Header:
     channels: int
     constants: Mapping[str, Const] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    runtime: Mapping[str, Image] = field(default_factory=dict)
+    tables: Mapping[str, ConstantTable] = field(default_factory=dict)
+    runtime: Mapping[str, PipelineImage] = field(default_factory=dict)
     """Parameters of the launch: inputs of one value."""
     pitched: bool = False
 
@@ -148,16 +148,16 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
     height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
     channels = _channels(image["channels"]) if "channels" in image else 1
     constants: dict[str, Const] = {}
-    runtime: dict[str, Image] = {}
+    runtime: dict[str, PipelineImage] = {}
     for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():
         _checked_name(name, node)
         value, at_launch = _parameter(node)
         if at_launch:
             fill = Fill(kind="constant", low=value.value)
-            runtime[name] = Image(name=name, dtype=value.dtype, single=True, fill=fill)
+            runtime[name] = PipelineImage(name=name, dtype=value.dtype, single=True, fill=fill)
         else:
             constants[name] = value
-    tables: dict[str, Table] = {}
+    tables: dict[str, ConstantTable] = {}
     for name, node in keys["tables"].mapping().items() if "tables" in keys else ():
         _checked_name(name, node)
         tables[name] = _table(node)
@@ -185,13 +185,13 @@ def _channels(node: Node) -> int:
     return node.integer(least=1, most=len(syntax.CHANNELS))
 
 
-def _table(node: Node) -> Table:
+def _table(node: Node) -> ConstantTable:
     given = node.sequence()
     if not 1 <= len(given) <= MOST_ELEMENTS:
         raise node.fail(f"holds {len(given)} elements; a table has 1 to {MOST_ELEMENTS}")
     whole = all(isinstance(each.value, int) and not isinstance(each.value, bool) for each in given)
     dtype = "int32" if whole else "float32"
-    return Table(dtype=dtype, values=tuple(_held(each, dtype, whole=whole) for each in given))
+    return ConstantTable(dtype=dtype, values=tuple(_held(each, dtype, whole=whole) for each in given))
 
 
 def _parameter(node: Node) -> tuple[Const, bool]:
@@ -225,8 +225,8 @@ def _coefficient(node: Node) -> int | float | None:
     return node.integer() if isinstance(node.value, int) else node.number()
 
 
-def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[Image, ...]:
-    found: dict[str, Image] = {}
+def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[PipelineImage, ...]:
+    found: dict[str, PipelineImage] = {}
     for each in node.sequence():
         if isinstance(each.value, str):
             name, dtype, channels, fill, area = each.text(), header.dtype, header.channels, None, None
@@ -240,7 +240,9 @@ def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[
         _checked_name(name, each)
         if name in found or name in header.constants or name in header.runtime:
             raise each.fail(f"{name!r} stands twice")
-        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype], area=area)
+        found[name] = PipelineImage(
+            name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype], area=area
+        )
     if not found:
         raise node.fail("is empty; a pipeline reads at least one image")
     return tuple(found.values())
@@ -257,7 +259,9 @@ def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
 # --- kernels --------------------------------------------------------------------------------------------
 
 
-def _order(nodes: Mapping[str, Node], inputs: tuple[Image, ...], runtime: Mapping[str, Image]) -> tuple[str, ...]:
+def _order(
+    nodes: Mapping[str, Node], inputs: tuple[PipelineImage, ...], runtime: Mapping[str, PipelineImage]
+) -> tuple[str, ...]:
     known = {each.name for each in inputs} | set(runtime) | set(nodes)
     reads: dict[str, tuple[str, ...]] = {}
     for name, node in nodes.items():
@@ -273,7 +277,7 @@ def _order(nodes: Mapping[str, Node], inputs: tuple[Image, ...], runtime: Mappin
         raise nodes[first].fail(f"a cycle: {cycle}") from None
 
 
-def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image]) -> Kernel:
+def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, PipelineImage]) -> ImageKernel:
     keys = node.mapping()
     pattern = keys["pattern"].choice(*graph.PATTERNS)
     mask = _mask(pattern, keys, node)
@@ -282,7 +286,7 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
     reads = (*named, *(each for each in header.runtime if each not in named))
     dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
     reduction, bins = _reduction(name, pattern, keys, node, header)
-    scope = syntax.Scope(
+    scope = syntax.BodyScope(
         images={
             each: syntax.Readable(dtype=images[each].dtype, channels=images[each].channels, single=images[each].single)
             for each in reads
@@ -296,7 +300,7 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
     if bins is not None:
         bodies = (*bodies, _tree(keys["row"], scope) if "row" in keys else Const(0, "int32"))
     area, steps = _places(keys, header, {each: images[each] for each in reads}, bodies, node)
-    kernel = Kernel(
+    kernel = ImageKernel(
         name=name,
         pattern=pattern,
         mask=mask,
@@ -349,7 +353,7 @@ def _area(node: Node, header: _Header) -> Area | None:
         raise node.fail("holds width and height, such as [width / 2, height / 2]")
     trees = []
     for each in sides:
-        found = _tree(each, syntax.Scope(images={}, constants=header.constants))
+        found = _tree(each, syntax.BodyScope(images={}, constants=header.constants))
         try:
             side = areas.checked(found, header.width, header.height)
         except TypeProblem as problem:
@@ -359,12 +363,12 @@ def _area(node: Node, header: _Header) -> Area | None:
 
 
 def _places(
-    keys: Mapping[str, Node], header: _Header, images: Mapping[str, Image], bodies: tuple[Expr, ...], node: Node
-) -> tuple[Area | None, dict[str, Step]]:
+    keys: Mapping[str, Node], header: _Header, images: Mapping[str, PipelineImage], bodies: tuple[Expr, ...], node: Node
+) -> tuple[Area | None, dict[str, SamplingStep]]:
     """The area of a kernel, and the steps by which it reads images of other pixels."""
     pixels = {each.image for body in bodies for each in tree.accesses(body)}
     read = {name: image for name, image in images.items() if name in pixels and not image.single}
-    steps = {name: Step() for name in read}
+    steps = {name: SamplingStep() for name in read}
     if "step" in keys:
         given = keys["step"]
         for_all = not isinstance(given.value, dict) or not {"step", "origin"}.isdisjoint(given.value)
@@ -377,7 +381,7 @@ def _places(
         own = _area(keys["size"], header) if "size" in keys else areas.derived(read, steps)
     except TypeProblem as problem:
         raise node.fail(str(problem)) from None
-    return own, {name: step for name, step in steps.items() if step != Step() or read[name].area != own}
+    return own, {name: step for name, step in steps.items() if step != SamplingStep() or read[name].area != own}
 
 
 def _mask(pattern: str, keys: Mapping[str, Node], node: Node) -> tuple[int, int]:
@@ -397,7 +401,11 @@ def _mask(pattern: str, keys: Mapping[str, Node], node: Node) -> tuple[int, int]
 
 
 def _bodies(
-    keys: Mapping[str, Node], scope: syntax.Scope, channels: int, header: _Header, images: Mapping[str, Image]
+    keys: Mapping[str, Node],
+    scope: syntax.BodyScope,
+    channels: int,
+    header: _Header,
+    images: Mapping[str, PipelineImage],
 ) -> tuple[Expr, ...]:
     lets: list[tuple[str, Expr]] = []
     for name, node in keys["let"].mapping().items() if "let" in keys else ():
@@ -406,7 +414,7 @@ def _bodies(
             raise node.fail(f"{name!r} is the name of something else here")
         value = _tree(node, scope)
         lets.append((name, value))
-        scope = syntax.Scope(
+        scope = syntax.BodyScope(
             images=scope.images,
             channels=scope.channels,
             constants=scope.constants,
@@ -424,7 +432,7 @@ def _bodies(
     return (_bound(lets, _tree(body, scope), body),)
 
 
-def _tree(node: Node, scope: syntax.Scope) -> Expr:
+def _tree(node: Node, scope: syntax.BodyScope) -> Expr:
     number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
     try:
         return syntax.parse(str(node.value) if number else node.text(), scope)
@@ -446,7 +454,7 @@ def _bound(lets: list[tuple[str, Expr]], body: Expr, node: Node) -> Expr:
     return body
 
 
-def _borders(node: Node, images: Mapping[str, Image], reads: tuple[str, ...]) -> dict[str, Border]:
+def _borders(node: Node, images: Mapping[str, PipelineImage], reads: tuple[str, ...]) -> dict[str, Border]:
     if isinstance(node.value, str) or _is_constant(node, reads):
         return {each: _border(node, images[each]) for each in reads}
     found = {}
@@ -464,7 +472,7 @@ def _is_constant(node: Node, reads: tuple[str, ...]) -> bool:
     return "constant" not in reads or not isinstance(node.value["constant"].value, str | dict)
 
 
-def _border(node: Node, image: Image) -> Border:
+def _border(node: Node, image: PipelineImage) -> Border:
     if isinstance(node.value, str):
         if node.value == "constant":
             raise node.fail("a constant border has a value: {constant: 0}")

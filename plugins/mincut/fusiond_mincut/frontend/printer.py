@@ -9,20 +9,20 @@ from fusiond.language.dtypes import is_float
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.areas import WHOLE
 from fusiond_mincut.frontend.expr import (
-    Access,
-    Binary,
-    Call,
+    BinaryOperation,
     Cast,
     Const,
     Expr,
     Fetch,
+    FunctionCall,
     Let,
     Local,
     Lookup,
+    PixelAccess,
     Select,
-    Unary,
+    UnaryOperation,
 )
-from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
+from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, PipelineImage, SamplingStep
 from fusiond_mincut.frontend.syntax import CHANNELS, TYPES
 
 _CASTS = {dtype: name for name, dtype in TYPES.items()}
@@ -80,12 +80,12 @@ def _quoted(text: str) -> str:
     return text if text.isalnum() else f'"{text}"'
 
 
-def _step(step: Step) -> str:
+def _step(step: SamplingStep) -> str:
     ratios = [str(times) if by == 1 else f"{times}/{by}" for times, by in zip(step.times, step.by, strict=True)]
     return f"{{step: [{', '.join(ratios)}], origin: [{step.origin[0]}, {step.origin[1]}]}}"
 
 
-def _input(image: Image, pipeline: Pipeline) -> str:
+def _input(image: PipelineImage, pipeline: Pipeline) -> str:
     fill = image.fill
     if fill.kind in ("zeros", "iota"):
         described = fill.kind
@@ -104,7 +104,7 @@ def _number(value: float, dtype: str) -> str:
     return repr(float(value)) if is_float(dtype) else str(int(value))
 
 
-def _kernel(kernel: Kernel, pipeline: Pipeline) -> list[str]:
+def _kernel(kernel: ImageKernel, pipeline: Pipeline) -> list[str]:
     given = [name for name in kernel.reads if not pipeline.images[name].single or pipeline.is_kernel(name)]
     lines = [f"  {kernel.name}:", f"    pattern: {kernel.pattern}", f"    reads: [{', '.join(given)}]"]
     if kernel.pattern == "local":
@@ -138,7 +138,7 @@ def _border(border: Border, pipeline: Pipeline) -> str:
     return f"{{constant: {border.value!r}}}" if border.mode == "constant" else border.mode
 
 
-def _lets(kernel: Kernel) -> tuple[dict[str, Expr], list[Expr]]:
+def _lets(kernel: ImageKernel) -> tuple[dict[str, Expr], list[Expr]]:
     """The names that bodies begin with, in an order in which each uses those before it only; and what remains."""
     lets: dict[str, Expr] = {}
     bodies: list[Expr] = []
@@ -166,14 +166,14 @@ def expression(expr: Expr, pipeline: Pipeline) -> str:
     match expr:
         case Const(value, dtype):
             return str(value) if dtype == "int32" else repr(value) + ("f" if dtype == "float32" else "")
-        case Access(image, dx, dy) if image in tree.POSITIONS.values():
+        case PixelAccess(image, dx, dy) if image in tree.POSITIONS.values():
             return f"{image[1:]}[{dx}, {dy}]" if dx or dy else image[1:]
         case Fetch(image, x, y, channel, channels):
             name = image if channel is None or channels == 1 else f"{image}.{CHANNELS[channel]}"
             return f"at({name}, {of(_plain(x))}, {of(_plain(y))})"
         case Lookup(table, _, index):
             return f"lookup({table}, {of(_plain(index))})"
-        case Access(image, dx, dy, channel):
+        case PixelAccess(image, dx, dy, channel):
             name = image
             if channel is not None and pipeline.images[image].channels > 1:
                 name += f".{CHANNELS[channel]}"
@@ -182,10 +182,10 @@ def expression(expr: Expr, pipeline: Pipeline) -> str:
             return name
         case Cast(operand, dtype):
             return f"{_CASTS[dtype]}({of(operand)})"
-        case Unary(op, operand):
+        case UnaryOperation(op, operand):
             plain = _plain(operand)
             return f"{op}({of(plain if tree.unary(op, plain) == expr else operand)})"
-        case Binary(op, left, right):
+        case BinaryOperation(op, left, right):
             first, second = _plain(left), _plain(right)
             if tree.binary(op, first, second) != expr:
                 first, second = left, right
@@ -195,7 +195,7 @@ def expression(expr: Expr, pipeline: Pipeline) -> str:
             if tree.select(*parts) != expr:
                 parts = condition, then, other
             return f"({of(parts[0])} ? {of(parts[1])} : {of(parts[2])})"
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             plain_arguments = tuple(_plain(each) for each in arguments)
             if tree.call(function, *plain_arguments) != expr:
                 plain_arguments = arguments

@@ -96,7 +96,7 @@ class Readable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ConstantTable:
     """Constants by index."""
 
     dtype: str
@@ -104,7 +104,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class BodyScope:
     """The names of a body. `channels`: how many its kernel computes (one that computes one channel has to say which
     channel of an RGB image it reads)."""
 
@@ -113,7 +113,7 @@ class Scope:
     constants: Mapping[str, Const] = field(default_factory=dict)
     locals: Mapping[str, str] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, ConstantTable] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -121,7 +121,7 @@ class Scope:
         return {*self.images, *self.locals, *self.constants}
 
 
-def parse(text: str, scope: Scope) -> Expr:
+def parse(text: str, scope: BodyScope) -> Expr:
     """The tree of a body. TypeProblem with one line, and the column, for whatever is wrong with it."""
     try:
         root = _LANGUAGE.parse(text)
@@ -140,7 +140,7 @@ def limited(found: Expr) -> None:
         raise TypeProblem(f"more than {MOST_NODES} operations and operands")
 
 
-def _typed(node: Node, scope: Scope) -> Expr:
+def _typed(node: Node, scope: BodyScope) -> Expr:
     """The tree of a node with types. A TypeProblem stands at the node's operator."""
     try:
         return _of(node, scope)
@@ -150,7 +150,7 @@ def _typed(node: Node, scope: Scope) -> Expr:
         raise TypeProblem(str(problem), node.column) from None
 
 
-def _of(node: Node, scope: Scope) -> Expr:
+def _of(node: Node, scope: BodyScope) -> Expr:
     if isinstance(node, Literal):
         return _number(node)
     if isinstance(node, Name):
@@ -182,7 +182,7 @@ def _number(node: Literal) -> Expr:
     return tree.const(int(node.value), "int32")
 
 
-def _named(name: str, scope: Scope) -> Expr:
+def _named(name: str, scope: BodyScope) -> Expr:
     if name in scope.locals:
         return tree.Local(name, scope.locals[name])
     if name in scope.constants:
@@ -192,7 +192,7 @@ def _named(name: str, scope: Scope) -> Expr:
     return _pixel(name, scope, None)
 
 
-def _fetched(node: Call, scope: Scope) -> Expr:
+def _fetched(node: Call, scope: BodyScope) -> Expr:
     given, *rest = node.operands
     of = "an image" if node.operator == "at" else "a table or an image"
     if not isinstance(given, Name):
@@ -205,14 +205,14 @@ def _fetched(node: Call, scope: Scope) -> Expr:
         known = {*scope.images, *(scope.tables if node.operator == "lookup" else ())}
         raise TypeProblem(str(UnknownName(of.removeprefix("an ").removeprefix("a "), given.name, known)), given.column)
     seen = _pixel(given.name, scope, None)
-    assert isinstance(seen, tree.Access)
+    assert isinstance(seen, tree.PixelAccess)
     if scope.images[seen.image].single:
         raise TypeProblem(f"{seen.image} is a single value, no image; it has no coordinates")
     row = where[1] if len(where) > 1 else Const(0, "int32")
     return tree.fetch(seen.image, where[0], row, seen.channel, scope.images[seen.image].channels, seen.dtype)
 
 
-def _windowed(node: Call, scope: Scope) -> Expr:
+def _windowed(node: Call, scope: BodyScope) -> Expr:
     given, body = node.operands
     if not isinstance(given, Name) or given.name not in scope.masks:
         known = ", ".join(sorted(scope.masks)) or "none; they stand under masks:"
@@ -224,7 +224,7 @@ def _windowed(node: Call, scope: Scope) -> Expr:
     return masks.windowed(node.operator, mask, inner)
 
 
-def _pixel(text: str, scope: Scope, offsets: tuple[int, int] | None) -> Expr:
+def _pixel(text: str, scope: BodyScope, offsets: tuple[int, int] | None) -> Expr:
     """`src`, `src.r`, either with [dx, dy]."""
     name, dot, letter = text.partition(".")
     if text in ("x", "y") and offsets is not None and name not in scope.images:
@@ -240,7 +240,7 @@ def _pixel(text: str, scope: Scope, offsets: tuple[int, int] | None) -> Expr:
     if offsets is not None and image.single:
         raise TypeProblem(f"{name} is a single value, no image; it has no [dx, dy]")
     channel = 0 if image.channels == 1 else CHANNELS.index(letter) if dot else None
-    return tree.Access(name, *(offsets or (0, 0)), channel, image.dtype)
+    return tree.PixelAccess(name, *(offsets or (0, 0)), channel, image.dtype)
 
 
 def _offset(node: Node) -> int:

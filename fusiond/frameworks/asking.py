@@ -37,11 +37,28 @@ log = logging.getLogger("fusiond.frameworks")
 POLL_SECS = 2.0
 AGAIN_SECS = 60.0
 """After which a daemon that did not answer is asked again."""
+_MODULE = re.compile(r"^HloModule [^,\s]+")
 
 
 def enabled() -> bool:
     """Whether the environment leaves fusiond on: `FUSIOND=off` turns it off."""
     return os.environ.get("FUSIOND", "").lower() not in ("off", "0", "no", "false")
+
+
+def check_options(search: Mapping[str, Any] | None, device: str | None) -> None:
+    """ValueError, in one line, for a `search` or a `device` that a job could not have either."""
+    if search is None and device is None:
+        return  # a program that says neither imports nothing for it
+    from fusiond.errors import RequestError
+    from fusiond.requests import jobs
+
+    try:
+        if search is not None:
+            jobs.check_search(search, where="search")
+        if device is not None:
+            jobs.device_name(device, where="device")
+    except RequestError as problem:
+        raise ValueError(str(problem)) from None
 
 
 class Asked(Protocol):
@@ -81,7 +98,11 @@ class Question:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.device}\n{self.text}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.device}\n{self._named('')}".encode()).hexdigest()[:16]
+
+    def _named(self, name: str) -> str:
+        """The module under another name: equal steps of an unrolled loop are one question."""
+        return _MODULE.sub(f"HloModule {name}", self.text, count=1)
 
     @property
     def workload(self) -> str:
@@ -95,8 +116,7 @@ class Question:
 
     def job(self, search: Mapping[str, Any] | None = None) -> str:
         """The text of a job file."""
-        named = re.sub(r"^HloModule [^,\s]+", f"HloModule {self.workload}", self.text, count=1)
-        lines = ["strategy: stitching", "module: |", textwrap.indent(named, "  ")]
+        lines = ["strategy: stitching", "module: |", textwrap.indent(self._named(self.workload), "  ")]
         lines += [f"device: {json.dumps(self.device)}"] if self.device else []
         lines += ["accept_constant: true"]  # a mask of a region may be true everywhere for what it is tried with
         search = search or self.search
@@ -185,6 +205,7 @@ class Asker:
 
         if _inherited:
             return Found(state="unknown", reason=_INHERITED)
+        log.info("%s is tuned here and now", question.path)
         try:
             functions.tune(question.path, question.job(search), db=self.db)
         except Interrupted as stopped:

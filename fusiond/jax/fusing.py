@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,8 @@ class Fused:
         device = self._options.device or _device(platform)
         question = Question(name, _hlo(name, segment.jaxpr), device, self._options.search)
         if ask and question.digest in self._codes:
-            return self._codes[question.digest]
+            known, code = self._codes[question.digest]
+            return replace(known, name=name, primitives=segment.primitives), code
         decided = self._decided(region, question, segment, platform, ask=ask)
         if ask:
             self._codes[question.digest] = decided
@@ -287,7 +288,10 @@ def fuse(
     always: run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests.
     device: as a job names it; else the GPU that JAX uses. db: another store than the user's.
     Everything else is handed to `jax.jit`: static_argnums, static_argnames, donate_argnums, ...
+
+    ValueError for a `search` or a `device` that a job could not have.
     """
+    asking.check_options(search, device)
     options = _Options(block=block, always=always, search=search, device=device, db=db)
     if function is None:
         return lambda given: Fused(given, options, jit)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,6 +80,18 @@ def read(
     return tuple(each for swept in _swept(job, keys.get("sweep")) for each in _cached(swept, keys.get("measure")))
 
 
+def check_search(given: Mapping[str, object], *, where: str) -> None:
+    """Refuse a `search:` that a program gives, as one in a file is refused. RequestError."""
+    try:
+        text = json.dumps({"search": dict(given)})
+    except (TypeError, ValueError) as problem:
+        raise RequestError(f"cannot be written into a job: {problem}", where=where) from None
+    try:
+        _search(documents.parse(text, where).mapping()["search"])
+    except RequestError as problem:  # a line of that text would say nothing
+        raise RequestError(problem.problem, where=where) from None
+
+
 def check_keys(job: Job, known: tuple[str, ...]) -> None:
     """Refuse keys of a job file that neither the core nor its strategy knows."""
     for name in job.request:
@@ -95,9 +108,9 @@ def check_order(job: Job, known: tuple[str, ...]) -> None:
 
 
 def device_name(text: str, *, where: str) -> str:
-    """`auto`, `all`, `cpu`, `cuda`, `cuda:1`, `counted:h100`; RequestError for anything that is no device's name."""
+    """`auto`, `all`, `cpu`, `cuda`, `cuda:1`, `counted:h100`; RequestError for anything else."""
     if not _DEVICE.fullmatch(text):
-        raise RequestError(f"{text[:80]!r} is no device; write auto, cpu, cuda:0 or counted:h100", where=where)
+        raise RequestError(f"{text[:80]!r} is not a device; write auto, cpu, cuda:0 or counted:h100", where=where)
     return text
 
 

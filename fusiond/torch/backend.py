@@ -114,6 +114,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     found = Options(**given)
     if found.fallback not in (None, *FALLBACKS):
         raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
+    asking.check_options(found.search, found.device)
     return found
 
 

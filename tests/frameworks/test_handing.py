@@ -19,7 +19,7 @@ from fusiond.errors import DaemonError
 from fusiond.frameworks import asking, handing
 from fusiond.frameworks.asking import Question
 
-QUESTIONS = [Question(name, f"HloModule {name}\n", "cpu", {"trials": 2}) for name in ("one", "two")]
+QUESTIONS = [Question(name, f"HloModule m\n\nENTRY {name} {{}}\n", "cpu", {"trials": 2}) for name in ("one", "two")]
 
 
 class Client:

@@ -343,6 +343,24 @@ def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., 
     same(fused.fuse(twice, always=True, db=db)(X), jax.jit(twice)(X))
 
 
+def test_equal_steps_of_an_unrolled_loop_are_one_question(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned: list[str] = []
+
+    def tune(self: Any, question: asking.Question, search: Any = None) -> asking.Found:
+        tuned.append(question.name)
+        return asking.Found(state="refused", reason="a test")
+
+    def steps(x: Any) -> Any:
+        for _ in range(3):
+            x = jnp.tanh(x @ x) * jax.nn.sigmoid(x @ x)
+        return x
+
+    monkeypatch.setattr(asking.Asker, "tune", tune)
+    square = X[:2, :2]
+    same(fused.fuse(steps, block=True, always=True, db=db)(square), jax.jit(steps)(square))
+    assert len(tuned) == 1
+
+
 # --- threads that nobody waits for ----------------------------------------------------------------------
 
 

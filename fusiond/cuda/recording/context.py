@@ -95,9 +95,11 @@ def launch(
     now, without a daemon. search: how, as in a job (`{"trials": 20}`), then and by the daemon. device: as a job names
     it; db: another store. `FUSIOND=off` in the environment: each launch is done where it is called.
 
-    TypeError for a kernel that carries no CUDA source.
+    TypeError for a kernel that carries no CUDA source, ValueError for a `search` or a `device` that a job could not
+    have.
     """
     if asking.enabled():
+        asking.check_options(search, device)
         for each in kernels:
             problem = _sourceless(each)
             if problem:

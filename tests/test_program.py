@@ -26,6 +26,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Scalar,
@@ -52,6 +53,8 @@ BUFFERS = (
     Buffer(name="out", dtype="float64", elements=3, role=Role.OUTPUT, compare=Compare(kind="close", rtol=1e-5)),
     Buffer(name="acc", dtype="int32", elements=2, role=Role.INOUT, reset="never", memory=Memory.PINNED),
     Buffer(name="lut", dtype="uint8", elements=16, role=Role.INPUT, symbol="dev:table"),
+    Buffer(name="p", dtype="int8", elements=4, role=Role.SCRATCH, memory=Memory.MANAGED, arena="pages"),
+    Buffer(name="q", dtype="int8", elements=4, role=Role.SCRATCH, memory=Memory.MANAGED, arena="pages", offset_bytes=8),
 )
 STEPS: tuple[Any, ...] = (
     Alloc(name="alloc", arena="right", counted=False),
@@ -65,6 +68,7 @@ STEPS: tuple[Any, ...] = (
     ),
     HostCall(name="call", source="host", entry="h", arguments=(Pointer(buffer="acc"),), after=("run",)),
     Free(name="free", arena="right", after=("call",)),
+    Prefetch(name="fetch", buffers=("p", "q"), to_device=True, stream=3),
 )  # fmt: skip
 PROGRAM = Program(name="all kinds", buffers=BUFFERS, sources=SOURCES, steps=STEPS)
 
@@ -102,7 +106,8 @@ LEAVES: list[Callable[[], Program]] = [
     *(lambda i=i, f=f, v=v: changed("steps", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
         (0, "counted", True), (1, "stream", 0), (1, "after", ()), (2, "byte", 0), (3, "grid", (1, 1, 1)),
         (3, "shared_bytes", 0), (3, "arguments", ()), (4, "arguments", (Bytes(hex="00"),)),
-        (3, "arguments", (Bytes(hex="00" * 8, pointers=((0, "y"),)),))]),
+        (3, "arguments", (Bytes(hex="00" * 8, pointers=((0, "y"),)),)), (6, "to_device", False),
+        (6, "buffers", ("p",))]),
     lambda: dataclasses.replace(PROGRAM, issue="graph"),
 ]  # fmt: skip
 
@@ -158,6 +163,12 @@ def test_every_part_of_the_content_changes_the_key() -> None:
         (changed("steps", 3, arguments=(Scalar(dtype="uint8", value=-1),)), "is no uint8"),
         (changed("steps", 3, arguments=(Scalar(dtype="int32", value=0.5),)), "is no int32"),
         (changed("steps", 3, arguments=(Scalar(dtype="quad", value=1),)), "is no quad"),
+        (changed("steps", 6, buffers=("p", "acc")), "prefetches 'acc', which is not in managed memory"),
+        (changed("steps", 6, buffers=("q", "p")), "prefetches q, p, which do not lie in this order"),
+        (changed("buffers", 8, arena=None), "prefetches p, q, which do not lie in one arena"),
+        (changed("steps", 6, buffers=()), "prefetches nothing"),
+        (changed("steps", 6, buffers=("nil",)), "unknown buffer 'nil'"),
+        (changed("steps", 0, arena="pages", pooled=True), "takes 'pages' from the device's pool, and it is managed"),
         (dataclasses.replace(PROGRAM, issue="eager"), "not streams or graph"),
         (dataclasses.replace(PROGRAM, steps=()), "nothing to time"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Program, Role, Source, SourceKind
+from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Prefetch, Program, Role, Source, SourceKind
 from fusiond.program.steps import Step
 from fusiond.program.timeline import DOWN, HOST, KERNELS, UP, timeline
 
@@ -71,6 +71,15 @@ def test_the_host_waits_and_then_issues() -> None:
     found = timeline(plan(*steps), dict.fromkeys("ukdhv", 2.0))
     assert found.steps["h"] == (6, 8)
     assert found.steps["v"] == (8, 10), "what is listed behind a call is not issued before it has ended"
+
+
+def test_prefetches_take_the_engines_of_copies_and_hold_up_the_issue() -> None:
+    fetch = [Prefetch(name=name, buffers=("a",), to_device=name == "u", stream=1) for name in "ud"]
+    steps = [fetch[0], kernel("k", after=("u",)), up("v"), fetch[1]]
+    found = timeline(plan(*steps, memory=Memory.MANAGED), {"u": 3, "k": 5, "v": 2, "d": 7})
+    assert found.busy_us == {UP: 5, KERNELS: 5, DOWN: 7, HOST: 0}
+    assert found.steps["k"] == (3, 8)
+    assert found.steps["d"] == (5, 12)
 
 
 def test_what_is_ready_first_or_last_goes_first() -> None:

@@ -51,7 +51,7 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         arenas = sorted({each.arena for each in program.buffers if each.arena is not None})
-        taken = {"workspace", "host_workspace"}
+        taken = {"workspace", "host_workspace", "managed_workspace"}
         self.buffers = _identifiers((each.name for each in program.buffers), taken)
         rows = pitches(program.steps)
         self.pitches = dict(zip(rows, _identifiers((f"{name}_pitch" for name in rows), taken).values(), strict=True))

@@ -10,7 +10,17 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import text_of
 from fusiond.program import Buffer, Memory, Program, Role, pitches
 
-_PLACES = {Memory.DEVICE: "device", Memory.PINNED: "pinned host memory", Memory.PAGEABLE: "host memory"}
+_PLACES = {
+    Memory.DEVICE: "device",
+    Memory.PINNED: "pinned host memory",
+    Memory.PAGEABLE: "host memory",
+    Memory.MANAGED: "managed memory",
+}
+_WORKSPACES = {
+    Giver.WORKSPACE: ("device", "on the device"),
+    Giver.HOST_WORKSPACE: ("pinned host memory", "on the host"),
+    Giver.MANAGED_WORKSPACE: ("managed memory", "in managed memory"),
+}
 
 
 _LAUNCHER = """\
@@ -82,9 +92,9 @@ def _buffers(text: Statements, program: Program, names: cxx.Names) -> None:
             if each.name in rows:
                 said = f"elements from row to row; 0: {text_of(rows[each.name])}, as many as a row has"
                 struct.line(f"std::size_t {names.pitches[each.name]} = 0;  ///< {said}")
-    struct.line("void* workspace = nullptr;  ///< device: workspace_bytes(sizes), at a multiple of 256")
-    if has_host_workspace(program):
-        struct.line("void* host_workspace = nullptr;  ///< pinned host memory: host_workspace_bytes(sizes)")
+    for kind, where in layout.workspaces(program).items():
+        aligned = ", at a multiple of 256" if where is Giver.WORKSPACE else ""
+        struct.line(f"void* {kind} = nullptr;  ///< {_WORKSPACES[where][0]}: {kind}_bytes(sizes){aligned}")
     text.line("")
 
 
@@ -92,10 +102,6 @@ def pointer(buffer: Buffer, written: frozenset[str] = frozenset()) -> str:
     """The type of a pointer to a buffer's elements, constant where nothing writes to them."""
     constant = "const " if buffer.role is Role.INPUT and buffer.name not in written else ""
     return f"{constant}{cxx.element(buffer.dtype)}*"
-
-
-def has_host_workspace(program: Program) -> bool:
-    return any(layout.giver(program, home) is Giver.HOST_WORKSPACE for home in layout.homes(program))
 
 
 def _seams(text: Statements, program: Program, names: cxx.Names) -> None:
@@ -115,11 +121,9 @@ def _seams(text: Statements, program: Program, names: cxx.Names) -> None:
 
 
 def _functions(text: Statements, program: Program, names: cxx.Names) -> None:
-    text.line("/// Bytes of scratch memory on the device.")
-    text.line("std::size_t workspace_bytes(const Sizes& sizes = Sizes());")
-    if has_host_workspace(program):
-        text.line("/// Bytes of scratch memory on the host.")
-        text.line("std::size_t host_workspace_bytes(const Sizes& sizes = Sizes());")
+    for kind, where in layout.workspaces(program).items():
+        text.line(f"/// Bytes of scratch memory {_WORKSPACES[where][1]}.")
+        text.line(f"std::size_t {kind}_bytes(const Sizes& sizes = Sizes());")
     for home in caller_arenas(program):
         text.line(f"/// {home} is one piece of memory: its bytes, and the pointers of the buffers in it.")
         text.line(f"std::size_t {names.arenas[home]}_bytes(const Sizes& sizes);")

@@ -7,10 +7,10 @@ from __future__ import annotations
 from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout, parts
 from fusiond.exporting.adapters import getter, space
-from fusiond.exporting.header import caller_arenas, has_host_workspace, signature
+from fusiond.exporting.header import caller_arenas, signature
 from fusiond.exporting.layout import Giver
 from fusiond.exporting.steps import Writer, refuse
-from fusiond.program import Memory, Program
+from fusiond.program import Program
 
 
 def implementation(program: Program, header: str) -> str:
@@ -52,12 +52,6 @@ def _declarations(program: Program) -> str:
 # --- where buffers are ----------------------------------------------------------------------------------
 
 
-def _workspaces(program: Program) -> dict[str, Giver]:
-    """The scratch memory that the caller gives."""
-    host = {"host_workspace": Giver.HOST_WORKSPACE} if has_host_workspace(program) else {}
-    return {"workspace": Giver.WORKSPACE, **host}
-
-
 def _places(program: Program, names: cxx.Names, writer: Writer) -> str:
     """A struct with the address of every buffer, and what fills it."""
     text = Statements()
@@ -65,7 +59,7 @@ def _places(program: Program, names: cxx.Names, writer: Writer) -> str:
     struct = text.block("struct Places", end="};")
     struct.lines(*(f"char* {names.buffers[each.name]} = nullptr;" for each in program.buffers))
     struct.lines(*(f"std::size_t {each} = 0;" for each in names.pitches.values()))
-    for kind, where in _workspaces(program).items():
+    for kind, where in layout.workspaces(program).items():
         text.lines("", "/// Lays out the scratch memory; the bytes that it takes.")
         body = text.block(
             f"long long lay_out_{kind}([[maybe_unused]] const Sizes& sizes, [[maybe_unused]] char* base,\n"
@@ -87,8 +81,7 @@ def _lies_in(program: Program, home: str, where: Giver) -> bool:
     if layout.giver(program, home) is where:
         return True
     buffer = layout.homes(program)[home][0]
-    side = Giver.WORKSPACE if buffer.memory is Memory.DEVICE else Giver.HOST_WORKSPACE
-    return where is side and buffer.name in layout.optional(program)
+    return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
 
 
 def _check(program: Program, names: cxx.Names, writer: Writer) -> str:
@@ -110,7 +103,7 @@ def _check(program: Program, names: cxx.Names, writer: Writer) -> str:
             place = f"place_{names.arenas[home]}"
             said = f"{each.name} does not lie in {home} beside {first.name}; {place} does that"
             refuse(body, f"{' - '.join(places)} != {distance}", said)
-    for kind in _workspaces(program):
+    for kind in layout.workspaces(program):
         body.line(f"Places of_{kind};")
         body.line(f"const bool wants_{kind} = lay_out_{kind}(sizes, nullptr, of_{kind}) > 0;")
         refuse(body, f"wants_{kind} && !buffers.{kind}", f"{kind} is null; it must have {kind}_bytes(sizes)")
@@ -128,7 +121,9 @@ def _check(program: Program, names: cxx.Names, writer: Writer) -> str:
 def _resolve(body: Statements, program: Program, names: cxx.Names) -> None:
     """Statements that fill `at`."""
     body.line("Places at;")
-    body.lines(*(f"lay_out_{kind}(sizes, static_cast<char*>(buffers.{kind}), at);" for kind in _workspaces(program)))
+    body.lines(
+        *(f"lay_out_{kind}(sizes, static_cast<char*>(buffers.{kind}), at);" for kind in layout.workspaces(program))
+    )
     free = layout.optional(program)
     for home, members in layout.homes(program).items():
         if layout.giver(program, home) is not Giver.CALLER:
@@ -185,7 +180,7 @@ def _enqueue(program: Program, writer: Writer) -> str:
 
 def _public(program: Program, names: cxx.Names, writer: Writer) -> str:
     text = Statements()
-    for kind in _workspaces(program):
+    for kind in layout.workspaces(program):
         body = text.block(f"std::size_t {kind}_bytes(const Sizes& sizes)")
         body.line("Places at;")
         body.line(f"return static_cast<std::size_t>(lay_out_{kind}(sizes, nullptr, at));")

@@ -209,6 +209,8 @@ _MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9
 _NON_BLOCKING = 1
 _NO_TIMING = 2
 _CAPTURE_THREAD_LOCAL = 1
+_ATTACH_GLOBAL = 1
+_THE_HOST = -1
 _LEGACY, _PER_THREAD = 1, 2
 _OUT = object()
 """In a signature: the argument is a ctypes reference or array, handed on as it is."""
@@ -237,6 +239,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemFreeAsync": (c_ulonglong, c_void_p),
     "cuMemAllocHost_v2": (_OUT, c_size_t),
     "cuMemFreeHost": (c_void_p,),
+    "cuMemAllocManaged": (_OUT, c_size_t, c_uint),
+    "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
     "cuMemcpyAsync": (c_ulonglong, c_ulonglong, c_size_t, c_void_p),
     "cuMemcpyBatchAsync_v2": (_OUT, _OUT, _OUT, c_size_t, _OUT, _OUT, c_size_t, c_void_p),
     "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
@@ -661,7 +665,7 @@ class _Memory:
 
 @dataclass
 class _Block:
-    """Memory that the launcher has allocated: on the device, pinned or pageable."""
+    """Memory that the launcher has allocated: on the device, pinned, pageable or managed."""
 
     kind: str
     address: int
@@ -746,11 +750,14 @@ class _Context:
             return _Block(kind, self.driver.handle("cuMemAlloc_v2", size_bytes, kind=c_ulonglong), size_bytes)
         if kind == "pinned":
             return _Block(kind, self.driver.handle("cuMemAllocHost_v2", size_bytes), size_bytes)
+        if kind == "managed":
+            base = self.driver.handle("cuMemAllocManaged", size_bytes, _ATTACH_GLOBAL, kind=c_ulonglong)
+            return _Block(kind, base, size_bytes)
         memory = ctypes.create_string_buffer(size_bytes + _PAGE)
         return _Block(kind, -(-ctypes.addressof(memory) // _PAGE) * _PAGE, size_bytes, memory)
 
     def free(self, block: _Block) -> None:
-        if block.kind == "device":
+        if block.kind in ("device", "managed"):
             self.driver("cuMemFree_v2", block.address)
         elif block.kind == "pinned":
             self.driver("cuMemFreeHost", block.address)
@@ -840,8 +847,8 @@ class Launcher:
             _Run(self, context, sized, arguments, arrays, functions, handle).go()
 
     def allocate(self, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """NumPy arrays for the inputs and outputs in host memory, laid out as they were measured, so that a launch
-        copies straight from and to them. They hold until `close`."""
+        """NumPy arrays for the inputs and outputs in host and managed memory, laid out as they were measured, so that
+        a launch copies straight from and to them, or moves them. They hold until `close`."""
         with self._lock:
             context = self._context()
             plan = self._sized(context, sizes or {}).plan
@@ -1065,7 +1072,7 @@ class _Run:
                 continue
             given = [each for each in members if each["name"] in self._arrays]
             starts = {self._arrays[each["name"]].address - each["offset_bytes"] for each in given}
-            if len(starts) == 1 and (len(given) == len(_wholes(members)) or self._is_allocated(min(starts), home)):
+            if len(starts) == 1 and (self._is_whole(given, members) or self._is_allocated(min(starts), home)):
                 (found[home],) = starts
                 continue
             self._staged += [each["name"] for each in given]
@@ -1073,6 +1080,12 @@ class _Run:
                 self._sized.blocks[home] = self._context.block(members[0]["memory"], self._plan.home_bytes(home))
             found[home] = self._sized.blocks[home].address
         return found
+
+    def _is_whole(self, given: Sequence[dict[str, Any]], members: Sequence[dict[str, Any]]) -> bool:
+        """Whether arrays of the caller's, which lie as they should, are all of an allocation and of its kind."""
+        managed = members[0]["memory"] == "managed"
+        kind = all(self._arrays[each["name"]].place == "managed" for each in given) if managed else True
+        return kind and len(given) == len(_wholes(members))
 
     def _is_allocated(self, address: int, home: str) -> bool:
         size = self._plan.home_bytes(home)
@@ -1187,7 +1200,7 @@ class _Run:
         touched = [*step.get("source", ()), *step.get("target", ())] if step["is"] == "Copy" else []
         touched += [name for pair in step.get("copies", ()) for name in pair]
         pageable = any(self._plan.buffers[name]["memory"] == "pageable" for name in touched)
-        return pageable or step["is"] in ("Alloc", "Free") or self._on_host(step)
+        return pageable or step["is"] in ("Alloc", "Free", "Prefetch") or self._on_host(step)
 
     def _one(self, step: Mapping[str, Any], stream: int) -> None:
         kind = step["is"]
@@ -1203,6 +1216,12 @@ class _Run:
             self._copy(target, source, size, stream, step)
         elif kind == "CopyBatch":
             self._copy_batch(step, stream)
+        elif kind == "Prefetch":
+            first, last = step["buffers"][0], step["buffers"][-1]
+            address = self._memory.address(first)
+            size = self._memory.address(last) + self._plan.bytes_of(last) - address
+            where = self._context.device if step["to_device"] else _THE_HOST
+            self._driver("cuMemPrefetchAsync", address, size, where, stream, where=step["name"])
         elif kind == "FillStep":
             address, size = self._memory.address(step["buffer"]), self._plan.bytes_of(step["buffer"])
             if self._plan.on_device(step["buffer"]):

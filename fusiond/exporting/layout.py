@@ -17,7 +17,9 @@ class Giver(enum.Enum):
     WORKSPACE = enum.auto()
     """A part of one device allocation that the caller gives."""
     HOST_WORKSPACE = enum.auto()
-    """The same in host memory."""
+    """The same in pinned host memory."""
+    MANAGED_WORKSPACE = enum.auto()
+    """The same in managed memory."""
     PLAN = enum.auto()
     """A step allocates it."""
 
@@ -46,7 +48,21 @@ def giver(program: Program, home: str) -> Giver:
         return Giver.PLAN
     if given:
         return Giver.CALLER
-    return Giver.WORKSPACE if members[0].memory is Memory.DEVICE else Giver.HOST_WORKSPACE
+    return workspace_of(members[0].memory)
+
+
+def workspace_of(memory: Memory) -> Giver:
+    """Where scratch memory of a kind lies."""
+    if memory is Memory.MANAGED:
+        return Giver.MANAGED_WORKSPACE
+    return Giver.WORKSPACE if memory is Memory.DEVICE else Giver.HOST_WORKSPACE
+
+
+def workspaces(program: Program) -> Mapping[str, Giver]:
+    """The scratch memory that the caller gives: name -> what it is. That on the device is always one of them."""
+    needed = {giver(program, home) for home in homes(program)}
+    others = {"host_workspace": Giver.HOST_WORKSPACE, "managed_workspace": Giver.MANAGED_WORKSPACE}
+    return {"workspace": Giver.WORKSPACE, **{name: each for name, each in others.items() if each in needed}}
 
 
 def is_argument(buffer: Buffer) -> bool:

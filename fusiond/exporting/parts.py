@@ -92,6 +92,22 @@ cudaError_t copy_batch(void** targets, const void** sources, std::size_t* length
 }
 """
 
+PREFETCH = """\
+/// Managed memory is moved to the current device, or to the host, before it is used there.
+cudaError_t prefetch(const void* start, std::size_t size, bool to_device, cudaStream_t stream) {
+    int device = 0;
+    TRY(cudaGetDevice(&device));
+#if CUDART_VERSION >= 13000
+    cudaMemLocation where = {};
+    where.type = to_device ? cudaMemLocationTypeDevice : cudaMemLocationTypeHost;
+    where.id = to_device ? device : 0;
+    return cudaMemPrefetchAsync(start, size, where, 0, stream);
+#else
+    return cudaMemPrefetchAsync(start, size, to_device ? device : cudaCpuDeviceId, stream);
+#endif
+}
+"""
+
 ALLOCATE_HOST = """\
 cudaError_t allocate_host(void** base, std::size_t size) {
     *base = ::operator new(size, std::nothrow);
@@ -112,7 +128,7 @@ template <class T> void put(unsigned char* place, T value) { std::memcpy(place, 
 """
 
 
-HELPERS = {"copy_batch": COPY_BATCH, "allocate_host": ALLOCATE_HOST, "put": PUT}
+HELPERS = {"copy_batch": COPY_BATCH, "prefetch": PREFETCH, "allocate_host": ALLOCATE_HOST, "put": PUT}
 
 TRY = """\
 #define TRY(call)                                \\

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.exporting import adapters, cxx, layout
-from fusiond.exporting.header import caller_arenas, has_host_workspace
+from fusiond.exporting.header import caller_arenas
+from fusiond.exporting.layout import Giver
 from fusiond.language.extents import Extent, text_of
 from fusiond.program import (
     Buffer,
@@ -21,6 +22,11 @@ from fusiond.program import (
 _WIDTH = 100
 _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"
 """As host sources are measured."""
+_ALLOCATIONS = {
+    Giver.WORKSPACE: "cudaMalloc",
+    Giver.HOST_WORKSPACE: "cudaMallocHost",
+    Giver.MANAGED_WORKSPACE: "cudaMallocManaged",
+}
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
     "promising": "The verdict is `promising`: lower bounds in time were counted for a GPU; nothing was measured.",
@@ -116,7 +122,12 @@ def _amount(buffer: Buffer) -> str:
 
 
 def _place(buffer: Buffer) -> str:
-    return {Memory.DEVICE: "device memory", Memory.PINNED: "pinned host memory"}.get(buffer.memory, "host memory")
+    places = {
+        Memory.DEVICE: "device memory",
+        Memory.PINNED: "pinned host memory",
+        Memory.MANAGED: "managed memory (cudaMallocManaged)",
+    }
+    return places.get(buffer.memory, "host memory")
 
 
 def _python(program: Program) -> list[str]:
@@ -138,7 +149,8 @@ def _python(program: Program) -> list[str]:
     )
     if any(each.memory is not Memory.DEVICE and layout.is_argument(each) for each in program.buffers):
         lines += ["", *_wrapped(
-            "allocate(sizes) returns NumPy arrays for the arguments in host memory, laid out as they were measured. "
+            "allocate(sizes) returns NumPy arrays for the arguments in host and managed memory, laid out as they were "
+            "measured. "
             "Other arrays are accepted; where several must be one piece of memory they are copied in and out, and the "
             "launch waits for that, which costs."
         )]  # fmt: skip
@@ -165,9 +177,10 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
             for each in program.buffers
             if layout.is_argument(each) and each.symbol is None and each.name not in layout.optional(program)
         ),
-        f"    cudaMalloc(&buffers.workspace, {space}::workspace_bytes(sizes));",
-        *([f"    cudaMallocHost(&buffers.host_workspace, {space}::host_workspace_bytes(sizes));"]
-          if has_host_workspace(program) else []),
+        *(
+            f"    {_ALLOCATIONS[where]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
+            for kind, where in layout.workspaces(program).items()
+        ),
         *([f"    {space}::Seams seams;"] if program.seams else []),
         f"    {space}::Launcher launcher;",
         f"    if (launcher.launch(buffers, sizes, stream{seams}) != cudaSuccess) puts(launcher.problem().c_str());",

@@ -7,7 +7,7 @@ that they use: `at` (where each buffer is), `sizes`, `streams`, `state`, and the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fusiond.codegen.code import Code, cpp
 from fusiond.codegen.statements import Statements, wrapped
@@ -26,6 +26,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Scalar,
     Seam,
@@ -115,6 +116,11 @@ class Writer:
             self._copy(body, step, stream)
         elif isinstance(step, CopyBatch):
             self._copy_batch(body, step, stream)
+        elif isinstance(step, Prefetch):
+            self.helpers.add("prefetch")
+            to_device = str(step.to_device).lower()
+            run = f"{self._at(step.buffers[0])}, {self._run_bytes(step.buffers)}"
+            body.line(f"TRY(prefetch({run}, {to_device}, {stream}));")
         elif isinstance(step, FillStep):
             given = f"{self._at(step.buffer)}, {step.byte}, {self.bytes_of(step.buffer)}"
             on_host = step.name in self._on_host
@@ -214,15 +220,19 @@ class Writer:
 
     def _copy(self, body: Statements, step: Copy, stream: str) -> None:
         source, target = self._at(step.source[0]), self._at(step.target[0])
-        size = self.bytes_of(step.source[0])
-        if len(step.source) > 1:
-            last = step.source[-1]
-            size = f"static_cast<std::size_t>({self._at(last)} - {source}) + {self.bytes_of(last)}"
+        size = self._run_bytes(step.source)
         if step.name in self._on_host:
             body.line(f"std::memcpy({target}, {source}, {size});")
         else:
             kind = self._kind(step.source[0], step.target[0])
             body.line(f"TRY(cudaMemcpyAsync({target}, {source}, {size}, {kind}, {stream}));")
+
+    def _run_bytes(self, names: Sequence[str]) -> str:
+        """The length of a run of neighbours, from the first one's start to the last one's end."""
+        first, last = names[0], names[-1]
+        if first == last:
+            return self.bytes_of(first)
+        return f"static_cast<std::size_t>({self._at(last)} - {self._at(first)}) + {self.bytes_of(last)}"
 
     def _copy_batch(self, body: Statements, step: CopyBatch, stream: str) -> None:
         self.helpers.add("copy_batch")
@@ -246,6 +256,7 @@ class Writer:
             Memory.DEVICE: f"cudaMallocAsync(&base, {size}, {stream})" if step.pooled else f"cudaMalloc(&base, {size})",
             Memory.PINNED: f"cudaMallocHost(&base, {size})",
             Memory.PAGEABLE: f"allocate_host(&base, {size})",
+            Memory.MANAGED: f"cudaMallocManaged(&base, {size})",
         }[members[0].memory]
         if members[0].memory is Memory.PAGEABLE:
             self.helpers.add("allocate_host")
@@ -258,6 +269,8 @@ class Writer:
         base = f"{self._at(first.name)} - {self._number(first.offset_bytes)}"
         if first.memory is Memory.DEVICE:
             body.line(f"TRY(cudaFreeAsync({base}, {stream}));" if pooled else f"TRY(cudaFree({base}));")
+        elif first.memory is Memory.MANAGED:
+            body.line(f"TRY(cudaFree({base}));")
         elif first.memory is Memory.PINNED:
             body.line(f"TRY(cudaFreeHost({base}));")
         else:

@@ -25,6 +25,8 @@ class Memory(enum.StrEnum):
     DEVICE = "device"
     PAGEABLE = "pageable"
     PINNED = "pinned"
+    MANAGED = "managed"
+    """One address for host and device; the driver moves its pages to the side that uses them."""
 
 
 class SourceKind(enum.StrEnum):

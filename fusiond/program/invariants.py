@@ -125,8 +125,10 @@ def _allocation_problems(program: Program) -> list[str]:
         for arena in (step.allocates, step.frees):
             if arena is not None and arena not in memories:
                 found.append(f"step {step.name!r} names the unknown arena {arena!r}")
-        if isinstance(step, Alloc) and step.pooled and memories.get(step.arena, set()) - {Memory.DEVICE}:
-            found.append(f"step {step.name!r} takes {step.arena!r} from the device's pool, and it is host memory")
+        if isinstance(step, Alloc) and step.pooled:
+            others = sorted(memories.get(step.arena, set()) - {Memory.DEVICE})
+            found += [f"step {step.name!r} takes {step.arena!r} from the device's pool, and it is {each} memory"
+                      for each in others]  # fmt: skip
     return found
 
 

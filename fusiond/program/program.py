@@ -15,7 +15,7 @@ from fusiond.program.buffers import Buffer, Memory, Source
 from fusiond.program.encoding import described, encode
 from fusiond.program.formulas import formulas, replaced
 from fusiond.program.invariants import problems
-from fusiond.program.steps import Alloc, CopyBatch, HostCall, Launch, Step, packed
+from fusiond.program.steps import Alloc, CopyBatch, HostCall, Launch, Prefetch, Step, packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +113,11 @@ class Program:
         return any(isinstance(each, CopyBatch) for each in self.steps)
 
     @property
+    def prefetches(self) -> bool:
+        """Whether a step moves managed memory before it is used."""
+        return any(isinstance(each, Prefetch) for each in self.steps)
+
+    @property
     def takes_from_pool(self) -> bool:
         """Whether a step allocates from the device's pool."""
         return any(isinstance(each, Alloc) and each.pooled for each in self.steps)
@@ -151,13 +156,16 @@ def host_steps(program: Program) -> frozenset[str]:
 
 
 def blocking_steps(program: Program) -> frozenset[str]:
-    """The steps whose enqueuing may wait for the device: host steps, allocations (a pool may have to grow), and copies
-    to or from pageable memory."""
+    """The steps whose enqueuing may wait for the device: host steps, allocations (a pool may have to grow), copies to
+    or from pageable memory, and prefetches (the driver changes the host's page tables)."""
     pageable = {each.name for each in program.buffers if each.memory is Memory.PAGEABLE}
     own = {
         each.name
         for each in program.steps
-        if each.allocates or each.frees or any(name in pageable for pair in each.messages for name in pair)
+        if each.allocates
+        or each.frees
+        or isinstance(each, Prefetch)
+        or any(name in pageable for pair in each.messages for name in pair)
     }
     return host_steps(program) | own
 

@@ -4,7 +4,7 @@ What is said here is said once: whoever walks over steps asks them, and only dev
 a class here, a case in each device, and tests.
 
     Step      :=  Launch | HostCall                      code that is called with arguments
-               |  Copy | CopyBatch | FillStep            data that is moved or set
+               |  Copy | CopyBatch | Prefetch | FillStep    data that is moved or set
                |  Alloc | Free                           memory
     Argument  :=  Pointer | Scalar | Bytes
 """
@@ -107,6 +107,11 @@ class _Step(ABC):
     def messages(self) -> tuple[tuple[str, str], ...]:
         """(source, target) of the buffers that it copies."""
         return ()
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The buffers whose bytes it moves."""
+        return tuple(source for source, _ in self.messages)
 
     @property
     def touched(self) -> tuple[str, ...]:
@@ -331,6 +336,43 @@ def _unequal(step: Copy | CopyBatch, buffers: Mapping[str, Buffer]) -> list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch(_Step):
+    """Move managed memory to one side before it is used there (cudaMemPrefetchAsync): a run of neighbouring buffers of
+    one allocation, from the first one's start to the last one's end. What they hold stays the same; without this step,
+    each page moves when it is first touched."""
+
+    buffers: tuple[str, ...]
+    to_device: bool
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        return self.buffers
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        return self.buffers
+
+    def said(self, number: Callable[[int], str] = str) -> str:
+        return f"prefetch {', '.join(self.buffers)} to the {'device' if self.to_device else 'host'}"
+
+    def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
+        found = _Step.problems(self, buffers, sources)
+        if found:
+            return found
+        run = [buffers[name] for name in self.buffers]
+        found += [f"step {self.name!r} prefetches {each.name!r}, which is not in managed memory"
+                  for each in run if each.memory is not Memory.MANAGED]  # fmt: skip
+        if not run:
+            found.append(f"step {self.name!r} prefetches nothing")
+        elif len(run) > 1 and (run[0].arena is None or any(each.arena != run[0].arena for each in run)):
+            found.append(f"step {self.name!r} prefetches {', '.join(self.buffers)}, which do not lie in one arena")
+        offsets = [each.offset_bytes for each in run]
+        if offsets != sorted(set(offsets)):
+            found.append(f"step {self.name!r} prefetches {', '.join(self.buffers)}, which do not lie in this order")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FillStep(_Step):
     """Set every byte of a buffer to `byte` (as cudaMemsetAsync does)."""
 
@@ -387,9 +429,9 @@ class Free(_Step):
         return f"free {self.arena}"
 
 
-Step: TypeAlias = Launch | Copy | CopyBatch | FillStep | HostCall | Alloc | Free
+Step: TypeAlias = Launch | Copy | CopyBatch | Prefetch | FillStep | HostCall | Alloc | Free
 STEPS: Mapping[str, type[Any]] = {
-    each.__name__: each for each in (Launch, Copy, CopyBatch, FillStep, HostCall, Alloc, Free)
+    each.__name__: each for each in (Launch, Copy, CopyBatch, Prefetch, FillStep, HostCall, Alloc, Free)
 }
 ARGUMENTS: Mapping[str, type[Any]] = {each.__name__: each for each in (Pointer, Scalar, Bytes)}
 

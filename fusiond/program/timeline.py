@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fusiond.program.buffers import Memory
 from fusiond.program.program import Program, blocking_steps, host_steps
-from fusiond.program.steps import Launch, Step
+from fusiond.program.steps import Launch, Prefetch, Step
 
 UP, DOWN, KERNELS, HOST = "up", "down", "kernels", "host"
 """The engines: copies to the device, copies from it, kernels (and what else the device does by itself), the calling
@@ -40,6 +40,8 @@ def engines(program: Program) -> Callable[[Step], str]:
     def engine(step: Step) -> str:
         if step.name in on_host:
             return HOST
+        if isinstance(step, Prefetch):
+            return UP if step.to_device else DOWN
         if isinstance(step, Launch) or not step.messages:
             return KERNELS
         source, target = (memory[name] is Memory.DEVICE for name in step.messages[0])

@@ -40,6 +40,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Scalar,
@@ -290,6 +291,28 @@ class DeviceContract:
         loaded = load(program, x=data)
         loaded.run(seed=0, checked=True)
         np.testing.assert_array_equal(loaded.read("y"), data)
+
+    def test_managed_memory(self, load: Callable[..., Loaded]) -> None:
+        """One memory for both sides, in any order that the plan allows; prefetching it changes no value."""
+        managed = {"memory": Memory.MANAGED}
+        program = self.program(
+            (_floats("x", Role.INPUT, **managed), _floats("t", Role.SCRATCH, **managed),
+             _floats("y", Role.OUTPUT, **managed)),
+            Prefetch(name="up", buffers=("x",), to_device=True, stream=1),
+            _launch("twice", "scale", "x", "t", 2.0, N, after=("up",)),
+            _launch("thrice", "scale", "t", "y", 3.0, N),
+            Prefetch(name="down", buffers=("y",), to_device=False, stream=2, after=("thrice",)),
+        )  # fmt: skip
+        data = np.arange(N, dtype=np.float32)
+        try:
+            loaded = load(program, x=data)
+        except ExecutionError as refused:
+            pytest.skip(str(refused))
+        for seed in range(3):
+            loaded.run(seed=seed, checked=True)
+            np.testing.assert_array_equal(loaded.read("y"), 6 * data)
+        assert loaded.broken_guards() == ()
+        assert loaded.sample_us(1) > 0
 
     def test_a_batch_of_copies(self, load: Callable[..., Loaded]) -> None:
         host = {"memory": Memory.PINNED}

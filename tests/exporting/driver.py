@@ -48,6 +48,7 @@ class Driver:
         self.eager, self.turns = eager, turns
         self.log: list[str] = []
         self.memory: dict[int, Any] = {}
+        self.managed: dict[int, int] = {}
         self.queues: dict[int, list[Op]] = {}
         self.records: dict[int, Op] = {}
         self.functions: dict[int, native.Entry] = {}
@@ -200,6 +201,7 @@ class Driver:
 
     def release(self, address: int) -> int:
         self.memory.pop(address)[:] = 0xDD
+        self.managed.pop(address, None)
         return 0
 
     def cuMemAlloc_v2(self, into: Any, size: Any) -> int:
@@ -211,6 +213,18 @@ class Driver:
 
     def cuMemAllocHost_v2(self, into: Any, size: Any) -> int:
         return self.allocate(size.value, into)
+
+    def cuMemAllocManaged(self, into: Any, size: Any, flags: Any) -> int:
+        assert flags.value == 1
+        self.allocate(size.value, into)
+        self.managed[into._obj.value] = size.value
+        return 0
+
+    def cuMemPrefetchAsync(self, address: Any, size: Any, device: Any, stream: Any) -> int:
+        """Nothing moves here; what is not managed is refused."""
+        at, length = address.value, size.value
+        inside = any(begin <= at and at + length <= begin + most for begin, most in self.managed.items())
+        return 0 if inside and device.value in (-1, 0) and stream.value not in self.capturing else 1
 
     def cuMemFreeHost(self, address: Any) -> int:
         self.drain()

@@ -23,6 +23,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Scalar,
@@ -246,6 +247,31 @@ def mapped() -> Case:
     return Case(program=sound(program), sizes={"n": 17}, expected=expected)
 
 
+def managed() -> Case:
+    """Managed memory: prefetched as a run of two vectors, then back for a host call; scratch memory too."""
+    n = size("n", 60)
+    second = ceil_div(4 * n, 256) * 256
+
+    def both(name: str, at: int) -> Buffer:
+        return buffer(name, n, Role.INPUT, memory=Memory.MANAGED, arena="in", offset_bytes=at)
+
+    program = Program(
+        name="managed", sources=(basic, host), sizes=(("n", 60),),
+        buffers=(both("a", 0), both("b", second), buffer("t", n, Role.SCRATCH, memory=Memory.MANAGED),
+                 buffer("sum", n, Role.OUTPUT, memory=Memory.MANAGED)),
+        steps=(Prefetch(name="up", buffers=("a", "b"), to_device=True),
+               launch("add", "add", n, pointer("a"), pointer("b"), pointer("t"), after=("up",), stream=1),
+               Prefetch(name="down", buffers=("t",), to_device=False, after=("add",)),
+               HostCall(name="twice", source="host", entry="twice", arguments=(pointer("t"), int32(n))),
+               launch("again", "add", n, pointer("t"), pointer("b"), pointer("sum"), after=("twice",), stream=1)),
+    )  # fmt: skip
+
+    def expected(given: Arrays, _: Mapping[str, int]) -> Arrays:
+        return {"sum": 2 * (given["a"] + given["b"]) + given["b"]}
+
+    return Case(program=sound(program), sizes={"n": 17}, expected=expected)
+
+
 def parts() -> Case:
     """Two vectors cross whole, as one message, and come back in two parts each, which kernels make one after the
     other on streams of their own."""
@@ -441,8 +467,8 @@ def rows() -> Case:
 
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
-    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, mapped, parts, allocations,
-                 structs, halves, forked, mixed, seams, seams_in_a_graph, rows)
+    for each in (one, several, two_streams, graph, cooperative, transfers, pageable, mapped, managed, parts,
+                 allocations, structs, halves, forked, mixed, seams, seams_in_a_graph, rows)
 }  # fmt: skip
 
 

@@ -90,6 +90,11 @@ def in_order(buffer: Buffer, statement: str) -> str:
     )
 
 
+def allocation(buffer: Buffer) -> str:
+    """What allocates a caller's memory for a buffer; host memory and the device's are one here."""
+    return "cudaMallocManaged" if buffer.memory is Memory.MANAGED else "cudaMalloc"
+
+
 def main_of(case: Case, *, naive: bool = False) -> str:
     """Reads sizes and inputs, launches, writes outputs and what the stub counted."""
     program = case.program
@@ -111,19 +116,21 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     lines.append("    cudaStream_t stream = std::atoi(argv[at++]) ? new stub::Stream{-1} : nullptr; void* p = nullptr;")
     for home in caller_arenas(program):
         name = names.arenas[home]
-        lines.append(f"    cudaMalloc(&p, {name}_bytes(sizes)); place_{name}(buffers, p, sizes);")
+        call = allocation(layout.homes(program)[home][0])
+        lines.append(f"    {call}(&p, {name}_bytes(sizes)); place_{name}(buffers, p, sizes);")
     for each in given:
         name, kind = names.buffers[each.name], element(each.dtype)
         lines.append(f"    std::size_t {name}_size = std::strtoull(argv[at++], nullptr, 10);")
         if each.arena not in caller_arenas(program):
-            lines.append(f"    cudaMalloc(&p, {name}_size); {kind}* {name} = static_cast<{kind}*>(p);")
+            lines.append(f"    {allocation(each)}(&p, {name}_size); {kind}* {name} = static_cast<{kind}*>(p);")
             if each.symbol is None:
                 lines.append(f"    buffers.{name} = {name};")
         else:
             lines.append(f"    {kind}* {name} = const_cast<{kind}*>(buffers.{name});")
     lines.append("    cudaMalloc(&buffers.workspace, workspace_bytes(sizes));")
-    if any(layout.giver(program, home) is layout.Giver.HOST_WORKSPACE for home in layout.homes(program)):
-        lines.append("    cudaMallocHost(&buffers.host_workspace, host_workspace_bytes(sizes));")
+    for kind, call in (("host_workspace", "cudaMallocHost"), ("managed_workspace", "cudaMallocManaged")):
+        if kind in layout.workspaces(program):
+            lines.append(f"    {call}(&buffers.{kind}, {kind}_bytes(sizes));")
     if program.seams:
         lines.append("    Seams seams;")
         lines += [f"    seams.{names.seams[each.name]} = {SEAMS[each.name]};" for each in program.seams
@@ -149,7 +156,9 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     ordered = [each for each in results if "enqueue" in each]
     lines += [*ordered, "        stub::drain();", *(each for each in results if each not in ordered), "    }"]
     lines.append('    std::printf("launches %d cooperative %d batches %d captures %d carved %d", stub::launches,')
-    return "\n".join([*lines, "        stub::cooperative, stub::batches, stub::captures, stub::carved);", "}", ""])
+    lines.append("        stub::cooperative, stub::batches, stub::captures, stub::carved);")
+    lines.append('    if (stub::prefetches) std::printf(" prefetches %d", stub::prefetches);')
+    return "\n".join([*lines, "}", ""])
 
 
 def program_of(case: Case, folder: Path, library: Path, *flags: str, naive: bool = False) -> Path:
@@ -192,6 +201,7 @@ COUNTED = {
     "graph": "launches 4 cooperative 0 batches 0 captures 1 carved 0",
     "cooperative": "launches 2 cooperative 2 batches 0 captures 0 carved 0",
     "transfers": "launches 4 cooperative 0 batches 2 captures 0 carved 0",
+    "managed": "launches 4 cooperative 0 batches 0 captures 0 carved 0 prefetches 4",
     "seams": "launches 4 cooperative 0 batches 0 captures 0 carved 0",
 }
 
@@ -199,7 +209,7 @@ COUNTED = {
 FAST = ("transfers", "structs", "seams_in_a_graph")
 WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
 """Run in the campaigns only."""
-COMPILED = ("structs", "graph")
+COMPILED = ("structs", "graph", "managed")
 """By nvcc, outside of the campaigns."""
 _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
     name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE

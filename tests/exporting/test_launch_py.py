@@ -400,6 +400,23 @@ def test_allocated_arrays_are_used_in_place(exported: Callable[..., Exported]) -
     np.testing.assert_array_equal(foreign["sum"], case.expected(given, {})["sum"])
 
 
+def test_managed_memory_is_prefetched_where_it_is_managed(exported: Callable[..., Exported]) -> None:
+    """Arrays that are not managed are copied into memory that is: the driver would refuse to move them."""
+    case = programs.managed()
+    here = exported(case.program)
+    given = programs.inputs(case.program)
+    allocated = here.launcher.allocate()
+    for memory in (arrays(case.program, given), allocated):
+        for name, values in given.items():
+            memory[name][:] = values
+        here.launcher.launch(memory)
+        here.driver.drain()
+        np.testing.assert_array_equal(memory["sum"], case.expected(given, {})["sum"])
+    assert here.driver.log.count("cuMemPrefetchAsync") == 4
+    here.launcher.close()
+    assert not here.driver.managed
+
+
 def test_older_drivers_copy_one_by_one(exported: Callable[..., Exported]) -> None:
     case = programs.transfers()
     here = exported(case.program)

@@ -36,6 +36,7 @@ from fusiond.program import (
     HostCall,
     Launch,
     Pointer,
+    Prefetch,
     Program,
     Role,
     SourceKind,
@@ -182,7 +183,7 @@ class CpuProgram:
             return timeline.Timeline(span_us=counted, busy_us={}, steps={})
         for step in self.program.steps:
             if self._engine(step) in (timeline.UP, timeline.DOWN):
-                carried = sum(self._size_bytes[source] for source, _ in step.messages)
+                carried = sum(self._size_bytes[name] for name in step.carried)
                 took[step.name] = self._link.message_us(carried)
         return timeline.timeline(self.program, took, late=self._link.late)
 
@@ -201,6 +202,9 @@ class CpuProgram:
                 self._bytes(target, step)[:] = self._bytes(source, step)
         elif isinstance(step, FillStep):
             self._bytes(step.buffer, step)[:] = step.byte
+        elif isinstance(step, Prefetch):  # one memory: there is nowhere to move to
+            for name in step.buffers:
+                self._live(name, step)
         elif isinstance(step, HostCall):
             self._hosts[step.source].call(step.entry, step.arguments, lambda name: self._address(name, step))
         elif isinstance(step, Free):

@@ -52,6 +52,7 @@ class Attribute:
     BLOCKS_PER_SM = 106
     RESERVED_SHARED_BYTES_PER_BLOCK = 111
     COOPERATIVE_LAUNCH = 95
+    CONCURRENT_MANAGED_ACCESS = 89
     MEMORY_POOLS = 115
 
 
@@ -75,6 +76,8 @@ class _CopyAttributes(ctypes.Structure):
 
 
 _IN_STREAM_ORDER = 1
+THE_HOST = -1
+"""CU_DEVICE_CPU: where managed memory is prefetched to that is wanted on the host."""
 _CAPTURE_THREAD_LOCAL = 1
 _MAX_DYNAMIC_SHARED_BYTES = 8
 
@@ -99,6 +102,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p),
     "cuMemFreeAsync": (c_ulonglong, c_void_p),
     "cuMemFreeHost": (c_void_p,),
+    "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
+    "cuCtxGetDevice": (POINTER(c_int),),
     "cuMemFree_v2": (c_ulonglong,),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
@@ -258,6 +263,24 @@ class Driver:
 
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
         self.call("cuMemsetD8Async", address, byte, size_bytes, stream)
+
+    def current(self) -> int:
+        """The handle of the device whose context is current."""
+        handle = c_int()
+        self.call("cuCtxGetDevice", byref(handle))
+        return handle.value
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether the current device takes managed memory ahead of its use: all since Pascal, under Linux."""
+        value = c_int()
+        self.call("cuDeviceGetAttribute", byref(value), Attribute.CONCURRENT_MANAGED_ACCESS, self.current())
+        return value.value != 0
+
+    def prefetch(self, address: int, size_bytes: int, stream: int, *, to_device: bool) -> None:
+        """Move managed memory, to the current device or to the host. (The function of this name is the one that takes
+        a device; CUDA 13's headers call another one so, which libcuda exports with `_v2`.)"""
+        self.call("cuMemPrefetchAsync", address, size_bytes, self.current() if to_device else THE_HOST, stream)
 
     @property
     def copies_in_batches(self) -> bool:

@@ -28,6 +28,7 @@ from fusiond.program import (
     Free,
     HostCall,
     Launch,
+    Prefetch,
     Program,
     Step,
     host_steps,
@@ -152,6 +153,9 @@ class Issuer:
             self._copy(step, stream)
         elif isinstance(step, CopyBatch):
             self._copy_batch(step, stream)
+        elif isinstance(step, Prefetch):
+            block, start, size = self._memory.span(step.buffers)
+            self._driver.prefetch(block.address + start, size, stream.handle, to_device=step.to_device)
         elif isinstance(step, FillStep):
             block, start, size = self._memory.span((step.buffer,))
             if block.array is not None:

@@ -81,6 +81,11 @@ class CudaProgram:
             raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver copies in no batches: CUDA 12.8 and later do")
         if program.takes_from_pool and not driver.has("cuMemAllocAsync"):
             raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver has no memory pools: CUDA 11.2 and later do")
+        if program.prefetches and not driver.prefetches:
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED,
+                "this device prefetches no managed memory: those of Pascal and later do, on Linux",
+            )
         self._load_sources()
         self._functions = self._kernels()
         with named("allocating the buffers"):
@@ -407,7 +412,8 @@ class CudaProgram:
         """The counted part as a CUDA graph; as several where something between them is not counted."""
         if held_up:
             raise ExecutionError(
-                Outcome.LAUNCH_REFUSED, "a CUDA graph holds no host calls, allocations or copies of pageable memory"
+                Outcome.LAUNCH_REFUSED,
+                "a CUDA graph holds no host calls, allocations, prefetches or copies of pageable memory",
             )
         if any(isinstance(step, CopyBatch) for piece in self._pieces for step in piece):
             # The capture would fail with error 900.

@@ -23,7 +23,7 @@ from pathlib import Path
 from fusiond.build import gxx
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import arguments
-from fusiond.devices.cuda.driver import Driver
+from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.memory import ProgramMemory, arenas
 from fusiond.errors import DeviceError
@@ -40,6 +40,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Source,
     SourceKind,
@@ -89,11 +90,14 @@ struct Driver {
     // Copies in a batch: as drivers of CUDA 13 have it, and as those of 12.8 do. Either may be null.
     int (*batch)(uint64_t*, uint64_t*, size_t*, size_t, void*, size_t*, size_t, void*);
     int (*batch_12)(uint64_t*, uint64_t*, size_t*, size_t, void*, size_t*, size_t, size_t*, void*);
+    int (*allocate_managed)(uint64_t*, size_t, unsigned);
+    int (*prefetch)(uint64_t, size_t, int, void*);
 };
 enum Kind {
-    LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE, TOGETHER, BATCH
+    LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE, TOGETHER, BATCH,
+    PREFETCH
 };
-enum Where { DEVICE, PAGEABLE, PINNED, POOL };
+enum Where { DEVICE, PAGEABLE, PINNED, POOL, MANAGED };
 struct Step {
     int kind, where, stream, value;
     unsigned shape[7];  // grid, block, shared bytes
@@ -145,6 +149,7 @@ static int step(const Driver& cuda, Step& it, void* stream) {
                                          it.shape[5], it.shape[6], stream, it.values);
             break;
         case BATCH: error = batch(cuda, it, stream); break;
+        case PREFETCH: error = cuda.prefetch(*it.target, it.bytes, it.value, stream); break;
         case TO_DEVICE: error = cuda.to_device(*it.target, (void*)*it.source, it.bytes, stream); break;
         case TO_HOST: error = cuda.to_host((void*)*it.target, *it.source, it.bytes, stream); break;
         case WITHIN_DEVICE: error = cuda.within_device(*it.target, *it.source, it.bytes, stream); break;
@@ -157,6 +162,7 @@ static int step(const Driver& cuda, Step& it, void* stream) {
             if (it.where == POOL) error = cuda.allocate(&base, it.bytes, stream);
             else if (it.where == DEVICE) error = cuda.allocate_now(&base, it.bytes);
             else if (it.where == PINNED) error = cuda.allocate_pinned((void**)&base, it.bytes, 0);
+            else if (it.where == MANAGED) error = cuda.allocate_managed(&base, it.bytes, 1);
             else if (!(base = (uint64_t)aligned_alloc(4096, (it.bytes + 4095) / 4096 * 4096))) error = 2;
             if (!error) {
                 *it.target = base;
@@ -166,7 +172,7 @@ static int step(const Driver& cuda, Step& it, void* stream) {
         }
         case FREE:
             if (it.where == POOL) error = cuda.free(*it.target, stream);
-            else if (it.where == DEVICE) error = cuda.free_now(*it.target);
+            else if (it.where == DEVICE || it.where == MANAGED) error = cuda.free_now(*it.target);
             else if (it.where == PINNED) error = cuda.free_pinned((void*)*it.target);
             else free((void*)*it.target);
             *it.target = 0;
@@ -222,13 +228,15 @@ _DRIVER_FUNCTIONS = (
     "cuLaunchCooperativeKernel",
     "cuMemcpyBatchAsync_v2",
     "cuMemcpyBatchAsync",
+    "cuMemAllocManaged",
+    "cuMemPrefetchAsync",
 )
 """In the order of `struct Driver`; a null pointer stands for what the driver does not have."""
 _EVENT_WITHOUT_TIMING = 2
 _LAUNCH, _TO_DEVICE, _TO_HOST, _WITHIN_DEVICE, _WITHIN_HOST, _FILL, _FILL_HOST, _HOST, _ALLOC, _FREE = range(10)
-_TOGETHER, _BATCH = 10, 11
+_TOGETHER, _BATCH, _PREFETCH = 10, 11, 12
 _POOL = 3
-_WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2}
+_WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2, Memory.MANAGED: 4}
 
 
 class _Step(Structure):
@@ -374,7 +382,7 @@ class TimedLoop:
             memory = self._members(arena)[0].memory
             if arena in self._in_pool:
                 self._driver.free(base.value, self._streams[0] or 0)
-            elif memory is Memory.DEVICE:
+            elif memory in (Memory.DEVICE, Memory.MANAGED):
                 self._driver.call("cuMemFree_v2", base.value)
             elif memory is Memory.PINNED:
                 self._driver.call("cuMemFreeHost", base.value)
@@ -423,6 +431,10 @@ class TimedLoop:
             made.offset = (c_uint64 * len(sizes))(*sizes)
             made.work = (c_uint64 * (3 * len(sizes)))()
             self._keep += [made.offset, made.work]
+        elif isinstance(step, Prefetch):
+            _, _, made.bytes = self._memory.span(step.buffers)
+            made.kind, made.value = _PREFETCH, self._driver.current() if step.to_device else THE_HOST
+            made.target = ctypes.pointer(self._slots[step.buffers[0]])
         elif isinstance(step, FillStep):
             block, _, made.bytes = self._memory.span((step.buffer,))
             made.kind, made.value = _FILL if block.array is None else _FILL_HOST, step.byte

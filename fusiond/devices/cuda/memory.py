@@ -26,12 +26,15 @@ _PAGE = 4096
 LEFT_TO_OTHERS = 1 / 16
 """Of the device's memory: a Program never takes the last of it, which a neighbour may be about to need."""
 
+_ON_DEVICE = (Memory.DEVICE, Memory.MANAGED)
+"""What takes room there: managed memory does when it is used there."""
+
 Raw = NDArray[np.uint8]
 
 
 class Block:
     """One allocation, or the variable of a module: `address` in bytes, and the host's view of it unless it is device
-    memory."""
+    memory. Managed memory is filled, compared and copied by the host."""
 
     def __init__(self, cuda: Any, memory: Memory, size_bytes: int, *, address: int | None = None) -> None:
         """Allocates with guard zones; with `address` it wraps a module's variable, which has none."""
@@ -53,6 +56,8 @@ class Block:
             return
         if memory is Memory.PINNED:
             self._whole = cuda.pagelocked_empty(total, np.uint8)
+        elif memory is Memory.MANAGED:
+            self._whole = cuda.managed_empty(total, np.uint8, mem_flags=cuda.mem_attach_flags.GLOBAL)
         else:
             spare = np.empty(total + _PAGE, np.uint8)
             start = -spare.ctypes.data % _PAGE
@@ -245,12 +250,12 @@ def device_bytes(program: Program) -> int:
     """Bytes of device memory that a Program holds while it is measured: its buffers, the pristine copies of those that
     are reset for each run, the guard zones, and on top the most that the plan's own allocations hold at once: what
     they stand in for is kept. A module's variables themselves come with the module."""
-    there = [each for each in program.buffers if each.symbol is not None or each.memory is Memory.DEVICE]
+    there = [each for each in program.buffers if each.symbol is not None or each.memory in _ON_DEVICE]
     sizes = [each.size_bytes for each in there if each.arena is None and each.symbol is None]
     sizes += [
         max(each.offset_bytes + each.size_bytes for each in members)
         for members in arenas(program).values()
-        if members[0].memory is Memory.DEVICE
+        if members[0].memory in _ON_DEVICE
     ]
     copies = sum(each.size_bytes for each in there if each.role is Role.INOUT and each.reset == "each_run")
     return sum(sizes) + 2 * GUARD_BYTES * len(sizes) + copies + _allocated_bytes(program)
@@ -264,7 +269,7 @@ def _allocated_bytes(program: Program) -> int:
     for step in program.steps:
         if step.allocates is not None:
             members = of_arenas.get(step.allocates) or [program.buffer(step.allocates)]
-            if members[0].memory is Memory.DEVICE:
+            if members[0].memory in _ON_DEVICE:
                 held[step.allocates] = max(each.offset_bytes + each.size_bytes for each in members) + 2 * GUARD_BYTES
         elif step.frees is not None:
             held.pop(step.frees, None)

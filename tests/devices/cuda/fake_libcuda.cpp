@@ -211,6 +211,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
         case 75: *value = 9; break;
         case 76: *value = 0; break;
         case 81: *value = 228 * 1024; break;
+        case 89: *value = int(timeline::knobs.prefetches); break;
         case 97: *value = 227 * 1024; break;
         case 106: *value = 32; break;
         case 111: *value = 1024; break;
@@ -273,6 +274,19 @@ int cuMemFree_v2(uint64_t address) {
     return 0;
 }
 int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return take((uint64_t*)address, bytes); }
+int cuMemAllocManaged(uint64_t* address, size_t bytes, unsigned flags) {
+    say("manage %zu", bytes);
+    return flags == 1 ? take(address, bytes) : 1;
+}
+int cuMemPrefetchAsync(uint64_t address, size_t bytes, int device, void* stream) {
+    if (int error = uncapturable()) return error;
+    say("prefetch %zu to %d on %p", bytes, device, stream);
+    bool whole = false;
+    for (auto& each : live) whole |= each.first <= address && address + bytes <= each.first + each.second;
+    if (!whole) return 1;
+    enqueue(stream, [] {}, device < 0 ? down(bytes) : up(bytes));
+    return 0;
+}
 int cuMemFreeHost(void* address) { return cuMemFree_v2((uint64_t)address); }
 int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *device = (uint64_t)host; return 0; }
 int cuMemHostGetFlags(unsigned* flags, void*) { *flags = 2; return 0; }

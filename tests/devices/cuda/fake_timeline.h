@@ -25,6 +25,7 @@ struct Knobs {
     double event_us = 10;        // what an event costs the stream it is recorded on
     double launch_us = 0;        // of the host, for each call that enqueues
     double load_us = 0;          // of the host, at the first launch of each kernel (lazy loading)
+    double prefetches = 1;       // whether the device takes managed memory ahead of its use
     double free_gib = 3;         // of the device's memory, whatever was taken of it
     double kernel_us = 0;        // of a kernel whose duration was not set by its name
     double gap_us = 0;           // between two kernels of a stream
@@ -152,7 +153,7 @@ inline int set(const std::string& name, double value) {
         {"event_us", &knobs.event_us}, {"launch_us", &knobs.launch_us}, {"load_us", &knobs.load_us},
         {"kernel_us", &knobs.kernel_us}, {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us},
         {"release_us", &knobs.release_us}, {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz},
-        {"ramp_us", &knobs.ramp_us}, {"free_gib", &knobs.free_gib},
+        {"ramp_us", &knobs.ramp_us}, {"free_gib", &knobs.free_gib}, {"prefetches", &knobs.prefetches},
         {"idle_after_us", &knobs.idle_after_us}, {"step_ns", &knobs.step_ns}, {"copy_gbs", &knobs.copy_gbs},
         {"up_gbs", &knobs.up_gbs}, {"down_gbs", &knobs.down_gbs}, {"fma_tflops", &knobs.fma_tflops},
     };

@@ -182,6 +182,14 @@ def module(path: str) -> Any:
         weakref.finalize(base, call, "cuMemFreeHost", c_void_p(address))
         return base[:]  # as PyCUDA's: an array whose base knows its device pointer
 
+    def managed_empty(shape: int, dtype: Any, order: str = "C", mem_flags: int = 0) -> Any:
+        address = c_uint64()
+        size = shape * np.dtype(dtype).itemsize
+        call("cuMemAllocManaged", byref(address), c_size_t(size), mem_flags)
+        base = np.frombuffer((ctypes.c_uint8 * size).from_address(address.value), dtype).view(HostAllocation)
+        weakref.finalize(base, call, "cuMemFree_v2", c_uint64(address.value))
+        return base[:]
+
     def pointer(array: Any) -> c_void_p:
         return c_void_p(array.ctypes.data)
 
@@ -196,6 +204,8 @@ def module(path: str) -> Any:
         mem_alloc=DeviceAllocation,
         mem_get_info=lambda: (3 << 30, 4 << 30),
         pagelocked_empty=pagelocked_empty,
+        managed_empty=managed_empty,
+        mem_attach_flags=types.SimpleNamespace(GLOBAL=1),
         module_from_buffer=Module,
         memset_d8=lambda to, byte, n: call("cuMemsetD8_v2", c_uint64(to), byte, c_size_t(n)),
         memset_d8_async=lambda to, byte, n, stream: call(

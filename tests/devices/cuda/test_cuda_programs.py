@@ -27,6 +27,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Scalar,
@@ -113,6 +114,50 @@ def test_copies_fills_and_arenas(gpu: Any) -> None:
     assert np.array_equal(loaded.read("b"), 2 * IOTA)
     assert loaded.broken_guards() == ()
     assert f"up {2 * 4 * N + 64}" in gpu.log()[0]
+
+
+def test_managed_memory_is_prefetched(gpu: Any) -> None:
+    """A run of two buffers up as one, one down; by the loop in C too, which is what is timed."""
+    pair = {"arena": "both", "memory": Memory.MANAGED}
+    of = program(
+        (
+            Prefetch(name="up", buffers=("a", "b"), to_device=True),
+            launch("k", "add", arguments=(Pointer(buffer="a"), Pointer(buffer="b"), Scalar(dtype="int32", value=N))),
+            Prefetch(name="down", buffers=("a",), to_device=False),
+            HostCall(name="h", source="h", entry="halve", arguments=(Pointer(buffer="a"),)),
+        ),
+        buffer("a", **pair),
+        buffer("b", Role.INPUT, offset_bytes=512, **pair),
+        host=f'extern "C" void halve(float* x) {{ for (int i = 0; i < {N}; ++i) x[i] /= 2; }}',
+    )
+    loaded = filled(gpu, of)
+    assert loaded.clock == "wall"
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("a"), IOTA)
+
+    def said() -> list[str]:
+        return [line.split(" on ")[0] for line in gpu.log() if line.startswith(("prefetch", "launch"))]
+
+    assert said() == ["prefetch 768 to 0", "launch add 2x1x1 32x1x1 0", "prefetch 256 to -1"]
+    assert loaded.broken_guards() == ()
+    assert loaded.sample_us(1) > 0
+    assert said() == ["prefetch 768 to 0", "launch add 2x1x1 32x1x1 0", "prefetch 256 to -1"]
+    assert np.array_equal(loaded.read("a"), IOTA)
+    loaded.close()
+    assert device_bytes(of) == 768 + 2 * GUARD_BYTES + 4 * N
+
+
+def test_what_cannot_be_prefetched_is_refused(gpu: Any) -> None:
+    x = buffer("x", memory=Memory.MANAGED)
+    step = Prefetch(name="up", buffers=("x",), to_device=True)
+    with pytest.raises(ExecutionError, match="step 'up' prefetches 'x', which is not in managed memory"):
+        gpu.load(program((step,), buffer("x")))
+    with pytest.raises(ExecutionError, match="a CUDA graph holds no host calls, allocations, prefetches"):
+        gpu.load(program((step,), x, issue="graph"))
+    gpu.set(prefetches=0)
+    with pytest.raises(ExecutionError, match="this device prefetches no managed memory") as caught:
+        gpu.load(program((step,), x))
+    assert caught.value.outcome is Outcome.LAUNCH_REFUSED
 
 
 def test_a_plan_that_is_not_sound_is_refused(gpu: Any) -> None:
@@ -416,7 +461,7 @@ def test_host_steps_are_timed_on_the_wall_clock(gpu: Any, memory: Memory, by: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", [Memory.DEVICE, Memory.PINNED, Memory.PAGEABLE])
+@pytest.mark.parametrize("memory", [*Memory])
 def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
     of = program(
         (
@@ -441,7 +486,7 @@ def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
     loaded.sample_us(2)
     assert np.array_equal(loaded.read("y"), IOTA)
     assert gpu.live_allocations == before
-    allocated = [line for line in gpu.log() if line.startswith(("allocate", "pin"))]
+    allocated = [line for line in gpu.log() if line.startswith(("allocate", "pin", "manage"))]
     assert len(allocated) == (0 if memory is Memory.PAGEABLE else 2)
     loaded.run(seed=0, checked=False)
     assert gpu.live_allocations == before

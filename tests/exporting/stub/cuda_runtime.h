@@ -34,6 +34,9 @@ enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost = 2 };
+struct cudaMemLocation { cudaMemLocationType type; int id; };
+enum { cudaCpuDeviceId = -1 };
 struct cudaMemcpyAttributes { cudaMemcpySrcAccessOrder srcAccessOrder; int location[4]; unsigned flags; };
 struct dim3 {
     unsigned x, y, z;
@@ -56,10 +59,12 @@ struct Kernel { const fusiond_entry* entry; std::size_t shared = 48 << 10; int c
 inline std::map<const void*, Kernel>& kernels() { static std::map<const void*, Kernel> all; return all; }
 inline std::map<const void*, fusiond_symbol>& symbols() { static std::map<const void*, fusiond_symbol> all; return all; }
 inline std::map<void*, std::size_t> live;
+inline std::set<void*> managed;
 inline std::map<int, Queue> queues;
 inline std::set<int> capturing;
 inline Queue captured;
 inline int origin = -1, streams = 0, copies = 0, launches = 0, cooperative = 0, batches = 0, captures = 0, carved = 0;
+inline int prefetches = 0;
 
 inline void fail(const char* what) { std::fprintf(stderr, "stub: %s\n", what); std::exit(9); }
 inline int number(Stream* stream) { return reinterpret_cast<std::size_t>(stream) <= 2 ? 0 : stream->number; }
@@ -100,6 +105,7 @@ inline void release(void* of) {
     if (!live.count(of)) fail("freed what is not allocated");
     std::memset(of, 0xDD, live[of]);  // kept, so that whoever still reads it sees this
     live.erase(of);
+    managed.erase(of);
 }
 inline cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared, Stream* stream,
                           std::uint32_t flags) {
@@ -138,6 +144,35 @@ inline const char* cudaGetErrorString(cudaError_t) { return "refused by the stub
 inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 inline cudaError_t cudaMalloc(void** to, std::size_t size) { return stub::allocate(to, size); }
 inline cudaError_t cudaMallocHost(void** to, std::size_t size) { return stub::allocate(to, size); }
+inline cudaError_t cudaMallocManaged(void** to, std::size_t size) {
+    stub::allocate(to, size);
+    stub::managed.insert(*to);
+    return cudaSuccess;
+}
+namespace stub {
+/// Nothing moves here; but what is not managed, or not as long as that, is refused, and so is a capture.
+inline cudaError_t prefetch(const void* start, std::size_t size, Stream* stream) {
+    for (void* each : managed) {
+        const char *begin = static_cast<char*>(each), *at = static_cast<const char*>(start);
+        if (begin <= at && at + size <= begin + live[each] && !capturing.count(number(stream))) {
+            ++prefetches;
+            return cudaSuccess;
+        }
+    }
+    return cudaErrorInvalidValue;
+}
+}  // namespace stub
+#if CUDART_VERSION >= 13000
+inline cudaError_t cudaMemPrefetchAsync(const void* start, std::size_t size, cudaMemLocation where, unsigned,
+                                        cudaStream_t stream) {
+    if (where.id || !where.type) return cudaErrorInvalidValue;
+    return stub::prefetch(start, size, stream);
+}
+#else
+inline cudaError_t cudaMemPrefetchAsync(const void* start, std::size_t size, int device, cudaStream_t stream) {
+    return device > 0 ? cudaErrorInvalidValue : stub::prefetch(start, size, stream);
+}
+#endif
 inline cudaError_t cudaMallocAsync(void** to, std::size_t size, cudaStream_t) { return stub::allocate(to, size); }
 inline cudaError_t cudaFree(void* of) { stub::drain(); stub::release(of); return cudaSuccess; }
 inline cudaError_t cudaFreeHost(void* of) { return cudaFree(of); }

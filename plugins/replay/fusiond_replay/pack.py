@@ -152,28 +152,29 @@ def _parameters(found: Any, where: str) -> tuple[Parameter, ...]:
 def _row(found: Any, parameters: tuple[Parameter, ...], unit_us: float, where: str) -> Row:
     if not isinstance(found, list) or not 2 <= len(found) <= 3 or not isinstance(found[0], list):
         raise RequestError("expected [positions, samples or failure, seconds]", where=where)
-    positions, became = found[0], found[1]
+    positions, outcome = found[0], found[1]
     secs = found[2] if len(found) == 3 and found[2] is not None else 0.0
+    levels = _levels(positions, parameters, where)
+    if not _positive(secs, least=0):
+        raise RequestError(f"seconds are {secs!r}; expected a number from 0", where=where)
+    if isinstance(outcome, str):
+        if outcome not in FAILURES:
+            raise RequestError(f"failed by {outcome!r}; it can be {', '.join(FAILURES)}", where=where)
+        return Row(levels=levels, failure=outcome, secs=float(secs))
+    if not isinstance(outcome, list) or not outcome or not all(_positive(each) for each in outcome):
+        raise RequestError("expected samples: a list of positive numbers", where=where)
+    return Row(levels=levels, samples_us=tuple(float(each) * unit_us for each in outcome), secs=float(secs))
+
+
+def _levels(positions: list[Any], parameters: tuple[Parameter, ...], where: str) -> tuple[int, ...]:
+    """For each parameter the position of its value; -1 where it does not apply."""
     if len(positions) != len(parameters):
         raise RequestError(f"has {len(positions)} positions; there are {len(parameters)} parameters", where=where)
     for each, parameter in zip(positions, parameters, strict=True):
         if each is not None and (type(each) is not int or not 0 <= each < len(parameter.values)):
             most = len(parameter.values) - 1
             raise RequestError(f"position {each!r} of {parameter.name}: expected 0 to {most}, or null", where=where)
-    if not _positive(secs, least=0):
-        raise RequestError(f"seconds are {secs!r}; expected a number from 0", where=where)
-    levels = tuple(-1 if each is None else each for each in positions)
-    if isinstance(became, str):
-        if became not in FAILURES:
-            raise RequestError(f"failed by {became!r}; it can be {', '.join(FAILURES)}", where=where)
-        return Row(levels=levels, failure=became, secs=float(secs))
-    if not isinstance(became, list) or not became or not all(_positive(each) for each in became):
-        raise RequestError("expected samples: a list of positive numbers", where=where)
-    return Row(levels=levels, samples_us=tuple(float(each) * unit_us for each in became), secs=float(secs))
-
-
-def _is_value(found: Any) -> bool:
-    return found is None or isinstance(found, bool | int | float | str)
+    return tuple(-1 if each is None else each for each in positions)
 
 
 def _positive(value: Any, least: float | None = None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -175,65 +175,67 @@ def program(
     kernels = []
     for block in partition.blocks:
         chosen = (params or {}).get(str(block), DEFAULT)
-        question = (block, chosen, shared_limit_bytes)
-        if kept is None or question not in kept:
-            kernel = block_kernel(pipeline, block, chosen, shared_limit_bytes=shared_limit_bytes)
-            if kept is not None:
-                if len(kept) >= MOST_KEPT:
-                    kept.clear()
-                kept[question] = kernel
-        else:
-            kernel = kept[question]
+        kernel = _kept_kernel({} if kept is None else kept, pipeline, block, chosen, shared_limit_bytes)
         if isinstance(kernel, Rejection):
             return kernel
         kernels.append(kernel)
-    stored = [name for block in partition.blocks for name in block.outputs]
-    buffers = [
-        Buffer(
-            name=each.name, dtype=each.dtype, elements=each.elements(pipeline.width, pipeline.height),
-            role=Role.INPUT, fill=each.fill,
-        )
-        for each in pipeline.inputs
-    ]  # fmt: skip
-    for name in stored:
-        image = pipeline.images[name]
-        output = name in pipeline.outputs
-        buffers.append(
-            Buffer(
+    found = Program(
+        name=f"{pipeline.name}: {partition}",
+        buffers=(*_image_buffers(pipeline, partition), *(each for kernel in kernels for each in kernel.scratch)),
+        sources=tuple(each.source for each in kernels),
+        steps=tuple(_step(pipeline, kernel, launch) for kernel in kernels for launch in kernel.launches),
+    )
+    return sized(found, sizes)
+
+
+def _kept_kernel(
+    kept: Kernels, pipeline: Pipeline, block: KernelBlock, params: BlockParams, shared_limit_bytes: int
+) -> CudaKernel | Rejection:
+    """`block_kernel`, written once for all that share `kept`."""
+    question = (block, params, shared_limit_bytes)
+    if question not in kept:
+        kernel = block_kernel(pipeline, block, params, shared_limit_bytes=shared_limit_bytes)
+        if len(kept) >= MOST_KEPT:
+            kept.clear()
+        kept[question] = kernel
+    return kept[question]
+
+
+def _image_buffers(pipeline: Pipeline, partition: Partition) -> Iterator[Buffer]:
+    """The pipeline's inputs, then the images that blocks store."""
+    for image in pipeline.inputs:
+        elements = image.elements(pipeline.width, pipeline.height)
+        yield Buffer(name=image.name, dtype=image.dtype, elements=elements, role=Role.INPUT, fill=image.fill)
+    for block in partition.blocks:
+        for name in block.outputs:
+            image, output = pipeline.images[name], name in pipeline.outputs
+            yield Buffer(
                 name=name,
                 dtype=image.dtype,
                 elements=image.elements(pipeline.width, pipeline.height),
                 role=Role.OUTPUT if output else Role.SCRATCH,
                 compare=default_compare(image.dtype) if output else EQUAL,
             )
-        )
 
-    def row(name: str) -> int:
-        return pipeline.sides(name)[0] * pipeline.images[name].channels
 
-    found = Program(
-        name=f"{pipeline.name}: {partition}",
-        buffers=(*buffers, *(each for kernel in kernels for each in kernel.scratch)),
-        sources=tuple(each.source for each in kernels),
-        steps=tuple(
-            Launch(
-                name=launch.entry,
-                source=kernel.name,
-                entry=launch.entry,
-                grid=launch.grid,
-                block=launch.block,
-                shared_bytes=launch.shared_bytes,
-                arguments=(
-                    *(Pointer(buffer=name) for name in launch.images),
-                    *(Scalar(dtype="int32", value=value) for value in launch.scalars),
-                    *(Scalar(dtype="int32", value=row(name), pitch_of=name) for name in launch.pitched),
-                ),
-            )
-            for kernel in kernels
-            for launch in kernel.launches
+def _step(pipeline: Pipeline, kernel: CudaKernel, launch: CudaLaunch) -> Launch:
+    def pitch(name: str) -> Scalar:
+        elements = pipeline.sides(name)[0] * pipeline.images[name].channels
+        return Scalar(dtype="int32", value=elements, pitch_of=name)
+
+    return Launch(
+        name=launch.entry,
+        source=kernel.name,
+        entry=launch.entry,
+        grid=launch.grid,
+        block=launch.block,
+        shared_bytes=launch.shared_bytes,
+        arguments=(
+            *(Pointer(buffer=name) for name in launch.images),
+            *(Scalar(dtype="int32", value=value) for value in launch.scalars),
+            *(pitch(name) for name in launch.pitched),
         ),
     )
-    return sized(found, sizes)
 
 
 # --- rules ----------------------------------------------------------------------------------------------

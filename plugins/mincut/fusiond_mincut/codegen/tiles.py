@@ -25,6 +25,7 @@ with images, with the block moved by its width and height.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis.blocks import KernelBlock
@@ -116,46 +117,64 @@ def layout(pipeline: Pipeline, block: KernelBlock, width: int, height: int, loca
     if local not in LOCAL:
         raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
     needed = halos(pipeline, block)
-    rounds: tuple[tuple[TileLoop, ...], ...] = ()
-    passes: tuple[tuple[TileLoop, ...], ...] = ()
-    shared_bytes = 0
-    if local != "recompute":
-        names = _tiled(pipeline, block, needed, local)
-        repeating = periodic(pipeline, block) if local == "tile" else set()
-        around = wrapped(pipeline, block, names, repeating) if local == "tile" else set()
-        places = _places(pipeline, block, needed, names, repeating)
-        tiles = []
-        most = max((BYTES[pipeline.images[name].dtype] for name in names), default=1)
-        for name in sorted(names, key=pipeline.position.__getitem__):
-            image, halo = pipeline.images[name], needed[name]
-            size = BYTES[image.dtype]
-            shared_bytes = -(-shared_bytes // size) * size
-            tile = SharedTile(
-                image=image,
-                halo=halo,
-                width=width + halo.left + halo.right,
-                height=height + halo.up + halo.down,
-                offset_bytes=shared_bytes,
-                periodic=places[name].periodic,
-                wrapped=name in around,
-            )
-            tiles.append(tile)
-            shared_bytes += tile.size_bytes
-        shared_bytes = -(-shared_bytes // most) * most
-        loops = {
-            place: TileLoop(tiles=tuple(each for each in tiles if places[each.name] == place))
-            for place in sorted(set(places.values()), reverse=True)
-        }
-        rounds = tuple(
-            tuple(loop for place, loop in loops.items() if place.level == level)
-            for level in sorted({place.level for place in loops})
-        )
-        before = _ancestors(pipeline, block, around)
-        kept = ((tuple(each for each in loop.tiles if each.name in before) for loop in loops) for loops in rounds)
-        passes = tuple(tuple(TileLoop(tiles=each) for each in loops if each) for loops in kept)
+    if local == "recompute":
+        return TileLayout(halos=needed, rounds=(), shared_bytes=0)
+    names = _tiled(pipeline, block, needed, local)
+    repeating = periodic(pipeline, block) if local == "tile" else set()
+    around = wrapped(pipeline, block, names, repeating) if local == "tile" else set()
+    places = _places(pipeline, block, needed, names, repeating)
+    tiles, shared_bytes = _allocated(pipeline, places, around, width, height)
+    rounds = _rounds(tiles, places)
     return TileLayout(
-        halos=needed, rounds=rounds, shared_bytes=shared_bytes, passes=tuple(each for each in passes if each)
+        halos=needed,
+        rounds=rounds,
+        shared_bytes=shared_bytes,
+        passes=_restricted(rounds, _ancestors(pipeline, block, around)),
     )
+
+
+def _allocated(
+    pipeline: Pipeline, places: Mapping[str, _TilePlace], around: Collection[str], width: int, height: int
+) -> tuple[list[SharedTile], int]:
+    """The tiles one behind the other in shared memory, aligned as C++ does it, and the size of all."""
+    tiles = []
+    end = 0
+    for name in sorted(places, key=pipeline.position.__getitem__):
+        image, halo = pipeline.images[name], places[name].halo
+        tile = SharedTile(
+            image=image,
+            halo=halo,
+            width=width + halo.left + halo.right,
+            height=height + halo.up + halo.down,
+            offset_bytes=_aligned(end, BYTES[image.dtype]),
+            periodic=places[name].periodic,
+            wrapped=name in around,
+        )
+        tiles.append(tile)
+        end = tile.offset_bytes + tile.size_bytes
+    return tiles, _aligned(end, max((BYTES[each.image.dtype] for each in tiles), default=1))
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _rounds(tiles: Iterable[SharedTile], places: Mapping[str, _TilePlace]) -> tuple[tuple[TileLoop, ...], ...]:
+    """The loops that fill the tiles, by level: tiles of one place share a loop."""
+    together: dict[_TilePlace, list[SharedTile]] = {place: [] for place in sorted(set(places.values()), reverse=True)}
+    for each in tiles:
+        together[places[each.name]].append(each)
+    return tuple(
+        tuple(TileLoop(tiles=tuple(found)) for place, found in together.items() if place.level == level)
+        for level in sorted({place.level for place in together})
+    )
+
+
+def _restricted(rounds: Iterable[Iterable[TileLoop]], names: Collection[str]) -> tuple[tuple[TileLoop, ...], ...]:
+    """The rounds with these tiles only; loops and rounds without one are left out."""
+    kept = ((tuple(each for each in loop.tiles if each.name in names) for loop in loops) for loops in rounds)
+    found = (tuple(TileLoop(tiles=each) for each in loops if each) for loops in kept)
+    return tuple(each for each in found if each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -33,7 +33,7 @@ The language of bodies is in `syntax`. Every mistake is a RequestError of one li
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fusiond.errors import UnknownName
@@ -77,47 +77,32 @@ def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.Fi
     keys = document.mapping(known=_KEYS, required=("pipeline", "image", "inputs", "outputs", "kernels"))
     header = _header(keys, sizes or {})
     inputs = _inputs(keys["inputs"], header, file)
-    taken = {each.name for each in inputs} | set(header.constants) | set(header.runtime)
-    nodes = keys["kernels"].mapping()
-    if not nodes:
-        raise keys["kernels"].fail("is empty; a pipeline has at least one kernel")
-    if len(nodes) > MOST_KERNELS:
-        raise keys["kernels"].fail(f"holds {len(nodes)} kernels; at most {MOST_KERNELS} are read")
-    for name, node in nodes.items():
-        _checked_name(name, node)
-        if name in taken:
-            raise node.fail(f"two writers of {name!r}: an input or a parameter has this name")
-    order = _order(nodes, inputs, header.runtime)
-    images = {each.name: each for each in (*inputs, *header.runtime.values())}
-    kernels = []
-    for name in order:
-        kernel = _kernel(name, nodes[name], header, images)
-        images[name] = kernel.image
-        kernels.append(kernel)
-    outputs = tuple(dict.fromkeys(each.text() for each in keys["outputs"].sequence()))
-    if not outputs:
-        raise keys["outputs"].fail("is empty; a pipeline has at least one output")
-    for node in keys["outputs"].sequence():
-        if node.text() not in nodes:
-            raise _unknown("kernel", node.text(), nodes, node)
+    nodes = _kernel_nodes(keys["kernels"], {*(each.name for each in inputs), *header.constants, *header.runtime})
+    kernels = _kernels(nodes, header, inputs)
+    outputs = _outputs(keys["outputs"], nodes)
     pipeline = Pipeline(
         name=_title(keys["pipeline"]),
         width=header.width,
         height=header.height,
         inputs=(*inputs, *(each for each in header.runtime.values() if any(each.name in k.reads for k in kernels))),
         outputs=outputs,
-        kernels=tuple(kernels),
+        kernels=kernels,
     )
     if header.pitched:
         pipeline = dataclasses.replace(pipeline, pitched=graph.rows(pipeline))
+    _check(pipeline, keys, nodes)
+    return pipeline
+
+
+def _check(pipeline: Pipeline, keys: Mapping[str, Node], nodes: Mapping[str, Node]) -> None:
+    """RequestError at the kernel, or else at the inputs or outputs, that breaks a rule of pipelines."""
     for image in pipeline.images.values():
-        if image.elements(header.width, header.height) >= 2**31:
+        if image.elements(pipeline.width, pipeline.height) >= 2**31:
             raise keys["image"].fail(f"{image.name} has 2^31 elements or more; the kernels' indices have 32 bits")
     for about, what in graph.problems(pipeline):
-        if about in images and about not in nodes:
+        if about in pipeline.images and about not in nodes:
             raise keys["inputs"].fail(f"{about}: {what}")
         raise nodes.get(about, keys["outputs"]).fail(what)
-    return pipeline
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> UnknownName:
@@ -256,7 +241,42 @@ def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
         raise node.fail(str(problem)) from None
 
 
+def _outputs(node: Node, kernels: Mapping[str, Node]) -> tuple[str, ...]:
+    outputs = tuple(dict.fromkeys(each.text() for each in node.sequence()))
+    if not outputs:
+        raise node.fail("is empty; a pipeline has at least one output")
+    for each in node.sequence():
+        if each.text() not in kernels:
+            raise _unknown("kernel", each.text(), kernels, each)
+    return outputs
+
+
 # --- kernels --------------------------------------------------------------------------------------------
+
+
+def _kernel_nodes(node: Node, taken: Collection[str]) -> Mapping[str, Node]:
+    """Kernel -> what the file says of it. `taken`: the names of inputs and parameters."""
+    nodes = node.mapping()
+    if not nodes:
+        raise node.fail("is empty; a pipeline has at least one kernel")
+    if len(nodes) > MOST_KERNELS:
+        raise node.fail(f"holds {len(nodes)} kernels; at most {MOST_KERNELS} are read")
+    for name, each in nodes.items():
+        _checked_name(name, each)
+        if name in taken:
+            raise each.fail(f"two writers of {name!r}: an input or a parameter has this name")
+    return nodes
+
+
+def _kernels(nodes: Mapping[str, Node], header: _Header, inputs: tuple[PipelineImage, ...]) -> tuple[ImageKernel, ...]:
+    """All kernels, each after those whose images it reads."""
+    images = {each.name: each for each in (*inputs, *header.runtime.values())}
+    kernels = []
+    for name in _order(nodes, inputs, header.runtime):
+        kernel = _kernel(name, nodes[name], header, images)
+        images[name] = kernel.image
+        kernels.append(kernel)
+    return tuple(kernels)
 
 
 def _order(
@@ -443,15 +463,10 @@ def _tree(node: Node, scope: syntax.BodyScope) -> Expr:
 
 
 def _bound(lets: list[tuple[str, Expr]], body: Expr, node: Node) -> Expr:
-    """The body inside the names that it uses, directly or through another."""
-    for name, value in reversed(lets):
-        if any(isinstance(each, tree.Local) and each.name == name for each in tree.walk(body)):
-            body = tree.let(name, value, body)
     try:
-        syntax.limited(body)
+        return syntax.with_lets(body, lets)
     except TypeProblem as problem:
         raise node.fail(str(problem)) from None
-    return body
 
 
 def _borders(node: Node, images: Mapping[str, PipelineImage], reads: tuple[str, ...]) -> dict[str, Border]:

@@ -1,9 +1,13 @@
-"""Pipelines as the YAML text that `reading` reads: reading what is written gives the same pipeline again.
+"""Pipelines as the YAML text that `parser` reads: reading what is written gives the same pipeline again.
 
 Implicit conversions are left out where C makes them anyway, and written as casts where it would not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from fusiond.language.dtypes import is_float
 from fusiond_mincut.frontend import expr as tree
@@ -26,6 +30,7 @@ from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, P
 from fusiond_mincut.frontend.syntax import CHANNELS, TYPES
 
 _CASTS = {dtype: name for name, dtype in TYPES.items()}
+_Operation: TypeAlias = UnaryOperation | BinaryOperation | Select | FunctionCall
 
 
 def text(pipeline: Pipeline) -> str:
@@ -159,48 +164,62 @@ def _lets(kernel: ImageKernel) -> tuple[dict[str, Expr], list[Expr]]:
 
 def expression(expr: Expr, pipeline: Pipeline) -> str:
     """A tree as the text of a body."""
-
-    def of(each: Expr) -> str:
-        return expression(each, pipeline)
-
     match expr:
+        case UnaryOperation() | BinaryOperation() | Select() | FunctionCall():
+            return _operation(expr, [expression(each, pipeline) for each in _operands(expr)])
         case Const(value, dtype):
             return str(value) if dtype == "int32" else repr(value) + ("f" if dtype == "float32" else "")
         case PixelAccess(image, dx, dy) if image in tree.POSITIONS.values():
-            return f"{image[1:]}[{dx}, {dy}]" if dx or dy else image[1:]
-        case Fetch(image, x, y, channel, channels):
-            name = image if channel is None or channels == 1 else f"{image}.{CHANNELS[channel]}"
-            return f"at({name}, {of(_plain(x))}, {of(_plain(y))})"
-        case Lookup(table, _, index):
-            return f"lookup({table}, {of(_plain(index))})"
+            return image[1:] + _offset(dx, dy)
         case PixelAccess(image, dx, dy, channel):
-            name = image
-            if channel is not None and pipeline.images[image].channels > 1:
-                name += f".{CHANNELS[channel]}"
-            return name if dx == dy == 0 else f"{name}[{dx}, {dy}]"
+            return _channel_of(image, channel, pipeline.images[image].channels) + _offset(dx, dy)
+        case Fetch(image, x, y, channel, channels):
+            place = f"{expression(_plain(x), pipeline)}, {expression(_plain(y), pipeline)}"
+            return f"at({_channel_of(image, channel, channels)}, {place})"
+        case Lookup(table, _, index):
+            return f"lookup({table}, {expression(_plain(index), pipeline)})"
         case Local(name):
             return name
         case Cast(operand, dtype):
-            return f"{_CASTS[dtype]}({of(operand)})"
-        case UnaryOperation(op, operand):
-            plain = _plain(operand)
-            return f"{op}({of(plain if tree.unary(op, plain) == expr else operand)})"
-        case BinaryOperation(op, left, right):
-            first, second = _plain(left), _plain(right)
-            if tree.binary(op, first, second) != expr:
-                first, second = left, right
-            return f"({of(first)} {op} {of(second)})"
-        case Select(condition, then, other):
-            parts = _plain(condition), _plain(then), _plain(other)
-            if tree.select(*parts) != expr:
-                parts = condition, then, other
-            return f"({of(parts[0])} ? {of(parts[1])} : {of(parts[2])})"
-        case FunctionCall(function, arguments):
-            plain_arguments = tuple(_plain(each) for each in arguments)
-            if tree.call(function, *plain_arguments) != expr:
-                plain_arguments = arguments
-            return f"{function}({', '.join(of(each) for each in plain_arguments)})"
+            return f"{_CASTS[dtype]}({expression(operand, pipeline)})"
     raise ValueError(f"a name is bound inside an expression: {expr}")
+
+
+def _offset(dx: int, dy: int) -> str:
+    return f"[{dx}, {dy}]" if dx or dy else ""
+
+
+def _channel_of(image: str, channel: int | None, channels: int) -> str:
+    return image if channel is None or channels == 1 else f"{image}.{CHANNELS[channel]}"
+
+
+def _operation(expr: _Operation, operands: Sequence[str]) -> str:
+    match expr:
+        case UnaryOperation(op):
+            return f"{op}({operands[0]})"
+        case BinaryOperation(op):
+            return f"({operands[0]} {op} {operands[1]})"
+        case Select():
+            return f"({operands[0]} ? {operands[1]} : {operands[2]})"
+        case FunctionCall(function):
+            return f"{function}({', '.join(operands)})"
+
+
+def _operands(expr: _Operation) -> tuple[Expr, ...]:
+    """The operands of an operation, without the conversions that C makes by itself when it is written without."""
+    given: tuple[Expr, ...]
+    make: Callable[..., Expr]
+    match expr:
+        case UnaryOperation(op, operand):
+            given, make = (operand,), partial(tree.unary, op)
+        case BinaryOperation(op, left, right):
+            given, make = (left, right), partial(tree.binary, op)
+        case Select(condition, then, other):
+            given, make = (condition, then, other), tree.select
+        case FunctionCall(function, arguments):
+            given, make = arguments, partial(tree.call, function)
+    plain = tuple(_plain(each) for each in given)
+    return plain if make(*plain) == expr else given
 
 
 def _plain(expr: Expr) -> Expr:

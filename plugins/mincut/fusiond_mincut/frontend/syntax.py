@@ -24,7 +24,7 @@ else has that name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.errors import UnknownName
@@ -138,6 +138,15 @@ def limited(found: Expr) -> None:
         raise TypeProblem(f"more than {DEEPEST} operations inside each other; give parts a name with let")
     if sum(1 for _ in tree.walk(found)) > MOST_NODES:
         raise TypeProblem(f"more than {MOST_NODES} operations and operands")
+
+
+def with_lets(body: Expr, lets: Sequence[tuple[str, Expr]]) -> Expr:
+    """The body inside the names that it uses, directly or through another. TypeProblem as of `limited`."""
+    for name, value in reversed(lets):
+        if any(isinstance(each, tree.Local) and each.name == name for each in tree.walk(body)):
+            body = tree.let(name, value, body)
+    limited(body)
+    return body
 
 
 def _typed(node: Node, scope: BodyScope) -> Expr:

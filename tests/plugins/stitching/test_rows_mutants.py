@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fusiond_stitching.analysis.rows import interleaved
+from fusiond_stitching.analysis.row_shapes import interleaved
 from fusiond_stitching.codegen import row_sweeps
 
 from .test_codegen_mutants import killed, with_text
@@ -99,7 +99,7 @@ def test_a_mutant_of_what_shared_memory_holds_dies(pattern: str, instead: str, r
 @pytest.mark.parametrize("what", ["rows of one image", "the next piece", "rows between"])
 @pytest.mark.parametrize("name", ["groups", "groups, repeated"])
 def test_a_mutant_of_where_rows_lie_dies(name: str, what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rows.interleaved`, with a part of the place left out, as code is written."""
+    """`row_shapes.interleaved`, with a part of the place left out, as code is written."""
 
     def wrong(row: Any, run: Any, inside: Any, lie: Any) -> Any:
         if what == "rows of one image":

@@ -259,6 +259,15 @@ class Result:
         return next((each for each in self.homes if isinstance(each, Global)), None)
 
 
+WARP = 32
+"""Threads that exchange values by shuffles."""
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not below it."""
+    return 1 << max(0, number - 1).bit_length()
+
+
 class Exchange(enum.StrEnum):
     """How the lanes of one output element of a reduce put their partial results together."""
 

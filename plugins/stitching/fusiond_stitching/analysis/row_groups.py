@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fusiond.model import frozen
-from fusiond_stitching.analysis import rows
+from fusiond_stitching.analysis import row_shapes, rows
 from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, Group, Place
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, Module
@@ -173,7 +173,7 @@ class _Graph:
         members = set(group.members)
         partial = {
             name for name in members
-            if self.module[name].opcode == "reduce" and rows.sums_runs(self.module, self.module[name])
+            if self.module[name].opcode == "reduce" and row_shapes.sums_runs(self.module, self.module[name])
         }  # fmt: skip
         behind: set[str] = set()
         for name in group.members:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fusiond.model import frozen
 from fusiond_stitching.analysis import online_reductions
-from fusiond_stitching.analysis.rows import interleaving
+from fusiond_stitching.analysis.row_shapes import interleaving
 from fusiond_stitching.analysis.schedule import divisors
 from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
 from fusiond_stitching.frontend.hlo import Number

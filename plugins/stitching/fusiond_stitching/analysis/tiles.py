@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from fusiond_stitching.analysis.fusion import Group
 from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, symbol
+from fusiond_stitching.analysis.operand_indices import operand_index
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Box,
@@ -30,7 +31,7 @@ from fusiond_stitching.analysis.plan import (
     Tile,
 )
 from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.analysis.rows import operand_index, reach
+from fusiond_stitching.analysis.rows import reach
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
 
 SIDE = 32

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Rows, Stage
-from fusiond_stitching.analysis.rows import WARP, shared_bytes
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, Place, Registers, Result, Rows, Stage
+from fusiond_stitching.analysis.row_workspaces import shared_bytes
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
 
 _PACK_BYTES = 16

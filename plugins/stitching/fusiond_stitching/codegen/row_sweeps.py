@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
-from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Stage
-from fusiond_stitching.analysis.rows import WARP, Workspace, folds_pieces, held_bytes, interleaved, workspaces
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, Place, Registers, Result, Stage
+from fusiond_stitching.analysis.row_shapes import interleaved
+from fusiond_stitching.analysis.row_workspaces import Workspace, folds_pieces, held_bytes, workspaces
 from fusiond_stitching.codegen import elemental, indexed, semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, type_of
 from fusiond_stitching.codegen.loop_nests import kept

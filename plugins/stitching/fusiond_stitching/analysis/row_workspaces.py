@@ -1,0 +1,81 @@
+"""Shared memory of rows in registers: where parts of reductions meet, and what is held of rows that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, Place, Reduction, Rows, power_of_two
+from fusiond_stitching.frontend.graph import BYTES, Instruction, Module
+
+ALIGNED_BYTES = 16
+"""What each value's part begins at a multiple of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where the parts of a reduction meet: the offset of each of its values in the block's shared memory."""
+
+    offsets: tuple[int, ...]
+    size_bytes: int
+
+
+def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[str, Workspace]:
+    """Shared memory by reduce (of the results of a variadic one, by the first): a value per warp for rows of more than
+    a warp, twice where a block has several rounds (one is read while the next is written); for columns, half of what
+    the threads hold; for pieces, those of a row's warps, and behind them the totals."""
+    rows = program.rows
+    assert rows is not None
+    at_once = threads // rows.lanes
+    rounds = -(-rows.rows_per_block // at_once)
+    found: dict[str, Workspace] = {}
+    begun: list[object] = []
+    offset = 0
+    for each, reduction, place in _reduces(module, program):
+        if (each.operands, each.attributes["computation"]) in begun:
+            continue
+        begun.append((each.operands, each.attributes["computation"]))
+        if not reduction.inner:
+            slots = rows.columns_per_block * (power_of_two(at_once) // 2)
+        elif place is Place.PIECE:
+            warps = rows.lanes // WARP
+            slots = rows.rows_per_block * rows.run * (warps + 1 if warps > 1 else 1)
+        elif folds_pieces(module, each, rows):
+            continue
+        else:
+            slots = (threads // WARP) * (2 if rounds > 1 else 1) if rows.lanes > WARP else 0
+        offsets, first = [], offset
+        for value in each.operands[: len(each.operands) // 2] if slots else ():
+            offsets.append(offset)
+            offset += -(-slots * BYTES[module[value].dtype] // ALIGNED_BYTES) * ALIGNED_BYTES
+        if offsets:
+            found[each.name] = Workspace(tuple(offsets), offset - first)
+    return found
+
+
+def shared_bytes(module: Module, program: BlockProgram, threads: int) -> int:
+    """Of a block: the workspaces, and behind them what is held of a row that is too long for registers."""
+    rows = program.rows
+    assert rows is not None
+    size = sum(each.size_bytes for each in workspaces(module, program, threads).values())
+    if not rows.streamed:
+        return size
+    return size + sum(held_bytes(module, rows, name) for name in rows.held)
+
+
+def held_bytes(module: Module, rows: Rows, name: str) -> int:
+    """Of one value that is held in shared memory."""
+    return rows.shared_steps * rows.lanes * rows.pack * BYTES[module[name].dtype]
+
+
+def folds_pieces(module: Module, reduce: Instruction, rows: Rows) -> bool:
+    """Whether a reduction makes one number of a row's pieces."""
+    return module[reduce.operands[0]].elements != rows.count * rows.columns
+
+
+def _reduces(module: Module, program: BlockProgram) -> Iterator[tuple[Instruction, Reduction, Place | None]]:
+    for stage in program.stages:
+        for result in stage.results if stage.reduction is not None else ():
+            each = module[result.instruction]
+            if each.opcode == "reduce" and stage.reduction is not None:
+                yield each, stage.reduction, stage.place

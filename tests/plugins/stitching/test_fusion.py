@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fusiond_stitching.analysis import fusion, planner, policy, schedule
-from fusiond_stitching.analysis.fusion import fuse
+from fusiond_stitching.analysis.deep_fusion import fuse
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.analysis.propagate import required
 from fusiond_stitching.frontend import importer

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model import DeviceLimits, frozen
-from fusiond_stitching.analysis import fusion as fusing
 from fusiond_stitching.analysis import perflib, row_groups, rows, scan_memory, tiles, traffic
+from fusiond_stitching.analysis.deep_fusion import fuse
 from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -146,7 +146,7 @@ def _planned(
 ) -> Planned:
     apart: frozenset[str] = frozenset()
     for attempt in range(ROUNDS):
-        fusion = row_groups.merged(module, policy, fusing.fuse(module, policy, apart, lifted), lifted)
+        fusion = row_groups.merged(module, policy, fuse(module, policy, apart, lifted), lifted)
         owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
         stored = stored_members(module, fusion, owner)
         buffered = _Buffered(module, owner, fusion)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.fusion import Group, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Exchange,
@@ -43,7 +43,7 @@ from fusiond_stitching.analysis.row_places import RowPlaces, placed
 from fusiond_stitching.analysis.row_shapes import row_shapes
 from fusiond_stitching.analysis.row_values import KeptValues, kept_values
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, shared_bytes
-from fusiond_stitching.frontend.graph import SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import Instruction, Module
 
 FEW = 1 << 16
 """Elements that are no work for many blocks."""
@@ -70,18 +70,6 @@ def block_program(
         if places is not None:
             return _program(places, policy, group, name)
     return None
-
-
-def reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instruction]:
-    """Members and what is inlined into them, in topological order."""
-    found = set(group.members)
-    stack = list(group.members)
-    while stack:
-        for operand in module[stack.pop()].operands:
-            if operand not in found and operand not in elsewhere and module[operand].opcode not in SOURCES:
-                found.add(operand)
-                stack.append(operand)
-    return [module[name] for name in sorted(found, key=module.number.__getitem__)]
 
 
 def _program(places: RowPlaces, policy: Policy, group: Group, name: str) -> BlockProgram | None:

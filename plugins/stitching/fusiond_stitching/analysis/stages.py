@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import shared_memory
-from fusiond_stitching.analysis.fusion import Candidate, Group
+from fusiond_stitching.analysis.fusion import Candidate, Group, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Box,
@@ -32,7 +32,7 @@ from fusiond_stitching.analysis.plan import (
 )
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.analysis.shared_memory import Wanted
-from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, Instruction, Module
 
 SMALL_REDUCE = 8
 """A reduce over this many elements or fewer may be inlined."""
@@ -114,32 +114,14 @@ class _Planner:
         self.candidate = candidate
         self.chunks = candidate.chunks
         self.stored = stored
-        self.elsewhere = elsewhere
         self.members = frozenset(group.members)
-        self.nodes = self._reach()
+        self.nodes = reach(module, group, elsewhere)
         self.weight = self._weights()
         self.kept: dict[str, None] = {}
         self.stages: list[_Stage] = []
         self.stage_of: dict[str, _Stage] = {}
         self.reads: dict[str, dict[str, bool]] = {}
         self.sites: dict[str, int] = {}
-
-    def _reach(self) -> list[Instruction]:
-        """Members and what is inlined into them, in topological order."""
-        found = set(self.members)
-        stack = list(self.members)
-        while stack:
-            for operand in self.module[stack.pop()].operands:
-                if operand not in found and self._inlined_here(operand):
-                    found.add(operand)
-                    stack.append(operand)
-        number = self.module.number
-        return [self.module[name] for name in sorted(found, key=number.__getitem__)]
-
-    def _inlined_here(self, name: str) -> bool:
-        """Nobody computes it into a buffer, so it is computed on the spot."""
-        instruction = self.module[name]
-        return name not in self.elsewhere and instruction.opcode not in SOURCES
 
     def _weights(self) -> dict[str, int]:
         """What it costs to compute one element on the spot, everything inlined down to reduces and buffers."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
-from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.fusion import Group, reach
 from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, symbol
 from fusiond_stitching.analysis.operand_indices import operand_index
 from fusiond_stitching.analysis.plan import (
@@ -31,7 +31,6 @@ from fusiond_stitching.analysis.plan import (
     Tile,
 )
 from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.analysis.rows import reach
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
 
 SIDE = 32

@@ -1,0 +1,231 @@
+"""Deep fusion (section 3.2): which instructions form a group, and in which order groups run.
+
+The graph is walked layer by layer from the outputs up (`span`). An instruction joins the group of its readers when all
+of them sit in one group (or in groups that may become one) and a schedule is left that suits everybody
+(SchdConsistent); otherwise it is given up, and becomes the root of a group that runs earlier. That is Algorithm 1,
+with two differences. The set `giveup` is a number here: every group has a place in the order of launches, counted
+from the end, and an instruction may join only groups of its *last-placed* reader, so that quotient graphs without
+cycles are all that can come out. And a policy may allow groups to merge where they share a producer.
+
+Each group carries its surviving candidates, which say for each new member whether a schedule is left (`open_groups`).
+
+Reshape, broadcast, transpose, slice and the like are no members: wherever they are read they are inlined (section
+4.3), so their readers simply ask their operands. One that is an output, or what a library call reads, is an ordinary
+member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from fusiond.model import frozen
+from fusiond_stitching.analysis import side_by_side
+from fusiond_stitching.analysis import span as spans
+from fusiond_stitching.analysis.absorption import absorbed
+from fusiond_stitching.analysis.fusion import CHAIN, END, Candidate, Fusion, Group, Place, library, members_of
+from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
+from fusiond_stitching.analysis.plan import base_of
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.repeated_code import EVALUATIONS, Evaluations
+from fusiond_stitching.frontend.graph import EXPENSIVE, SOURCES, Instruction, Module
+
+COPIES = 4
+"""By XLA's rules: how many kernels may compute a cheap instruction again."""
+
+
+def fuse(
+    module: Module,
+    policy: Policy,
+    apart: frozenset[str] = frozenset(),
+    lifted: Mapping[str, Place] | None = None,
+) -> Fusion:
+    """Groups for a whole module. `apart`: instructions that shall not join their readers (the feedback of shared-memory
+    planning, section 5.1.2). `lifted`: outputs that shall have no place below this one."""
+    return _Fusing(module, policy, apart, lifted or {}).run()
+
+
+class _Fusing:
+    def __init__(self, module: Module, policy: Policy, apart: frozenset[str], lifted: Mapping[str, Place]) -> None:
+        self.module = module
+        self.policy = policy
+        self.apart = apart
+        self.lifted = lifted
+        self.spans = spans.analyse(module)
+        self.is_member = members_of(module, policy)
+        self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
+        self.groups = OpenGroups(module, policy, self.spans.between, self.is_library)
+        self.evaluations = Evaluations(module) if policy.rules == "xla" else None
+        self.calls: dict[str, Place] = {}
+        self.again: dict[str, int] = {}
+        """How long the chain is, of cheap instructions that are computed again, down to this one."""
+        self.reasons: dict[str, str] = {}
+        self.absorbed = absorbed(module, policy)
+        self.read: dict[str, frozenset[str]] = {}
+
+    def run(self) -> Fusion:
+        number = self.module.number
+        order = sorted(self.module.instructions, key=lambda each: (self.spans.of[each.name], -number[each.name]))
+        for instruction in order:
+            if self.is_library[instruction.name]:
+                self._call(instruction)
+            elif instruction.name in self.absorbed:
+                # Where it is read it is computed. Launches have asked for what it reads; groups do so now.
+                if any(user not in self.module.launches for user in self.module.users[instruction.name]):
+                    self._through(instruction)
+            elif self.is_member(instruction):
+                self._member(instruction)
+            elif instruction.opcode not in SOURCES:
+                self._through(instruction)
+        if self.policy.rules == "xla":
+            side_by_side.siblings(self.module, self.policy, self.groups, self.apart, self.calls)
+        elif self.policy.rules == "stitch" and not self.policy.packing:
+            side_by_side.layers(self.module, self.policy, self.groups)
+        groups = [
+            Group(
+                place=each.place,
+                root=each.root,
+                members=tuple(sorted(each.members, key=number.__getitem__)),
+                candidates=tuple(Candidate(one.schedule, one.blocks, frozen(one.chunks)) for one in each.candidates),
+            )
+            for each in self.groups
+        ]
+        groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
+        return Fusion(
+            groups=tuple(groups), calls=frozen(self.calls), read=frozen(self.read), reasons=frozen(self.reasons)
+        )
+
+    # --- one instruction ---
+
+    def _call(self, instruction: Instruction) -> None:
+        place = self.groups.least.get(instruction.name, END)
+        self.calls[instruction.name] = place
+        self.read[instruction.name] = self._read_by(instruction)
+        for source in self.read[instruction.name]:
+            above = place if self.is_library[source] else (place[0] + 1, 0)
+            self.groups.at_least(source, above)
+
+    def _read_by(self, call: Instruction) -> frozenset[str]:
+        """What a boundary reads from buffers, constants among them. A library's operands lie behind reshapes at most; a
+        launch of ours computes what is no member, and what it has absorbed."""
+        if call.name not in self.module.launches:
+            return frozenset(base_of(self.module, operand).name for operand in call.operands)
+        found: set[str] = set()
+        stack = list(call.operands)
+        while stack:
+            each = self.module[stack.pop()]
+            free = not (each.opcode in SOURCES or self.is_library[each.name] or self.is_member(each))
+            if free or each.name in self.absorbed:
+                stack += each.operands
+            else:
+                found.add(each.name)
+        return frozenset(found)
+
+    def _member(self, instruction: Instruction) -> None:
+        name = instruction.name
+        floor = self.lifted.get(name, (0, 0))
+        place = max(self.groups.least.get(name, floor), floor)
+        readers = [each for each in self.groups.askers(name) if each.place == place]
+        if self.policy.rules != "stitch":
+            self._by_rule(instruction, place, readers)
+            return
+        if not readers:
+            self._begin(instruction, place)
+            return
+        if len(readers) > 1 and self._scalar(instruction):
+            self._through(instruction)
+            return
+        problem = self._kept_apart(instruction, readers) or self.groups.join(instruction, readers)
+        if not problem:
+            return
+        if self._repeatable(instruction):
+            self.again[name] = 1 + max((self.again.get(each, 0) for each in self.module.users[name]), default=0)
+            self._through(instruction)
+            return
+        self.reasons[name] = problem
+        above = (place[0], place[1] + 1) if self.policy.barriers else (place[0] + 1, 0)
+        self._begin(instruction, above)
+
+    def _kept_apart(self, instruction: Instruction, readers: Sequence[OpenGroup]) -> str:
+        """Why it may not join its readers, whatever schedules there are; empty when it may."""
+        if instruction.name in self.apart:
+            return "shared memory did not suffice for it and its readers"
+        if len(readers) > 1 and not self.policy.merge:
+            return "its readers are in several groups"
+        layer = self.spans.between(instruction.name)
+        if self.policy.layers and any(each.layer != layer for each in readers):
+            return "a library-call layer lies between"
+        return ""
+
+    def _begin(self, instruction: Instruction, place: Place) -> None:
+        group = self.groups.begin(instruction, place)
+        if self.evaluations is not None:
+            self.evaluations.begin(group)
+
+    def _by_rule(self, instruction: Instruction, place: Place, readers: Sequence[OpenGroup]) -> None:
+        """The baselines' rules. `xla`: a producer goes into its only consumer, or is computed again in each of
+        several when it is cheap; a reduce, a scatter and a dot are always roots."""
+        root = instruction.opcode in ("reduce", "scatter", "dot")
+        if self.evaluations is not None and readers and not root and self._joins_by_rule(instruction, readers):
+            return
+        self._begin(instruction, (place[0] + 1, 0) if readers else place)
+
+    def _joins_by_rule(self, instruction: Instruction, readers: Sequence[OpenGroup]) -> bool:
+        """`xla`: whether an instruction goes into the kernels of its readers, where it is put then."""
+        assert self.evaluations is not None
+        name = instruction.name
+        users = self.module.users[name]
+        if any(len(self.evaluations.of(each, instruction)) > EVALUATIONS for each in readers):
+            return False
+        inside = set(readers[0].members)
+        alone = len(readers) == 1 and all(self._inside(each, inside) for each in users)
+        if alone and name not in self.module.is_output:
+            self.evaluations.add(readers[0], instruction)
+            self.groups.inline(instruction, readers[0])
+            return True
+        seen_outside = name in self.module.is_output or self._read_by_library(instruction)
+        if instruction.opcode in EXPENSIVE or seen_outside or len(self.groups.askers(name)) > COPIES:
+            return False
+        self._through(instruction)
+        return True
+
+    def _inside(self, name: str, members: Container[str]) -> bool:
+        """A user, or everybody behind a user that is inlined, is a member of one group."""
+        if name in members:
+            return True
+        instruction = self.module[name]
+        if self.is_library[name] or self.is_member(instruction) or not self.module.users[name]:
+            return False
+        return all(self._inside(each, members) for each in self.module.users[name])
+
+    def _through(self, instruction: Instruction) -> None:
+        """Inlined wherever it is read: who asks for it asks its operands."""
+        for group in self.groups.askers(instruction.name):
+            if self.evaluations is not None:
+                self.evaluations.add(group, instruction)
+            self.groups.pass_on(instruction, group)
+
+    def _scalar(self, instruction: Instruction) -> bool:
+        """A number that every thread may compute for itself, rather than that it ties groups together which share
+        nothing else (a step's bias correction, and all leaves of a tree of parameters)."""
+        return instruction.elements == 1 and self._may_repeat(instruction)
+
+    def _repeatable(self, instruction: Instruction) -> bool:
+        """Cheap, and short enough a chain, to be computed again by every reader."""
+        if instruction.opcode in EXPENSIVE or not self._may_repeat(instruction):
+            return False
+        return 1 + max((self.again.get(each, 0) for each in self.module.users[instruction.name]), default=0) <= CHAIN
+
+    def _may_repeat(self, instruction: Instruction) -> bool:
+        """Whether nobody needs it in memory, and readers may compute it for themselves."""
+        if not self.policy.recompute or not instruction.elementwise:
+            return False
+        if instruction.name in self.apart or instruction.name in self.module.is_output:
+            return False
+        return not self._read_by_library(instruction)
+
+    def _read_by_library(self, instruction: Instruction) -> bool:
+        """Whether a library call reads it, as it is or behind reshapes."""
+        users = [self.module[each] for each in self.module.users[instruction.name]]
+        return any(
+            self.is_library[each.name] or (each.opcode == "reshape" and self._read_by_library(each)) for each in users
+        )

@@ -1,20 +1,19 @@
 """A group and one of its candidates as a block program: what is stored where, and in which loop nests.
 
-First it is decided who is stored at all (size requirements, section 5.1.1): what others read through global memory,
-every reduce, scatter and dot, and every element-wise value whose recomputation would cost more than a buffer and a
-barrier (several readers; or read once by something that reads it many times, as the paper's Divide in front of a
-dot). The rest is inlined. Then stored values are put into stages: a value joins the stage of one that it reads at the
-same index, or another loop nest over the same chunk. Barriers stand where a stage reads what another thread wrote
-since the last one, or writes over what another thread may still read.
+Stored values (`stored_values`) are put into stages: a value joins the stage of one that it reads at the same index, or
+another loop nest over the same chunk. Barriers stand where a stage reads what another thread wrote since the last one,
+or writes over what another thread may still read. Where shared memory does not suffice, values are given up one after
+the other (section 5.1.2).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import shared_memory
+from fusiond_stitching.analysis.barriers import Barriers
 from fusiond_stitching.analysis.fusion import Candidate, Group, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -29,24 +28,17 @@ from fusiond_stitching.analysis.plan import (
     Shared,
     Stage,
     chunk_bytes,
+    power_of_two,
 )
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.analysis.shared_memory import Wanted
+from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, Instruction, Module
 
-SMALL_REDUCE = 8
-"""A reduce over this many elements or fewer may be inlined."""
-WEIGHT_EXPENSIVE = 20
-WEIGHT_READ = 4
-WEIGHT_MOST = 400
-BARRIER = 40
-"""Weights in the cost of a cheap instruction, per thread: rough, and only used to decide who gets a buffer."""
 PATIENCE = 16
 """Rounds of size shrinking in which nothing is given up that need not be."""
 STUCK = 2
 """As many, if they help nothing."""
-SITES = 12
-"""A value that stands in more different places of the generated code than this is stored, whatever it costs."""
 
 
 @dataclass(slots=True)
@@ -77,8 +69,7 @@ def block_program(
     rounds = stuck = 0
     smallest = math.inf
     while True:
-        planner.choose(dropped)
-        planner.build()
+        planner.build(dropped)
         buffers, offsets = planner.allocate(spilled)
         size = shared_memory.total(buffers, offsets)
         if size <= policy.shared_limit:
@@ -114,99 +105,17 @@ class _Planner:
         self.candidate = candidate
         self.chunks = candidate.chunks
         self.stored = stored
-        self.members = frozenset(group.members)
-        self.nodes = reach(module, group, elsewhere)
-        self.weight = self._weights()
-        self.kept: dict[str, None] = {}
+        self.values = StoredValues(module, policy, group, self.chunks, stored, reach(module, group, elsewhere))
+        self.kept: list[str] = []
         self.stages: list[_Stage] = []
         self.stage_of: dict[str, _Stage] = {}
         self.reads: dict[str, dict[str, bool]] = {}
-        self.sites: dict[str, int] = {}
-
-    def _weights(self) -> dict[str, int]:
-        """What it costs to compute one element on the spot, everything inlined down to reduces and buffers."""
-        found: dict[str, int] = {}
-        for each in self.nodes:
-            own = WEIGHT_EXPENSIVE if each.opcode in EXPENSIVE else 1
-            for operand in each.operands:
-                source = self.module[operand]
-                heavy = source.opcode in ("reduce", "dot", "scatter")
-                own += WEIGHT_READ if heavy or operand not in found else found[operand]
-            found[each.name] = min(own, WEIGHT_MOST)
-        return found
-
-    # --- who is stored ---
-
-    def inputs(self, instruction: Instruction) -> int:
-        """Elements read per element computed."""
-        if instruction.opcode == "reduce":
-            source = self.module[instruction.operands[0]]
-            return math.prod(source.dims[at] for at in instruction.attributes["dimensions"])
-        if instruction.opcode == "dot":
-            lhs = self.module[instruction.operands[0]]
-            return math.prod(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
-        return 1
-
-    def _must(self, instruction: Instruction) -> bool:
-        if instruction.name in self.stored:
-            return True
-        if instruction.opcode == "reduce":
-            return self.inputs(instruction) > SMALL_REDUCE
-        return instruction.opcode in ("scatter", "dot")
-
-    def choose(self, dropped: set[str]) -> None:
-        """Fill `kept`: everything that is stored. `dropped` shall not be, unless it must."""
-        self.kept = {}
-        sites: dict[str, dict[tuple[object, ...], int]] = {}
-        for each in reversed(self.nodes):
-            own = sites.pop(each.name, {})
-            self.sites[each.name] = len(own)
-            member = each.name in self.members
-            keep = member and self._must(each)
-            if member and not keep and own and each.name not in dropped and self.policy.rules == "stitch":
-                keep = self._worth(each, own)
-            if keep:
-                self.kept[each.name] = None
-                trips = self.chunks[each.name].size * self.inputs(each)
-                own = {(self._nest(each),): trips}
-            for place, operand in enumerate(each.operands):
-                if operand not in self.weight:
-                    continue
-                into = sites.setdefault(operand, {})
-                for site, count in own.items():
-                    where = (
-                        site if each.elementwise or (keep and each.opcode == "reduce") else (*site, each.name, place)
-                    )
-                    more = self.inputs(each) if not keep and each.opcode == "reduce" else 1
-                    into[where] = max(into.get(where, 0), count * more)
-                    if len(into) > 2 * SITES:
-                        break
-        self.kept = {each.name: None for each in self.nodes if each.name in self.kept}
-
-    def _nest(self, instruction: Instruction) -> tuple[object, ...]:
-        """What loop nests are told apart by."""
-        return (self.chunks[instruction.name], instruction.dims, self._reduce_key(instruction))
-
-    def _reduce_key(self, instruction: Instruction) -> tuple[object, ...] | None:
-        if instruction.opcode != "reduce":
-            return None
-        return (self.module[instruction.operands[0]].dims, instruction.attributes["dimensions"])
-
-    def _worth(self, instruction: Instruction, sites: Mapping[tuple[object, ...], int]) -> bool:
-        count = sum(sites.values())
-        local = self.chunks[instruction.name].size
-        if len(sites) > SITES:
-            return True
-        if not self.policy.merge:  # the paper's rule (section 5.1.1)
-            reused = instruction.opcode in EXPENSIVE and count > 2 * local
-            return len(sites) > 1 or reused
-        saved = self.weight[instruction.name] * (count - local)
-        return saved > WEIGHT_READ * local + 2 * count + BARRIER * self.policy.threads
 
     # --- stages ---
 
-    def build(self) -> None:
-        """Fill `stages`, `stage_of` and `reads`."""
+    def build(self, dropped: Container[str]) -> None:
+        """Fill `kept`, `stages`, `stage_of` and `reads`. `dropped` are not stored unless they must be."""
+        self.kept = self.values.chosen(dropped)
         self.reads = {name: self._reads_of(self.module[name]) for name in self.kept}
         self.stages = []
         self.stage_of = {}
@@ -216,7 +125,7 @@ class _Planner:
             stage = self._joinable(instruction, by_nest)
             if stage is None:
                 level = max((self.stage_of[each].level + 1 for each in self.reads[name]), default=0)
-                key = self._reduce_key(instruction)
+                key = reduce_key(self.module, instruction)
                 stage = _Stage(len(self.stages), level, self.chunks[name], instruction.dims, key)
                 self.stages.append(stage)
                 by_nest.setdefault((stage.chunk, stage.dims), []).append(stage)
@@ -238,7 +147,7 @@ class _Planner:
         stack = [(operand, instruction.elementwise, instruction.dims) for operand in instruction.operands]
         while stack:
             name, same, dims = stack.pop()
-            if name not in self.weight or (name, same) in seen:
+            if name not in self.values.weight or (name, same) in seen:
                 continue
             seen.add((name, same))
             source = self.module[name]
@@ -251,31 +160,32 @@ class _Planner:
 
     def _joinable(self, instruction: Instruction, by_nest: Mapping[tuple[object, ...], list[_Stage]]) -> _Stage | None:
         """An existing stage that can compute this value too."""
-        name = instruction.name
-        reads = self.reads[name]
-        key = self._reduce_key(instruction)
         if instruction.opcode in ("scatter", "dot"):
             return None
-        for stage in by_nest.get((self.chunks[name], instruction.dims), [])[-8:]:
-            if key is not None and stage.reduce != key:
-                continue
-            if any(self.module[each].opcode in ("scatter", "dot") for each in stage.results):
-                continue
-            inside = [each for each in reads if self.stage_of[each] is stage]
-            if key is not None and inside:
-                continue
-            if key is None and stage.reduce is not None and not inside:
-                continue  # only the thread that holds the total computes what follows a reduce
-            if not all(reads[each] for each in inside):
+        reads = self.reads[instruction.name]
+        for stage in by_nest.get((self.chunks[instruction.name], instruction.dims), [])[-8:]:
+            if not self._shares_loop(instruction, stage):
                 continue
             others = (self.stage_of[each].level for each in reads if self.stage_of[each] is not stage)
             level = max(others, default=-1) + 1
             if level <= stage.level:
                 return stage
-            if key is not None and self.policy.merge and not self._read_by_now(stage):
+            if instruction.opcode == "reduce" and self.policy.merge and not self._read_by_now(stage):
                 stage.level = level  # both read the same values, once if the earlier one waits
                 return stage
         return None
+
+    def _shares_loop(self, instruction: Instruction, stage: _Stage) -> bool:
+        """Whether a stage's threads can compute this value at their own indices, whenever it runs."""
+        if any(self.module[each].opcode in ("scatter", "dot") for each in stage.results):
+            return False
+        reads = self.reads[instruction.name]
+        inside = [each for each in reads if self.stage_of[each] is stage]
+        if instruction.opcode == "reduce":
+            return not inside and stage.reduce == reduce_key(self.module, instruction)
+        if stage.reduce is not None and not inside:
+            return False  # only the thread that holds the total computes what follows a reduce
+        return all(reads[each] for each in inside)
 
     def _read_by_now(self, stage: _Stage) -> bool:
         """Whether another stage reads one of its results already."""
@@ -365,7 +275,7 @@ class _Planner:
             own = self._unique(name)
             if name in self.stored and own:
                 free.append(("global", name, size))
-            elif not self._must(instruction):
+            elif not self.values.must(instruction):
                 (expensive if instruction.opcode in EXPENSIVE else cheap).append(("inline", name, size))
             elif self.policy.spill and own:
                 spill.append(("global", name, size))
@@ -383,20 +293,20 @@ class _Planner:
             return None
         first = self.module[stage.results[0]]
         source = self.module[first.operands[0]]
-        inputs = self.inputs(first)
+        count = inputs(self.module, first)
         outputs = math.prod(stage.chunk.local)
         threads = self.policy.threads
         inner = _inner(source.dims, first.attributes["dimensions"])
-        if inputs <= 1 or outputs == 0:
+        if count <= 1 or outputs == 0:
             return Reduction(1)
         if inner:
-            lanes = min(32, _power(inputs))
-            if outputs * lanes <= threads // 4 and inputs >= 4 * lanes:
+            lanes = min(32, power_of_two(count))
+            if outputs * lanes <= threads // 4 and count >= 4 * lanes:
                 lanes = threads
             kind = Exchange.WARP if self.policy.warp else Exchange.SHARED
             return Reduction(lanes, kind if lanes > 1 else Exchange.NONE)
-        width = min(threads, _power(outputs))
-        lanes = min(threads // width, _power(inputs))
+        width = min(threads, power_of_two(outputs))
+        lanes = min(threads // width, power_of_two(count))
         return Reduction(lanes, Exchange.SHARED if lanes > 1 else Exchange.NONE, inner=False)
 
     def _by_one_thread(self, stage: _Stage, name: str) -> bool:
@@ -441,7 +351,7 @@ class _Planner:
     ) -> BlockProgram:
         where = {each.name: Shared(offsets[each.name], each.size_bytes) for each in buffers}
         stages = []
-        barrier = _Barriers({each.name: each for each in buffers}, offsets)
+        barrier = Barriers({each.name: each for each in buffers}, offsets)
         for stage in self.stages:
             results = []
             for each in stage.results:
@@ -483,41 +393,7 @@ class _Planner:
         )
 
 
-class _Barriers:
-    """Where barriers stand. Between two of them nobody reads what was written, or writes over what was touched."""
-
-    def __init__(self, buffers: Mapping[str, Wanted], offsets: Mapping[str, int]) -> None:
-        self.buffers = buffers
-        self.offsets = offsets
-        self.written: set[str] = set()
-        self.touched: set[str] = set()
-
-    def before(self, read: Mapping[str, bool], writes: Sequence[str], results: Iterable[str]) -> bool:
-        """Whether a stage that reads and writes these needs a barrier before it. `read`: value -> whether the threads
-        that read its elements are those that wrote them."""
-        needed = any(each in self.written for each, own in read.items() if not own)
-        needed = needed or any(self._over(mine, theirs) for mine in writes for theirs in self.touched)
-        if needed:
-            self.written.clear()
-            self.touched.clear()
-        self.written.update(results)
-        self.touched.update(writes)
-        self.touched.update(each for each in read if each in self.buffers)
-        return needed
-
-    def _over(self, mine: str, theirs: str) -> bool:
-        if mine == theirs:
-            return False
-        a, b = self.offsets[mine], self.offsets[theirs]
-        return a < b + self.buffers[theirs].size_bytes and b < a + self.buffers[mine].size_bytes
-
-
 def _inner(dims: tuple[int, ...], reduced: Sequence[int]) -> bool:
     """Whether neighbouring elements of the operand go into one result: the last dimension larger than 1 is reduced."""
     last = max((at for at, dim in enumerate(dims) if dim > 1), default=None)
     return last in reduced
-
-
-def _power(number: int) -> int:
-    """The smallest power of two that is not smaller."""
-    return 1 << max(0, number - 1).bit_length()

@@ -1,0 +1,127 @@
+"""Which values of a group are stored (size requirements, section 5.1.1); all others are computed where they are read.
+
+Stored is what others read through global memory, every reduce, scatter and dot, and every element-wise value whose
+recomputation would cost more than a buffer and a barrier: with several readers, or read once by something that reads it
+many times, as the paper's Divide in front of a dot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+
+from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.plan import Chunk
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend.graph import EXPENSIVE, Instruction, Module
+
+SMALL_REDUCE = 8
+"""A reduce over this many elements or fewer may be inlined."""
+WEIGHT_EXPENSIVE = 20
+WEIGHT_READ = 4
+WEIGHT_MOST = 400
+BARRIER = 40
+"""Weights in the cost of a cheap instruction, per thread: rough, and only used to decide who gets a buffer."""
+SITES = 12
+"""A value that stands in more different places of the generated code than this is stored, whatever it costs."""
+
+
+class StoredValues:
+    """`stored`: the members that must reach global memory. `nodes`: members and what is inlined into them."""
+
+    def __init__(
+        self,
+        module: Module,
+        policy: Policy,
+        group: Group,
+        chunks: Mapping[str, Chunk],
+        stored: frozenset[str],
+        nodes: Sequence[Instruction],
+    ) -> None:
+        self.module = module
+        self.policy = policy
+        self.members = frozenset(group.members)
+        self.chunks = chunks
+        self.stored = stored
+        self.nodes = nodes
+        self.weight = self._weights()
+
+    def _weights(self) -> dict[str, int]:
+        """What it costs to compute one element on the spot, everything inlined down to reduces and buffers."""
+        found: dict[str, int] = {}
+        for each in self.nodes:
+            own = WEIGHT_EXPENSIVE if each.opcode in EXPENSIVE else 1
+            for operand in each.operands:
+                source = self.module[operand]
+                heavy = source.opcode in ("reduce", "dot", "scatter")
+                own += WEIGHT_READ if heavy or operand not in found else found[operand]
+            found[each.name] = min(own, WEIGHT_MOST)
+        return found
+
+    def must(self, instruction: Instruction) -> bool:
+        if instruction.name in self.stored:
+            return True
+        if instruction.opcode == "reduce":
+            return inputs(self.module, instruction) > SMALL_REDUCE
+        return instruction.opcode in ("scatter", "dot")
+
+    def chosen(self, dropped: Container[str]) -> list[str]:
+        """Everything that is stored, in topological order. `dropped` shall not be, unless it must."""
+        kept: set[str] = set()
+        sites: dict[str, dict[tuple[object, ...], int]] = {}
+        for each in reversed(self.nodes):
+            own = sites.pop(each.name, {})
+            member = each.name in self.members
+            keep = member and self.must(each)
+            if member and not keep and own and each.name not in dropped and self.policy.rules == "stitch":
+                keep = self._worth(each, own)
+            if keep:
+                kept.add(each.name)
+                trips = self.chunks[each.name].size * inputs(self.module, each)
+                own = {(self._nest(each),): trips}
+            for place, operand in enumerate(each.operands):
+                if operand not in self.weight:
+                    continue
+                into = sites.setdefault(operand, {})
+                for site, count in own.items():
+                    where = (
+                        site if each.elementwise or (keep and each.opcode == "reduce") else (*site, each.name, place)
+                    )
+                    more = inputs(self.module, each) if not keep and each.opcode == "reduce" else 1
+                    into[where] = max(into.get(where, 0), count * more)
+                    if len(into) > 2 * SITES:
+                        break
+        return [each.name for each in self.nodes if each.name in kept]
+
+    def _nest(self, instruction: Instruction) -> tuple[object, ...]:
+        """What loop nests are told apart by."""
+        return (self.chunks[instruction.name], instruction.dims, reduce_key(self.module, instruction))
+
+    def _worth(self, instruction: Instruction, sites: Mapping[tuple[object, ...], int]) -> bool:
+        count = sum(sites.values())
+        local = self.chunks[instruction.name].size
+        if len(sites) > SITES:
+            return True
+        if not self.policy.merge:  # the paper's rule (section 5.1.1)
+            reused = instruction.opcode in EXPENSIVE and count > 2 * local
+            return len(sites) > 1 or reused
+        saved = self.weight[instruction.name] * (count - local)
+        return saved > WEIGHT_READ * local + 2 * count + BARRIER * self.policy.threads
+
+
+def inputs(module: Module, instruction: Instruction) -> int:
+    """Elements read per element computed."""
+    if instruction.opcode == "reduce":
+        source = module[instruction.operands[0]]
+        return math.prod(source.dims[at] for at in instruction.attributes["dimensions"])
+    if instruction.opcode == "dot":
+        lhs = module[instruction.operands[0]]
+        return math.prod(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
+    return 1
+
+
+def reduce_key(module: Module, instruction: Instruction) -> tuple[object, ...] | None:
+    """What the loops of reduces are told apart by; None for everything else."""
+    if instruction.opcode != "reduce":
+        return None
+    return (module[instruction.operands[0]].dims, instruction.attributes["dimensions"])

@@ -10,12 +10,14 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import (
+    bitcasts,
+    boundaries,
     complex_numbers,
     conditionals,
     hlo,
@@ -32,9 +34,7 @@ from fusiond_stitching.frontend import (
 from fusiond_stitching.frontend.attributes import attributes_of, number
 from fusiond_stitching.frontend.complex_numbers import Complex
 from fusiond_stitching.frontend.graph import (
-    BYTES,
     DTYPES,
-    ELEMENTWISE,
     KNOWN,
     Computation,
     Instruction,
@@ -42,20 +42,13 @@ from fusiond_stitching.frontend.graph import (
     topological,
 )
 from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
-
-Value: TypeAlias = "str | Complex | tuple[Value, ...]"
-"""The name of an instruction, the two of a complex number, or the members of a tuple."""
+from fusiond_stitching.frontend.tuple_values import Value, arrays, leaves, member, members, names, shaped
 
 IDENTITIES = frozenset({"copy", "opt-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that only carry a remark."""
 OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
 """HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
-EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
-"""What does something even where nobody reads its result."""
-CALLED = ("to_apply", "calls", "body", "condition", "true_computation", "false_computation", "branch_computations",
-          "called_computations")  # fmt: skip
-_NAME = re.compile(r"[\w.\-$]+")
 
 
 def module(raw: RawModule) -> Module:
@@ -95,7 +88,7 @@ class _Import:
         for each in sorted((each for each in entry.instructions if each.opcode == "parameter"), key=number):
             arguments.append(self._parameter(each, each.name, each.shape, count))
         result = self._inline(entry, arguments, "")
-        outputs = [self._whole(entry, each) for each in _members(result)]
+        outputs = [self._whole(entry, each) for each in members(result)]
         return self._finished(name, outputs, body=body)
 
     def _parameter(self, raw: Raw, name: str, shape: RawShape, count: itertools.count[int]) -> Value:
@@ -152,7 +145,7 @@ class _Import:
         if raw.opcode == "tuple":
             return tuple(operands)
         if raw.opcode == "get-tuple-element":
-            return _member(raw, operands[0])
+            return member(raw, operands[0])
         if raw.opcode in IDENTITIES or (raw.opcode == "custom-call" and _target(raw) in NOTES):
             return operands[0] if len(operands) == 1 else tuple(operands)
         inlined = self._inlined(raw, operands, prefix)
@@ -186,15 +179,20 @@ class _Import:
             return complex_numbers.computed(raw, name, operands, self.found, self._adding(raw))
         if raw.opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
             return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
-        if raw.opcode == "sort" and all(isinstance(each, str) for each in operands) and not self._scalar_problem(raw):
-            sources = [self.found[each] for each in _names(operands)]
+        if (
+            raw.opcode == "sort"
+            and all(isinstance(each, str) for each in operands)
+            and not boundaries.scalar_problem(raw, self._applied(raw))
+        ):
+            sources = [self.found[each] for each in names(operands)]
             if short_sorts.possible(raw, sources):
                 found = short_sorts.expanded(raw, name, sources, _scalar(self, raw), self._adding(raw))
-                return _shaped(raw.shape, iter(found))
+                return shaped(raw.shape, iter(found))
         return None
 
     def _computed(self, raw: Raw, name: str, operands: list[Value]) -> Value:
-        reason, shape = self._strange(raw, operands), raw.shape
+        shape = raw.shape
+        reason = boundaries.reason(raw, operands, self.found, lambda: self._applied(raw), lambda: _scalar(self, raw))
         if not reason and isinstance(shape, Several) and raw.opcode == "reduce":
             return self._reduced(raw, name, operands, shape)
         if reason or isinstance(shape, Several):
@@ -202,7 +200,11 @@ class _Import:
         if raw.opcode == "reduce-window":
             return self._reduce_window(raw, name, operands, shape)
         if raw.opcode == "bitcast":
-            return self._bitcast(raw, name, operands[0], shape)
+            source = self.found[names(operands)[0]]
+            if source.dtype != shape.dtype:
+                return self._outside(raw, name, operands, "a bitcast between types is left to a library")
+            layout = bitcasts.layout_of_operand(self.raw, raw)
+            return bitcasts.converted(name, source, layout, shape, self._adding(raw))
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, raw.opcode, shape, operands, attributes)
 
@@ -234,16 +236,16 @@ class _Import:
             self._inline(self._called(branch, raw.where), [operand], f"{prefix}{raw.name}/{place}/")
             for place, (branch, operand) in enumerate(zip(raw.branches(), operands[1:], strict=True))
         ]
-        found = list(_leaves(results[-1]))
+        found = list(leaves(results[-1]))
         for place, result in reversed(list(enumerate(results[:-1]))):
             test = index if self.found[index].dtype == "pred" else self._is(raw, index, place, prefix)
-            for at, (then, otherwise) in enumerate(zip(_leaves(result), found, strict=True)):
+            for at, (then, otherwise) in enumerate(zip(leaves(result), found, strict=True)):
                 if then != otherwise:
                     source = self.found[then]
                     shape = Array(source.dtype, source.dims)
                     name = self._fresh(f"{prefix}{raw.name}.{at}")
                     found[at] = self._add(raw, name, "select", shape, (test, then, otherwise), {})
-        return _shaped(raw.shape, iter(found))
+        return shaped(raw.shape, iter(found))
 
     def _is(self, raw: Raw, index: str, value: int, prefix: str) -> str:
         """Whether a branch's number is this one."""
@@ -264,50 +266,11 @@ class _Import:
             return None
         return loops.trips(self.raw, raw, int(self.found[first].attributes["values"][0]))
 
-    def _strange(self, raw: Raw, operands: list[Value]) -> str:
-        """Why this instruction is a boundary; empty when it is not."""
-        if raw.opcode not in KNOWN and raw.opcode not in ("bitcast", "reduce-window"):
-            target = raw.attributes.get("custom_call_target", "")
-            return f"{raw.opcode} {target}".strip() + " is left to a library"
-        if any(isinstance(each, tuple) for each in operands):
-            return "an operand is a tuple"
-        shapes = raw.shape.members if isinstance(raw.shape, Several) else (raw.shape,)
-        kinds = [each.dtype if isinstance(each, Array) else "tuple" for each in shapes]
-        kinds += [self.found[each].dtype for each in _names(operands)]
-        odd = sorted({each for each in kinds if each not in DTYPES})
-        if odd:
-            return f"the type {odd[0]} is not known"
-        if raw.opcode == "bitcast-convert" and len({BYTES[each] for each in kinds}) > 1:
-            return "a bitcast-convert between types of different sizes is left to a library"
-        if raw.opcode == "scatter" and len(operands) != 3:
-            return "a scatter of several tensors is left to a library"
-        if raw.opcode == "reduce-window":
-            return self._window_problem(raw, operands)
-        if raw.opcode in ("reduce", "scatter"):
-            return self._scalar_problem(raw)
-        return ""
-
-    def _scalar_problem(self, raw: Raw) -> str:
-        for each in self._called(raw.called("to_apply"), raw.where).instructions:
-            if each.opcode in ("call", "tuple", "parameter", "constant", "get-tuple-element"):
-                continue
-            if each.opcode not in ELEMENTWISE or (isinstance(each.shape, Array) and each.shape.dims):
-                return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
-        return ""
-
-    def _window_problem(self, raw: Raw, operands: list[Value]) -> str:
-        if len(operands) != 2:
-            return "a reduce-window of several tensors is left to a library"
-        found = self._scalar_problem(raw)
-        init = operands[1]
-        if found or not isinstance(init, str) or not windows.outside(windows.attributes_of(raw)):
-            return found
-        if not windows.neutral(_scalar(self, raw), self.found[init]):
-            return "a reduce-window whose padding is not neutral is left to a library"
-        return ""
+    def _applied(self, raw: Raw) -> RawComputation:
+        return self._called(raw.called("to_apply"), raw.where)
 
     def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: Array) -> str:
-        source, init = (self.found[each] for each in _names(operands))
+        source, init = (self.found[each] for each in names(operands))
         return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
 
     def _adding(self, raw: Raw) -> windows.Add:
@@ -326,63 +289,19 @@ class _Import:
             self.frames.update(dict.fromkeys(raw.branches(), False))
         if raw.opcode == "while":
             self.loops[name] = (raw.called("body"), raw.called("condition"))
-        leaves = tuple(_leaves(tuple(operands)))
-        members = list(_arrays(raw.shape)) or [Array("none", ())]
+        given = tuple(leaves(tuple(operands)))
+        parts = list(arrays(raw.shape)) or [Array("none", ())]
         results: list[Value] = []
-        for place, shape in enumerate(members):
-            own = name if len(members) == 1 else self._fresh(f"{name}.{place}")
+        for place, shape in enumerate(parts):
+            own = name if len(parts) == 1 else self._fresh(f"{name}.{place}")
             self.foreign[own] = f"{raw.opcode} {raw.name!r}: {reason}"
-            if self._acts(raw, set()):
+            if boundaries.acts(self.raw, raw):
                 self.effects[own] = None
             attributes: dict[str, Any] = {"call": name, "result": place}
             if "distribution" in raw.attributes:
                 attributes["distribution"] = raw.text("distribution").removeprefix("rng_")
-            results.append(self._add(raw, own, raw.opcode, shape, leaves, attributes))
-        return _shaped(raw.shape, iter(results))
-
-    def _acts(self, raw: Raw, seen: set[str]) -> bool:
-        """Whether it does something beside giving a result, itself or in a computation that it calls."""
-        if raw.opcode in EFFECTS or "channel_id" in raw.attributes:
-            return True
-        if raw.attributes.get("custom_call_has_side_effect", "").strip() == "true":
-            return True
-        for attribute in CALLED:
-            for name in _NAME.findall(raw.attributes.get(attribute, "")):
-                if name not in seen and name in self.raw.computations:
-                    seen.add(name)
-                    if any(self._acts(each, seen) for each in self.raw.computations[name].instructions):
-                        return True
-        return False
-
-    def _bitcast(self, raw: Raw, name: str, operand: Value, shape: Array) -> Value:
-        """The bytes in their order of storage read as another shape (layouts of both ends matter)."""
-        assert isinstance(operand, str)
-        source = next((each for each in self._raw_shapes(raw) if each is not None), None)
-        before, after = self.found[operand], shape
-        if before.dtype != after.dtype:
-            return self._outside(raw, name, [operand], "a bitcast between types is left to a library")
-        layout = source.layout if source is not None else ()
-        physical = tuple(reversed(layout)) if layout else tuple(range(len(before.dims)))
-        value: str = operand
-        if physical != tuple(range(len(before.dims))):
-            dims = tuple(before.dims[each] for each in physical)
-            value = self._add(raw, self._fresh(f"{name}.stored"), "transpose", Array(before.dtype, dims), [value],
-                              {"dimensions": physical})  # fmt: skip
-        if after.plain:
-            return self._add(raw, name, "reshape", after, [value], {})
-        order = tuple(reversed(after.layout))
-        dims = tuple(after.dims[each] for each in order)
-        value = self._add(raw, self._fresh(f"{name}.read"), "reshape", Array(after.dtype, dims), [value], {})
-        back = tuple(order.index(each) for each in range(len(order)))
-        return self._add(raw, name, "transpose", after, [value], {"dimensions": back})
-
-    def _raw_shapes(self, raw: Raw) -> Iterable[Array | None]:
-        """The written shape of a bitcast's operand: its layout is not kept in the graph."""
-        for computation in self.raw.computations.values():
-            if any(each is raw for each in computation.instructions):
-                for each in computation.instructions:
-                    if each.name == raw.operands[0]:
-                        yield each.shape if isinstance(each.shape, Array) else None
+            results.append(self._add(raw, own, raw.opcode, shape, given, attributes))
+        return shaped(raw.shape, iter(results))
 
     def _fresh(self, name: str) -> str:
         if name not in self.found:
@@ -403,7 +322,7 @@ class _Import:
             opcode=opcode,
             dtype=shape.dtype,
             dims=shape.dims,
-            operands=tuple(_names(operands)),
+            operands=tuple(names(operands)),
             attributes=frozen(attributes),
             where=raw.where,
         )
@@ -419,73 +338,48 @@ class _Import:
     def _finished(self, name: str, outputs: list[str], *, body: bool) -> Module:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         state = [each.name for each in self.found.values() if each.opcode in ("parameter", "input")]
-        given = passes.Graph(
-            instructions=self.found, outputs=tuple(outputs), foreign=self.foreign, state=tuple(state) if body else ()
+        graph = passes.canonical(
+            passes.Graph(
+                instructions=self.found,
+                outputs=tuple(outputs),
+                foreign=self.foreign,
+                state=tuple(state) if body else (),
+            )
         )
-        graph = passes.canonical(given)
         frames = {
             each: _Import(self.raw, pairs=self.pairs).module(each, each, body=is_body)
             for each, is_body in self.frames.items()
             if each in self.raw.computations
         }
-        kept, foreign = scans.converted(
-            graph.instructions,
-            graph.foreign,
-            graph.outputs,
-            {
-                call: scans.While(frames[body], frames[condition])
-                for call, (body, condition) in self.loops.items()
-                if call not in self.effects and body in frames and condition in frames
-            },
-        )
-        if kept != graph.instructions:
-            graph = passes.again(dataclasses.replace(graph, instructions=kept, foreign=foreign))
-            kept = scan_users.with_users(graph.instructions, foreign, graph.outputs)
-        live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
-        gone = {name for call in self.loops if all(kept[each].attributes.get("call") != call for each in foreign)
-                for name in self.loops[call]}  # fmt: skip
+        graph = self._with_scans(graph, frames)
+        live = _reached(graph.instructions, [*graph.outputs, *parameters, *self.effects])
+        gone = {frame for call in self.loops if not self._is_left(call, graph) for frame in self.loops[call]}
         return Module(
             name=name,
-            instructions=topological(each for each in kept.values() if each.name in live),
+            instructions=topological(each for each in graph.instructions.values() if each.name in live),
             parameters=tuple(parameters),
             outputs=graph.outputs,
-            foreign=frozen({each: why for each, why in foreign.items() if each in live}),
-            frames=tuple(each for name, each in frames.items() if name not in gone),
+            foreign=frozen({each: why for each, why in graph.foreign.items() if each in live}),
+            frames=tuple(each for frame, each in frames.items() if frame not in gone),
         )
 
+    def _with_scans(self, graph: passes.Graph, frames: Mapping[str, Module]) -> passes.Graph:
+        """The graph with loops that are one launch each, and what comes behind them in them."""
+        whiles = {
+            call: scans.While(frames[body], frames[condition])
+            for call, (body, condition) in self.loops.items()
+            if call not in self.effects and body in frames and condition in frames
+        }
+        found, foreign = scans.converted(graph.instructions, graph.foreign, graph.outputs, whiles)
+        if found == graph.instructions:
+            return dataclasses.replace(graph, instructions=found, foreign=foreign)
+        graph = passes.again(dataclasses.replace(graph, instructions=found, foreign=foreign))
+        joined = scan_users.with_users(graph.instructions, foreign, graph.outputs)
+        return dataclasses.replace(graph, instructions=joined, foreign=foreign)
 
-# --- tuples ---------------------------------------------------------------------------------------------
-
-
-def _members(value: Value) -> Iterable[str | Complex]:
-    if isinstance(value, str | Complex):
-        yield value
-    else:
-        for each in value:
-            yield from _members(each)
-
-
-def _leaves(value: Value) -> Iterable[str]:
-    for each in _members(value):
-        yield from (each,) if isinstance(each, str) else (each.real, each.imag)
-
-
-def _names(values: Sequence[Value]) -> list[str]:
-    return [each for value in values for each in _leaves(value)]
-
-
-def _arrays(shape: RawShape) -> Iterable[Array]:
-    if isinstance(shape, Array):
-        yield shape
-    else:
-        for each in shape.members:
-            yield from _arrays(each)
-
-
-def _shaped(shape: RawShape, names: Any) -> Value:
-    if isinstance(shape, Array):
-        return next(names)  # type: ignore[no-any-return]
-    return tuple(_shaped(each, names) for each in shape.members)
+    def _is_left(self, call: str, graph: passes.Graph) -> bool:
+        """Whether a library runs this loop."""
+        return any(graph.instructions[each].attributes.get("call") == call for each in graph.foreign)
 
 
 def _target(raw: Raw) -> str:
@@ -499,16 +393,6 @@ def _with_window(raw: Raw) -> Raw:
     if raw.opcode == "window":
         raise raw.fail("is no operation of HLO")
     return raw
-
-
-def _member(raw: Raw, members: Value) -> Value:
-    """The element of a tuple that a get-tuple-element names."""
-    index = raw.integer("index")
-    if not isinstance(members, tuple):
-        raise raw.fail("its operand is no tuple")
-    if not 0 <= index < len(members):
-        raise raw.fail(f"index={index}, and the tuple has {len(members)}")
-    return members[index]
 
 
 def _ordered(computation: RawComputation) -> list[Raw]:
@@ -551,13 +435,13 @@ def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> s
 
 def _scalar(importing: _Import, raw: Raw) -> Computation:
     """The computation that a reduce or a scatter applies, with its own names."""
-    called = importing._called(raw.called("to_apply"), raw.where)
+    called = importing._applied(raw)
     inner = _Import(importing.raw, pairs=importing.pairs)
     count = itertools.count()
     arguments: list[Value] = []
     for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):
         arguments.append(inner._parameter(each, each.name, each.shape, count))
-    results = tuple(_leaves(inner._inline(called, arguments, "")))
+    results = tuple(leaves(inner._inline(called, arguments, "")))
     live = _reached(inner.found, results)
     ordered = topological(each for each in inner.found.values() if each.name in live or each.opcode == "parameter")
     return Computation(

@@ -19,7 +19,19 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.program import Fill, default_compare
 from fusiond_transfer.frontend import formula, single_assignment, verify
 from fusiond_transfer.frontend.generator import usual_fill
-from fusiond_transfer.frontend.graph import COPIED, DEVICE, HOST, MAPPED, Body, Formula, Graph, Kernel, Mix, Vector
+from fusiond_transfer.frontend.graph import (
+    COPIED,
+    DEVICE,
+    HOST,
+    MANAGED,
+    MAPPED,
+    Body,
+    Formula,
+    Graph,
+    Kernel,
+    Mix,
+    Vector,
+)
 from fusiond_transfer.frontend.importing import fx, jaxpr
 
 
@@ -41,7 +53,7 @@ class KernelGraph:
         self._iterations = 1
         self._limit_bytes: int | None = None
         self._in_place = False
-        self._mapped: set[str] = set()
+        self._memory: dict[str, str] = {}
 
     def inputs(
         self,
@@ -128,7 +140,12 @@ class KernelGraph:
     def mapped(self, *names: str) -> None:
         """These vectors may lie in mapped memory: kernels of the device use them over the link, and they never
         cross. Whether that is faster the search measures."""
-        self._mapped.update(names)
+        self._memory.update(dict.fromkeys(names, MAPPED))
+
+    def managed(self, *names: str) -> None:
+        """These vectors may lie in managed memory, and be prefetched where they would be copied. Whether that is faster
+        the search measures."""
+        self._memory.update(dict.fromkeys(names, MANAGED))
 
     def written_again_in_place(self) -> None:
         """What is written again is stored where it was, where the kernel reads it; else it gets another place."""
@@ -142,9 +159,7 @@ class KernelGraph:
         """The graph; RequestError names the first thing that is wrong with it."""
         graph = Graph(
             name=self.name,
-            vectors=tuple(
-                replace(each, memory=MAPPED) if each.name in self._mapped else each for each in self._vectors.values()
-            ),
+            vectors=tuple(replace(each, memory=self._memory.get(each.name, COPIED)) for each in self._vectors.values()),
             kernels=tuple(self._kernels),
             inputs=tuple(self._inputs),
             outputs=tuple(self._outputs),
@@ -155,8 +170,8 @@ class KernelGraph:
             adjacent=tuple(self._adjacent),
             iterations=self._iterations,
         )
-        for name in sorted(self._mapped - set(self._vectors)):
-            raise UnknownName("vector", name, self._vectors, where=f"graph {self.name}: mapped")
+        for name in sorted(set(self._memory) - set(self._vectors)):
+            raise UnknownName("vector", name, self._vectors, where=f"graph {self.name}: {self._memory[name]}")
         graph = single_assignment.renamed(graph, in_place=self._in_place)
         for problem in verify.problems(graph):
             raise RequestError(problem.text, where=f"graph {self.name}")

@@ -9,6 +9,7 @@ issue        one_stream | overlapped | graph    (graph: no host kernels, nothing
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
 mapped       none | once | all                  (what may lie in mapped memory; interval_stabbing, pinned)
+managed      none | once | all                  (what may lie in managed memory; likewise, and no graph)
 chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
 streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
 chunk_order  depth_first | breadth_first        (of chunks: one after the other, or op by op)
@@ -34,6 +35,20 @@ LARGE = ("interval_stabbing_pageable_one_stream", "separate")
 MEMORIES = ("pageable", "pinned")
 
 
+_GROUPED = (
+    ("interval_stabbing", "pageable", "one_stream"),
+    ("min_residency", "pageable", "one_stream"),
+    ("paper_greedy", "pageable", "one_stream"),
+    ("paper_tight", "pageable", "one_stream"),
+    ("interval_stabbing", "pinned", "one_stream"),
+    ("interval_stabbing", "pinned", "overlapped"),
+    ("local_search", "pinned", "overlapped"),
+    ("local_search", "pageable", "overlapped"),
+    ("interval_stabbing", "pinned", "graph"),
+)
+"""(grouping, memory, issue) of the seeds whose messages are whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """What there is to choose for a graph."""
@@ -51,7 +66,9 @@ class Offer:
     large: bool = False
     """Each Program takes seconds to make."""
     mapped: tuple[str, ...] = ()
-    """Which vectors may lie in mapped memory (`analysis.mapped`); empty: none may."""
+    """Which vectors may lie in mapped memory (`analysis.one_memory`); empty: none may."""
+    managed: tuple[str, ...] = ()
+    """Likewise in managed memory."""
     chunks: tuple[int, ...] = (1,)
     """Numbers of chunks; 1: nothing is cut."""
     together: tuple[str, ...] = ()
@@ -76,10 +93,13 @@ def fused(offer: Offer) -> Space:
     parameters += _schedule(offer)
     if offer.together:
         parameters.append(Parameter(name="together", values=offer.together))
-    if offer.mapped:
-        parameters.append(
-            Parameter(name="mapped", values=offer.mapped, when="grouping == 'interval_stabbing' and memory == 'pinned'")
-        )
+    for kind, values in _one_memory(offer).items():
+        when = "grouping == 'interval_stabbing' and memory == 'pinned'"
+        parameters.append(Parameter(name=kind, values=values, when=when))
+        if len(offer.chunks) > 1:
+            restrictions.append(f"chunks == 1 or {kind} == 'none'")
+    if offer.managed:  # nor a node for a prefetch
+        restrictions.append("issue != 'graph' or managed == 'none'")
     if len(offer.chunks) > 1:
         parameters += _chunks(offer)
     if offer.graph:
@@ -93,12 +113,9 @@ def _chunks(offer: Offer) -> list[Parameter]:
     """Copies of pageable memory, and steps of one stream, do not overlap; the other groupings differ in what chunks do
     away with."""
     grouped = "(grouping == 'interval_stabbing' or grouping == 'min_residency')"
-    copied = " and (grouping == 'min_residency' or mapped == 'none')" if offer.mapped else ""
     return [
         Parameter(
-            name="chunks",
-            values=offer.chunks,
-            when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'{copied}",
+            name="chunks", values=offer.chunks, when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'"
         ),
         Parameter(name="streams", values=STREAMS, when="chunks > 1"),
         Parameter(name="chunk_order", values=ORDERS, when="chunks > 1"),
@@ -134,47 +151,16 @@ def baselines(offer: Offer) -> list[tuple[str, str, str]]:
 def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose, the fewest, the fastest, the plain way, and so many chunks: points of the
     space only, each once."""
-    wanted: list[tuple[str, dict[str, Value]]] = []
-    first = offer.allocations[0] if offer.counted else None
-    group = (
-        "group" if "group" in offer.allocations else next((each for each in offer.allocations if each != "each"), first)
-    )
-    for grouping, memory, issue in (
-        ("interval_stabbing", "pageable", "one_stream"),
-        ("min_residency", "pageable", "one_stream"),
-        ("paper_greedy", "pageable", "one_stream"),
-        ("paper_tight", "pageable", "one_stream"),
-        ("interval_stabbing", "pinned", "one_stream"),
-        ("interval_stabbing", "pinned", "overlapped"),
-        ("local_search", "pinned", "overlapped"),
-        ("local_search", "pageable", "overlapped"),
-        ("interval_stabbing", "pinned", "graph"),
-    ):
-        values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
-        if offer.counted:
-            values["allocation"] = group
-        if _cut(offer, values):
-            values["chunks"] = 1
-        if offer.mapped and grouping == "interval_stabbing" and memory == "pinned":
-            values["mapped"] = "none"
-        wanted.append((f"{grouping}_{memory}_{issue}", values))
-    plainest = wanted[0][1]
-    if chunks > 1:
-        for name, streams, order in (("", "engines", "depth_first"), ("_in_turn", "3", "breadth_first")):
-            cut = {**dict(wanted)["interval_stabbing_pinned_overlapped"], "chunks": chunks, "streams": streams}
-            wanted.insert(1, (f"chunks{name}", {**cut, "chunk_order": order}))
-    if offer.mapped:
-        pinned = dict(wanted)["interval_stabbing_pinned_overlapped"]
-        pinned = {name: value for name, value in pinned.items() if name != "chunks"}
-        wanted.append((f"mapped_{offer.mapped[1]}", {**pinned, "mapped": offer.mapped[1]}))
+    grouped = {"_".join(each): _grouped(offer, *each) for each in _GROUPED}
+    first, *others = grouped.items()
+    pinned = grouped["interval_stabbing_pinned_overlapped"]
+    wanted = [first, *_in_chunks(pinned, chunks), *others]
+    for kind, values in _one_memory(offer).items():
+        wanted.append((f"{kind}_{values[1]}", {**pinned, kind: values[1]}))
     if offer.reordered:
-        wanted.append(("reordered", {**plainest, "order": "reordered"}))
-    mapped: dict[str, Value] = {"mapped": "none"} if offer.mapped else {}
-    wanted.append(("batch", {**plainest, **mapped, "memory": "pinned", "send": "batch"}))
-    plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
-    if offer.counted:
-        plain["allocation"] = first
-    wanted.append(("separate", plain))
+        wanted.append(("reordered", {**first[1], "order": "reordered"}))
+    wanted.append(("batch", {**grouped["interval_stabbing_pinned_one_stream"], "send": "batch"}))
+    wanted.append(("separate", _plain(offer)))
     if offer.large:
         wanted = [each for each in wanted if each[0] in LARGE]
     if offer.together:
@@ -182,6 +168,40 @@ def seeds(offer: Offer, space: Space, chunks: int = 1) -> tuple[tuple[str, Confi
     return _valid(
         [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
     )
+
+
+def _one_memory(offer: Offer) -> Mapping[str, tuple[str, ...]]:
+    """The kinds of memory that are for both sides, and what may lie in each."""
+    return {kind: each for kind, each in (("mapped", offer.mapped), ("managed", offer.managed)) if each}
+
+
+def _grouped(offer: Offer, grouping: str, memory: str, issue: str) -> dict[str, Value]:
+    """A point with messages, whole, and all vectors copied."""
+    values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
+    if offer.counted:
+        joined = (each for each in offer.allocations if each != "each")
+        first = next(joined, offer.allocations[0])
+        values["allocation"] = "group" if "group" in offer.allocations else first
+    if _cut(offer, values):
+        values["chunks"] = 1
+    if grouping == "interval_stabbing" and memory == "pinned":
+        values |= dict.fromkeys(_one_memory(offer), "none")
+    return values
+
+
+def _in_chunks(pinned: Mapping[str, Value], chunks: int) -> list[tuple[str, dict[str, Value]]]:
+    if chunks < 2:
+        return []
+    return [
+        (name, {**pinned, "chunks": chunks, "streams": streams, "chunk_order": order})
+        for name, streams, order in (("chunks_in_turn", "3", "breadth_first"), ("chunks", "engines", "depth_first"))
+    ]
+
+
+def _plain(offer: Offer) -> dict[str, Value]:
+    """Every vector by itself, as a program begins."""
+    plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
+    return {**plain, "allocation": offer.allocations[0]} if offer.counted else plain
 
 
 def _together(offer: Offer, wanted: list[tuple[str, dict[str, Value]]]) -> list[tuple[str, dict[str, Value]]]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
@@ -20,53 +19,28 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
 from fusiond_transfer import space, together
-from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, mapped, order
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, reordered, startups_by_memory
+from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import script
-from fusiond_transfer.codegen import chunk_costs, emit, simulate
+from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema, sizes
-from fusiond_transfer.frontend.graph import Graph, Made
+from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, Made
+from fusiond_transfer.report import estimate, report
+from fusiond_transfer.request import TransferAnalysis, TransferRequest
 
 MOST_TRIES = 10_000
 MOST_SIMULATED = 1500
 """Steps of a Program that is carried out in the simulator, in every order, before it is handed out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A Workload's payload."""
-
-    graph: Graph
-    counted: bool
-    """Allocations are part of what is measured."""
-    odd: Mapping[str, int]
-    tries: int
-    """Of the paper's heuristic."""
-    together: Job | None = None
-    """The job, where it asks other strategies for kernels that can be one."""
+KnownGraph: TypeAlias = "Analysis[TransferRequest, TransferAnalysis]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysed:
-    """An Analysis' payload."""
-
-    asked: Request
-    schedules: Schedules
-    other: Schedules | None
-    """In another order of the kernels, where that needs fewer messages."""
-    offer: space.Offer
-    costs: dict[str, cost.Costs] = field(default_factory=dict)
-    other_strategies: together.Together | None = None
-    """What other strategies are asked for."""
-    composed: dict[tuple[str, str], Analysed | Rejection] = field(default_factory=dict)
-    """What is known of the graph with their answers in it, by label and answers."""
-
-
-class Transfer(StrategyBase[Request, Analysed]):
+class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     """Fewer and better messages between host and device."""
 
     name = "transfer"
@@ -81,7 +55,7 @@ class Transfer(StrategyBase[Request, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[TransferRequest]:
         name = job.request.get("graph")
         where = job.where("graph")
         if not isinstance(name, str):
@@ -111,60 +85,60 @@ class Transfer(StrategyBase[Request, Analysed]):
             members=(graph.name,),
             sizes=frozen(found.sizes),
             content=[found.content, counted, graph.limit_bytes, tries, *(["together"] if asks else [])],
-            payload=Request(graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None),
+            payload=TransferRequest(
+                graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None
+            ),
             source_hashes=frozen(hashes),
         )
 
-    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[TransferRequest]) -> Mapping[str, int] | None:
         asked = workload.payload
         # Awkward sizes might not fit under a limit, which would be no fault of the winner's.
         return asked.odd or None if asked.graph.limit_bytes is None else None
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
+    def analyse(
+        self, workload: Workload[TransferRequest], target: Target
+    ) -> Analysis[TransferRequest, TransferAnalysis]:
         asked = workload.payload
         schedules = Schedules(asked.graph, tries=asked.tries)
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
-        known = Analysed(asked=asked, schedules=schedules, other=other, offer=offer)
+        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
         if asked.together is not None:
             known = dataclasses.replace(
                 known, other_strategies=together.found(asked.graph, asked.together, target.others)
             )
-        return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
+        return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
-    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
+    def describe(self, analysis: KnownGraph) -> str:
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
 
-    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: KnownGraph) -> tuple[Job, ...]:
         """What other strategies are asked for."""
         asked = analysis.payload.other_strategies
         return () if asked is None else tuple({each.asked.key: each.asked.job for each in asked.offered}.values())
 
-    def figures(
-        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
-    ) -> Mapping[str, float]:
+    def figures(self, analysis: KnownGraph, record: Record | None, answers: Answers) -> Mapping[str, float]:
         asked = analysis.payload.other_strategies
         return {} if asked is None else together.figures(asked, answers)
 
-    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
 
-    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: KnownGraph, answers: Answers) -> Space:
         return space.fused(_offered(analysis.payload, answers))
 
-    def seeds(
-        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
-    ) -> tuple[tuple[str, Config], ...]:
+    def seeds(self, analysis: KnownGraph, space_: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         known, _ = self._costs(about, answers)
-        estimate = _estimate(about, known)
-        return space.seeds(_offered(about, answers), space_, 1 if estimate is None else estimate.count)
+        best = estimate(about, known)
+        return space.seeds(_offered(about, answers), space_, 1 if best is None else best.count)
 
-    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
         about = analysis.payload
         found = []
         for name, memory, allocation in space.baselines(about.offer):
@@ -187,7 +161,7 @@ class Transfer(StrategyBase[Request, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: KnownGraph, config: Config, answers: Answers) -> Program | Rejection:
         problems = space.fused(_offered(analysis.payload, answers)).problems(config)
         if problems:
             name = analysis.payload.asked.graph.name
@@ -206,7 +180,7 @@ class Transfer(StrategyBase[Request, Analysed]):
             streams=str(config.get("streams", "engines")),
             chunk_order=str(config.get("chunk_order", "depth_first")),
         )
-        plan = mapped.with_mapped(schedule, str(config.get("mapped", mapped.NONE)))
+        plan = one_memory.placed(schedule, **_one_memory(config))
         program = emit.program(plan, execution, name=f"{graph.name}, {config['grouping']}")
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
@@ -219,7 +193,7 @@ class Transfer(StrategyBase[Request, Analysed]):
                 return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
         return program
 
-    def _schedule(self, about: Analysed, config: Config, answers: Answers) -> Schedule:
+    def _schedule(self, about: TransferAnalysis, config: Config, answers: Answers) -> Schedule:
         schedules = _schedules_of(about, config)
         grouping = config.text("grouping")
         if grouping == "separate":
@@ -234,7 +208,7 @@ class Transfer(StrategyBase[Request, Analysed]):
             overlapped=config["issue"] != "one_stream",
         )
 
-    def _costs(self, about: Analysed, answers: Answers) -> tuple[cost.Costs, str]:
+    def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.Costs, str]:
         """The costs by these answers, and the name of the answers."""
         answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
         name = content_key(answers)
@@ -242,21 +216,21 @@ class Transfer(StrategyBase[Request, Analysed]):
             about.costs[name] = cost.costs(about.asked.graph, answers)
         return about.costs[name], name
 
-    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: KnownGraph, config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `interval_stabbing (4 messages)`."""
         if space.fused(_offered(analysis.payload, answers)).problems(config):
             return config
         about = _composed(analysis.payload, config, answers)
         if isinstance(about, Rejection):
             return config
-        count = mapped.messages(self._schedule(about, config, answers), str(config.get("mapped", mapped.NONE)))
+        count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
         said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if about is not analysis.payload:
             fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, Made)]
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
         return Config.of(said)
 
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+    def drawings(self, analysis: KnownGraph, config: Config, answers: Answers) -> tuple[Drawing, ...]:
         """The time line of a config's schedule."""
         about = _composed(analysis.payload, config, answers)
         found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
@@ -280,14 +254,14 @@ def _together(job: Job) -> bool:
     return wanted
 
 
-def _offered(about: Analysed, answers: Answers) -> space.Offer:
+def _offered(about: TransferAnalysis, answers: Answers) -> space.Offer:
     """What there is to choose, by what other strategies have answered."""
     if about.other_strategies is None:
         return about.offer
     return dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
 
 
-def _composed(about: Analysed, config: Config, answers: Answers) -> Analysed | Rejection:
+def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> TransferAnalysis | Rejection:
     """What is known of the graph in which other strategies' launches are, as far as a config wants them."""
     label = config.get("together", together.APART)
     if about.other_strategies is None or label == together.APART:
@@ -299,7 +273,7 @@ def _composed(about: Analysed, config: Config, answers: Answers) -> Analysed | R
         if not isinstance(graph, Rejection):
             asked = dataclasses.replace(about.asked, graph=graph)
             schedules = Schedules(graph, tries=asked.tries)
-            found: Analysed | Rejection = dataclasses.replace(
+            found: TransferAnalysis | Rejection = dataclasses.replace(
                 about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
             )
         else:
@@ -352,7 +326,7 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
         )
 
 
-def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> space.Offer:
+def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None) -> space.Offer:
     graph = asked.graph
     offer = space.Offer(
         paper=schedules.has_paper,
@@ -361,7 +335,8 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
         graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
         large=len(graph.kernels) > sizes.MANY_KERNELS,
         chunks=chunks.counts(script(schedules.grouping("interval_stabbing"))),
-        mapped=tuple(choice) if len(choice := mapped.choices(graph)) > 1 else (),
+        mapped=_choices(graph, MAPPED),
+        managed=() if asked.counted else _choices(graph, MANAGED),
     )
     if graph.limit_bytes is None:
         return offer
@@ -381,115 +356,15 @@ def _offer(asked: Request, schedules: Schedules, other: Schedules | None) -> spa
     return dataclasses.replace(offer, allocations=allocations, unfused_allocations=allocations, moments=moments)
 
 
-def _report(about: Analysed) -> dict[str, object]:
-    """The JSON of `plan --json`."""
-    schedules = about.schedules
-    least = schedules.least()
-    found = least.schedule
-    tightest = schedules.grouping("min_residency")
-    paper = {
-        name: schedules.grouping(f"paper_{name}").saved if schedules.has_paper else None for name in ("greedy", "tight")
-    }
-    graph = about.asked.graph
-    assumed = cost.costs(graph, {})
-    report: dict[str, object] = {
-        "transfers": len(schedules.crossings),
-        "startups": found.startups,
-        "lower_bound": least.lower_bound,
-        "saved": found.saved,
-        "optimal": least.proven,
-        "order": list(found.order),
-        "schedule": _listed(found),
-        "paper": paper,
-        "proof": {
-            name: [{"vector": each.vector, "slots": [each.earliest, each.latest]} for each in witnesses]
-            for name, witnesses in (("uploads", schedules.bound.uploads), ("downloads", schedules.bound.downloads))
-        },
-        "points": {"uploads": list(schedules.bound.up_points), "downloads": list(schedules.bound.down_points)},
-        "min_residency": {
-            "byte_slots": schedules.byte_slots(tightest),
-            "fewest_byte_slots": schedules.byte_slots(found),
-            "optimal": schedules.min_residency_proven,
-            "schedule": _listed(tightest),
-        },
-        "costs": described_costs(assumed),
-        "assumed_startup_us": startups_by_memory(assumed),
-        "claims": list(claims(schedules)),
-    }
-    report["chunks"] = _chunks(about, assumed)
-    if about.other_strategies is not None:
-        report["together"] = together.report(about.other_strategies)
-    if graph.limit_bytes is not None and schedules.limited:
-        report["limit"] = {
-            "device_bytes": graph.limit_bytes,
-            "peak_bytes": schedules.fitting().peak_bytes,
-            **_evictions(schedules),
-        }
-    if about.other is not None:
-        other = about.other.least()
-        report["reordered"] = {
-            "startups": other.schedule.startups,
-            "lower_bound": order.bound(graph),
-            "kernels": [kernel.name for kernel in about.other.graph.kernels],
-            "optimal": other.schedule.startups == order.bound(graph),
-        }
-    return report
+def _choices(graph: Graph, kind: str) -> tuple[str, ...]:
+    """What may lie in memory of a kind that is for both sides; empty where nothing may."""
+    found = tuple(one_memory.choices(graph, kind))
+    return found if len(found) > 1 else ()
 
 
-def _evictions(schedules: Schedules) -> dict[str, object]:
-    """Who leaves behind which kernel, and what that costs."""
-    found, kernels = schedules.evictions, schedules.graph.kernels
-    return {
-        "evictions": [
-            {"vector": name, "after": kernels[k].name if k >= 0 else None}
-            for name, k in schedules.least().schedule.leaves
-        ],
-        "more_transfers": 0 if found is None else found.more,
-        "more_proven": found is None or found.least,
-    }
+def _one_memory(config: Config) -> dict[str, str]:
+    return {kind: str(config.get(kind, one_memory.NONE)) for kind in (MAPPED, MANAGED)}
 
 
-def _estimate(about: Analysed, known: cost.Costs) -> chunk_costs.Estimate | None:
-    """The best number of chunks by the costs; None where nothing can be cut, or there is too much to be estimated."""
-    if len(about.offer.chunks) < 2:
-        return None
-    plan = script(about.schedules.grouping("interval_stabbing"))
-    allocation = "group" if about.offer.counted else "ahead"
-    execution = Execution(memory="pinned", issue="overlapped", allocation=allocation)
-    return chunk_costs.best(plan, known, about.offer.chunks, execution)
-
-
-def _chunks(about: Analysed, assumed: cost.Costs) -> dict[str, object]:
-    """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
-    ways = chunks.row_wise_kernels(about.asked.graph)
-    report: dict[str, object] = {
-        "row_wise": [name for name, how in ways.items() if not isinstance(how, str)],
-        "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},
-        "counts": list(about.offer.chunks),
-    }
-    estimate = _estimate(about, assumed)
-    if estimate is not None:
-        report |= {
-            "chosen": estimate.count,
-            "whole_us": round(estimate.whole_us, 1),
-            "estimate_us": round(estimate.span_us, 1),
-            "ideal_us": round(estimate.ideal_us, 1),
-            "busy_us": {engine: round(us, 1) for engine, us in estimate.busy_us.items()},
-        }
-    return report
-
-
-def _listed(schedule: Schedule) -> list[dict[str, object]]:
-    return [
-        {
-            "slot": each.slot,
-            "direction": "up" if each.up else "down",
-            "vectors": list(each.vectors),
-            **({"filler": list(each.filler)} if each.filler else {}),
-        }
-        for each in schedule.messages
-    ]
-
-
-def _schedules_of(about: Analysed, config: Config) -> Schedules:
+def _schedules_of(about: TransferAnalysis, config: Config) -> Schedules:
     return about.other if config.get("order") == "reordered" and about.other is not None else about.schedules

@@ -13,7 +13,7 @@ from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.link import VARIABLE, Link, parse
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.errors import RequestError
-from fusiond.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Program, Role, Source
+from fusiond.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Prefetch, Program, Role, Source
 
 N = 3000
 KERNEL = Source(
@@ -29,7 +29,8 @@ def both(name: str, **more: Any) -> tuple[Buffer, Buffer]:
 
 
 def loaded(link: Link, cache: Path, *steps: Any) -> CpuProgram:
-    program = Program(name="p", buffers=(*both("a"), *both("b")), sources=(KERNEL,), steps=steps)
+    pages = Buffer(name="m", dtype="float32", elements=N, role=Role.INPUT, memory=Memory.MANAGED)
+    program = Program(name="p", buffers=(*both("a"), *both("b"), pages), sources=(KERNEL,), steps=steps)
     binary = gxx.build(KERNEL, cache=BuildCache(cache))
     assert isinstance(binary, Path)
     return CpuExecutor(link).load(program, {"d": binary})
@@ -45,6 +46,8 @@ def test_a_message_takes_its_latency_and_its_bytes(scheduler_library: Path, shar
     assert loaded(link, shared_cache, batch).sample_us(1) == pytest.approx(32)
     back = Copy(name="back", source=("b@",), target=("b",), stream=1)
     assert loaded(link, shared_cache, one, back).sample_us(1) == pytest.approx(20), "each way at once"
+    fetch = Prefetch(name="fetch", buffers=("m",), to_device=True, stream=1)
+    assert loaded(link, shared_cache, one, fetch).sample_us(1) == pytest.approx(40), "pages go over the same link"
 
 
 def test_kernels_take_what_they_took_beside_the_copies(scheduler_library: Path, shared_cache: Path) -> None:

@@ -41,7 +41,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert first_cells("| key | meaning | default |") == list(strategy.job_keys)
     assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
     assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
-    names = {"together", "mapped"}  # test_together.py and test_mapped.py have them
+    names = {"together", "mapped", "managed"}  # test_together.py, test_mapped.py and test_managed.py have them
     for text in ("fig2", "fig2\nallocations: counted", "matmul", "fig2\nsizes: {elements: 100000}"):
         name, *lines = text.splitlines()
         names |= {each.name for each in strategy.space(analyse(name, *lines), {}).parameters}

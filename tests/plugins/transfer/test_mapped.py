@@ -12,8 +12,8 @@ from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
 from fusiond.model import Analysis, Config
 from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
-from fusiond_transfer.analysis import mapped
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.analysis import one_memory
+from fusiond_transfer.frontend.graph import MAPPED, Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
@@ -40,13 +40,13 @@ def _config(**values: Any) -> Config:
 
 def test_what_each_choice_has(graph: Callable[..., Graph]) -> None:
     """a and e are touched by one kernel of the device, row by row; b and d by two, total by a sum."""
-    found = mapped.choices(graph(CHAIN))
+    found = one_memory.choices(graph(CHAIN), MAPPED)
     assert {name: sorted(each) for name, each in found.items()} == {
         "none": [], "once": ["a", "e"], "all": ["a", "b", "d", "e", "total"],
     }  # fmt: skip
-    assert list(mapped.choices(graph(CHAIN.replace("memory: mapped\n", "")))) == ["none"]
+    assert list(one_memory.choices(graph(CHAIN.replace("memory: mapped\n", "")), MAPPED)) == ["none"]
     shared = CHAIN.replace("writes: [d], body: e - b", "writes: [d], in_place: {d: e}, body: e - b")
-    assert list(mapped.choices(graph(shared))) == ["none"]
+    assert list(one_memory.choices(graph(shared), MAPPED)) == ["none"]
 
 
 @pytest.mark.parametrize("choice", ["none", "once", "all"])
@@ -63,9 +63,8 @@ def test_results_are_numpys_and_messages_fewer(
     memory = {each.name: each.memory for each in program.buffers}
     launches = [step for step in program.steps if isinstance(step, Launch)]
     pointers = {each.buffer for step in launches for each in step.arguments if isinstance(each, Pointer)}
-    assert {name for name in pointers if memory[name] is Memory.PINNED} == mapped.choices(analysis.payload.asked.graph)[
-        choice
-    ]
+    there = one_memory.choices(analysis.payload.asked.graph, MAPPED)[choice]
+    assert {name for name in pointers if memory[name] is Memory.PINNED} == there
     draw = np.random.default_rng(4)
     inputs = {name: draw.uniform(-1, 1, 300) for name in "ab"}
     d = 2 * (inputs["a"] + inputs["b"]) - inputs["b"]
@@ -106,7 +105,7 @@ def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -
     made.mapped("a")
     for found in (made.build(), graph(made.yaml())):
         assert {each.name: each.memory for each in found.vectors} == {"a": "mapped", "b": "copied"}
-        assert mapped.choices(found)["all"] == {"a"}
+        assert one_memory.choices(found, MAPPED)["all"] == {"a"}
     made.mapped("c")
     with pytest.raises(RequestError, match="unknown vector 'c'"):
         made.build()

@@ -37,10 +37,13 @@ MUTANTS = [
     ("codegen/elements.py", "((rest >> 13) & 1u)", "1u", "elements"),
     ("codegen/elements.py", "((bits >> 16) & 1u)", "0u", "elements"),
     ("codegen/elements.py", "rest < 0x38800000u", "rest < 0x38000000u", "elements"),
-    ("analysis/mapped.py", "touches[name] == 1 and", "", "mapped"),
-    ("analysis/mapped.py", "cells=tuple(_shared(each) if each.name in mapped else each for each in whole.cells)",
-     "cells=whole.cells", "mapped"),
-    ("analysis/mapped.py", "graph.loop or graph.shares_storage or", "graph.loop or", "mapped"),
+    ("analysis/one_memory.py", "touches[name] == 1 and", "", "mapped"),
+    ("analysis/one_memory.py", "_shared(each, managed=managed) if each.name in shared else each", "each", "mapped"),
+    ("analysis/one_memory.py", "graph.loop or graph.shares_storage or", "graph.loop or", "mapped"),
+    ("analysis/one_memory.py", "is _made_on_device(graph, name) for k", "for k", "managed"),
+    ("analysis/one_memory.py", "(*homes, *ops)", "tuple(ops)", "managed"),
+    ("analysis/one_memory.py", "up=not op.up", "up=op.up", "managed"),
+    ("codegen/emit.py", "after = self._touch(op.name, [], op.cells, stream)", "after: tuple[str, ...] = ()", "managed"),
 ]  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from fusiond_transfer.analysis import (
     intervals,
     limit,
     local_search,
-    mapped,
     min_residency,
+    one_memory,
     order,
     schedule,
 )
@@ -207,7 +207,7 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
             "proven to be the fewest" if schedules.evictions.least else "by Belady's rule, not proven to be the fewest"
         )
         found.append(f"evictions cost {more} more: {proof} that fit")
-    found += mapped.said(graph)
+    found += one_memory.said(graph)
     messages = counted(least.schedule.startups, "message")
     if least.proven:
         found.append(f"{messages}: proven to be the fewest in this order of the kernels")

@@ -30,6 +30,8 @@ class Cell:
     input: bool = False
     """Its content on the host is given, and never changes."""
     output: bool = False
+    managed: bool = False
+    """It is one place for both memories, whose pages move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,16 @@ class Move:
     cells: tuple[str, ...]
     wanted: tuple[str, ...]
     slot: int = 0
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrate:
+    """Managed cells that lie side by side: their pages go to one side, before they are used there."""
+
+    name: str
+    up: bool
+    cells: tuple[str, ...]
     counted: bool = True
 
 
@@ -75,7 +87,7 @@ class Evict:
     cell: str
 
 
-Op: TypeAlias = Move | Call | Transfer | Evict
+Op: TypeAlias = Move | Migrate | Call | Transfer | Evict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +103,8 @@ class Script:
     outputs: tuple[Vector, ...]
     calls: tuple[Kernel, ...]
     """Every kernel that is called, once for each call."""
+    managed: tuple[tuple[str, ...], ...] = ()
+    """Managed cells; those of one run share an allocation, as their pages move together."""
 
     def cell(self, name: str) -> Cell:
         """The cell of that name; KeyError when there is none."""
@@ -102,7 +116,11 @@ class Script:
 
 def script(schedule: Schedule) -> Script:
     """The script of a schedule. Every op has a name of its own, whatever the user's kernels are called."""
-    made = _looped(schedule) if schedule.graph.loop else _straight(schedule)
+    return with_own_names(_looped(schedule) if schedule.graph.loop else _straight(schedule))
+
+
+def with_own_names(made: Script) -> Script:
+    """A script in which no other op is called as a kernel is."""
     taken = {each.name for each in made.ops if isinstance(each, Call)}
     ops: list[Op] = []
     for each in made.ops:

@@ -33,6 +33,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Step,
@@ -40,7 +41,7 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks, parts
-from fusiond_transfer.analysis.script import Call, Cell, Evict, Move, Op, Script, Transfer
+from fusiond_transfer.analysis.script import Call, Cell, Evict, Migrate, Move, Op, Script, Transfer
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
@@ -120,6 +121,10 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
         if len(group) > 1:
             found, _ = layout.offsets(group, lengths)
             places |= {cell + DEVICE_SUFFIX: (name, offset) for cell, offset in found.items()}
+    for number, group in enumerate(script.managed):
+        if len(group) > 1:
+            found, _ = layout.offsets(group, lengths)
+            places |= {cell: (f"arena{number}@managed", offset) for cell, offset in found.items()}
     buffers = []
     for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
         buffers += [
@@ -128,7 +133,8 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
             for each in vector
         ]  # fmt: skip
     for cell in script.cells:
-        for there, name, where in ((cell.host, cell.name, memory), (cell.device, device(cell.name), Memory.DEVICE)):
+        here = Memory.MANAGED if cell.managed else memory
+        for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
             if there:
                 if cell.name in cut.cells:
                     places.setdefault(name, (name, 0))
@@ -242,6 +248,12 @@ class _Steps:
             self._call(op, item)
         elif isinstance(op, Move):
             self._move(op, item)
+        elif isinstance(op, Migrate):
+            stream = self._lane(UPLOADS if op.up else DOWNLOADS)
+            # As a write: whoever uses them next waits for the pages, and the pages for whoever uses them before.
+            after = self._touch(op.name, [], op.cells, stream)
+            self._add(Prefetch(name=op.name, buffers=op.cells, to_device=op.up, stream=stream, after=after,
+                               counted=op.counted))  # fmt: skip
         elif isinstance(op, Transfer):
             near = device(op.cell) if op.device else op.cell
             source, target = (op.buffer, near) if op.into else (near, op.buffer)
@@ -255,7 +267,7 @@ class _Steps:
         split = set(item.cells)
 
         def buffers(cells: Sequence[str]) -> list[str]:
-            # What is mapped is one memory for both sides.
+            # What is mapped or managed is one memory for both sides.
             names = ((cell, device(cell) if on_device and cell in self._on_device else cell) for cell in cells)
             return [
                 part(name, item.chunk) if item.chunk is not None and cell in split else name for cell, name in names

@@ -28,6 +28,7 @@ from fusiond.program import (
     Launch,
     Memory,
     Pointer,
+    Prefetch,
     Program,
     Role,
     Step,
@@ -173,12 +174,17 @@ class _Machine:
                 self._bytes[home] = max(self._bytes.get(home, 0), each.offset_bytes + each.size_bytes)
         self._missing = {name for step in program.steps if step.allocates for name in self._arena[step.allocates]}
         self._live_bytes = 0
+        managed = (each.name for each in program.buffers if each.memory is Memory.MANAGED)
+        self._pages: dict[str, set[bool]] = {name: set() for name in managed}
+        """Of managed buffers, on which sides (True: the device) their pages are."""
 
     def do(self, step: Step) -> None:
         if isinstance(step, Launch | HostCall):
             self._call(step)
         elif step.messages:
             self._copy(step.name, step.messages)
+        elif isinstance(step, Prefetch):
+            self._prefetch(step)
         elif isinstance(step, Alloc | Free):
             self._allocation(step)
         else:
@@ -190,10 +196,13 @@ class _Machine:
         read, written = operands(step, self._kernels[step.name.partition("#")[0]])
         for name in pointers:
             self._check(step.name, name)
+            if name in self._pages and isinstance(step, Launch) not in self._pages[name]:
+                self.problems.append(f"{step.name} touches {name}, whose pages are on the other side")
         values = [self.value(name) for name in read]
         for name, value in zip(read, values, strict=True):
             if value == POISON:
                 self.problems.append(f"{step.name} reads {name} before anything was written there")
+        self._pages |= {name: {isinstance(step, Launch)} for name in written if name in self._pages}
         kernel, mark, number = step.name.partition("#")
         if not mark:
             made = _made(step.source, step.entry, scalars, [str(each) for each in values])
@@ -217,6 +226,13 @@ class _Machine:
                 self.problems.append(f"{name} copies {source} before anything was written there")
         for target, value in moved:
             self._put(target, value)
+
+    def _prefetch(self, step: Prefetch) -> None:
+        """A message in vain is as wrong as one that is missing."""
+        for name in step.buffers:
+            if step.to_device in self._pages[name]:
+                self.problems.append(f"{step.name} moves the pages of {name}, which are there already")
+            self._pages[name].add(step.to_device)
 
     def _allocation(self, step: Alloc | Free) -> None:
         members = self._arena.get(step.arena, [])
@@ -334,6 +350,8 @@ def _accesses(
         yield from ((name, True) for name in written)
     elif isinstance(step, Alloc | Free):
         yield from ((name, True) for name in arenas.get(step.arena, ()))
+    elif isinstance(step, Prefetch):
+        yield from ((name, True) for name in step.buffers)
     for source, target in step.messages:
         yield source, False
         yield target, True

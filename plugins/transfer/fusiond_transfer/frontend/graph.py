@@ -24,8 +24,9 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import EQUAL, Compare, Fill
 
 HOST, DEVICE = "host", "device"
-COPIED, MAPPED = "copied", "mapped"
-"""Where a vector may lie that both sides use: in both memories, or in memory of the host that the device reads."""
+MEMORIES = COPIED, MAPPED, MANAGED = "copied", "mapped", "managed"
+"""Where a vector may lie that both sides use: in both memories, in memory of the host that the device reads, or in
+memory whose pages move."""
 _NOT_COMPUTED = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -42,7 +43,7 @@ class Vector:
     fill: Fill = field(default_factory=Fill)
     compare: Compare = EQUAL
     memory: str = COPIED
-    """`copied`, or `mapped` where it may lie in mapped memory."""
+    """`copied`; `mapped`, `managed` where it may lie in such memory."""
 
     @property
     def size_bytes(self) -> int:

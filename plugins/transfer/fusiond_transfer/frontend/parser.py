@@ -34,7 +34,7 @@ from fusiond_transfer.frontend.graph import (
     COPIED,
     DEVICE,
     HOST,
-    MAPPED,
+    MEMORIES,
     Body,
     Formula,
     Graph,
@@ -190,7 +190,7 @@ class _Reader:
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else "uint32"
         elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
         fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual_fill(dtype)
-        memory = keys["memory"].choice(COPIED, MAPPED) if "memory" in keys else COPIED
+        memory = keys["memory"].choice(*MEMORIES) if "memory" in keys else COPIED
         return Vector(
             name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype), memory=memory
         )
@@ -207,7 +207,7 @@ class _Reader:
             elements=self._integer(keys["elements"]) if "elements" in keys else default.elements,
             fill=values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual,
             compare=values.comparison(keys.get("compare"), dtype),
-            memory=keys["memory"].choice(COPIED, MAPPED) if "memory" in keys else default.memory,
+            memory=keys["memory"].choice(*MEMORIES) if "memory" in keys else default.memory,
         )
 
     # --- kernels ---

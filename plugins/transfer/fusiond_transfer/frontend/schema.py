@@ -18,7 +18,7 @@ from fusiond.inputs.schemas import (
     names,
 )
 from fusiond.language.dtypes import DTYPES
-from fusiond_transfer.frontend.graph import COPIED, DEVICE, HOST, MAPPED
+from fusiond_transfer.frontend.graph import DEVICE, HOST, MEMORIES
 from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
 from fusiond_transfer.frontend.single_assignment import WAYS
 
@@ -33,7 +33,7 @@ _NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", 
 
 def graph() -> dict[str, Any]:
     """The schema of a graph."""
-    vector = {"dtype": _DTYPE, "elements": EXPRESSION, "fill": FILL, "memory": {"enum": [COPIED, MAPPED]}}
+    vector = {"dtype": _DTYPE, "elements": EXPRESSION, "fill": FILL, "memory": {"enum": [*MEMORIES]}}
     kernel = closed(
         {
             "name": TEXT,

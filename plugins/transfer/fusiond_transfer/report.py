@@ -1,0 +1,122 @@
+"""What `plan --json` says of a graph."""
+
+from __future__ import annotations
+
+from fusiond_transfer import together
+from fusiond_transfer.analysis import chunks, cost, order
+from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import chunk_costs
+from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.request import TransferAnalysis
+
+
+def report(about: TransferAnalysis) -> dict[str, object]:
+    """The JSON of `plan --json`."""
+    schedules = about.schedules
+    least = schedules.least()
+    found = least.schedule
+    tightest = schedules.grouping("min_residency")
+    paper = {
+        name: schedules.grouping(f"paper_{name}").saved if schedules.has_paper else None for name in ("greedy", "tight")
+    }
+    graph = about.asked.graph
+    assumed = cost.costs(graph, {})
+    said: dict[str, object] = {
+        "transfers": len(schedules.crossings),
+        "startups": found.startups,
+        "lower_bound": least.lower_bound,
+        "saved": found.saved,
+        "optimal": least.proven,
+        "order": list(found.order),
+        "schedule": _listed(found),
+        "paper": paper,
+        "proof": {
+            name: [{"vector": each.vector, "slots": [each.earliest, each.latest]} for each in witnesses]
+            for name, witnesses in (("uploads", schedules.bound.uploads), ("downloads", schedules.bound.downloads))
+        },
+        "points": {"uploads": list(schedules.bound.up_points), "downloads": list(schedules.bound.down_points)},
+        "min_residency": {
+            "byte_slots": schedules.byte_slots(tightest),
+            "fewest_byte_slots": schedules.byte_slots(found),
+            "optimal": schedules.min_residency_proven,
+            "schedule": _listed(tightest),
+        },
+        "costs": described_costs(assumed),
+        "assumed_startup_us": startups_by_memory(assumed),
+        "claims": list(claims(schedules)),
+    }
+    said["chunks"] = _chunks(about, assumed)
+    if about.other_strategies is not None:
+        said["together"] = together.report(about.other_strategies)
+    if graph.limit_bytes is not None and schedules.limited:
+        said["limit"] = {
+            "device_bytes": graph.limit_bytes,
+            "peak_bytes": schedules.fitting().peak_bytes,
+            **_evictions(schedules),
+        }
+    if about.other is not None:
+        other = about.other.least()
+        said["reordered"] = {
+            "startups": other.schedule.startups,
+            "lower_bound": order.bound(graph),
+            "kernels": [kernel.name for kernel in about.other.graph.kernels],
+            "optimal": other.schedule.startups == order.bound(graph),
+        }
+    return said
+
+
+def _evictions(schedules: Schedules) -> dict[str, object]:
+    """Who leaves behind which kernel, and what that costs."""
+    found, kernels = schedules.evictions, schedules.graph.kernels
+    return {
+        "evictions": [
+            {"vector": name, "after": kernels[k].name if k >= 0 else None}
+            for name, k in schedules.least().schedule.leaves
+        ],
+        "more_transfers": 0 if found is None else found.more,
+        "more_proven": found is None or found.least,
+    }
+
+
+def estimate(about: TransferAnalysis, known: cost.Costs) -> chunk_costs.Estimate | None:
+    """The best number of chunks by the costs; None where nothing can be cut, or there is too much to be estimated."""
+    if len(about.offer.chunks) < 2:
+        return None
+    plan = script(about.schedules.grouping("interval_stabbing"))
+    allocation = "group" if about.offer.counted else "ahead"
+    execution = Execution(memory="pinned", issue="overlapped", allocation=allocation)
+    return chunk_costs.best(plan, known, about.offer.chunks, execution)
+
+
+def _chunks(about: TransferAnalysis, assumed: cost.Costs) -> dict[str, object]:
+    """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
+    ways = chunks.row_wise_kernels(about.asked.graph)
+    said: dict[str, object] = {
+        "row_wise": [name for name, how in ways.items() if not isinstance(how, str)],
+        "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},
+        "counts": list(about.offer.chunks),
+    }
+    best = estimate(about, assumed)
+    if best is not None:
+        said |= {
+            "chosen": best.count,
+            "whole_us": round(best.whole_us, 1),
+            "estimate_us": round(best.span_us, 1),
+            "ideal_us": round(best.ideal_us, 1),
+            "busy_us": {engine: round(us, 1) for engine, us in best.busy_us.items()},
+        }
+    return said
+
+
+def _listed(schedule: Schedule) -> list[dict[str, object]]:
+    return [
+        {
+            "slot": each.slot,
+            "direction": "up" if each.up else "down",
+            "vectors": list(each.vectors),
+            **({"filler": list(each.filler)} if each.filler else {}),
+        }
+        for each in schedule.messages
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fusiond_stitching.analysis.row_shapes import interleaved
-from fusiond_stitching.codegen import row_sweeps
+from fusiond_stitching.codegen import row_cursor
 
 from .test_codegen_mutants import killed, with_text
 from .test_rows import planned
@@ -109,5 +109,5 @@ def test_a_mutant_of_where_rows_lie_dies(name: str, what: str, runner: Any, monk
         return interleaved(row // lie.between * lie.between, run, inside, lie)
 
     batch, found = planned(name, 64, 16)
-    monkeypatch.setattr(row_sweeps, "interleaved", wrong)
+    monkeypatch.setattr(row_cursor, "interleaved", wrong)
     assert killed(runner, batch, batch.program(found.plan))

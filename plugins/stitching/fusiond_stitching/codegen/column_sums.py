@@ -1,0 +1,111 @@
+"""Reductions over the rows of a block: threads sum the columns they hold, row after row; then groups of lanes meet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fusiond.codegen.code import Code, cpp
+from fusiond_stitching.analysis.indexing import delinear
+from fusiond_stitching.analysis.plan import Place, Stage
+from fusiond_stitching.analysis.row_workspaces import Workspace
+from fusiond_stitching.codegen import semantics
+from fusiond_stitching.codegen.elemental import combine, type_of
+from fusiond_stitching.codegen.loop_nests import kept
+from fusiond_stitching.codegen.reduction import BARRIER, groups, shared_pointer
+from fusiond_stitching.codegen.row_cursor import ALWAYS
+from fusiond_stitching.codegen.row_memory import RowMemory
+from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
+from fusiond_stitching.codegen.scope import Scope
+
+
+class ColumnSums:
+    """`stages`: those whose results are a number for each column and block, in order."""
+
+    def __init__(self, reductions: RowReductions, memory: RowMemory, stages: Collection[Stage]) -> None:
+        self.reductions = reductions
+        self.elemental = reductions.elemental
+        self.module = reductions.module
+        self.at = reductions.at
+        self.workspaces = reductions.workspaces
+        self.memory = memory
+        self.stages = stages
+        self.totals: dict[str, RowTotal] = {}
+
+    def begin(self, scope: Scope) -> None:
+        """Sums of all columns that a thread holds."""
+        for stage in self.stages:
+            for group in groups(self.module, stage) if stage.reduction is not None else ():
+                self.totals[group.members[0].name] = self.reductions.array(scope, group, self.at.rows.per_thread)
+
+    def _sums_at(self, scope: Scope, total: RowTotal) -> list[Code]:
+        at = scope.index(self.at.held)
+        return [cpp("{}[{}]", name, at) for name in total.names]
+
+    def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
+        group = total.group
+        if not self.at.inside:
+            combine(self.elemental, scope, group.computation, self._sums_at(scope, total), values, group.kinds)
+            return
+        with scope.block(cpp("if ({})", self.at.inside)) as inner:
+            combine(self.elemental, inner, group.computation, self._sums_at(inner, total), values, group.kinds)
+
+    def _meet(self, scope: Scope, own: Code, total: RowTotal, space: Workspace) -> None:
+        kinds = total.group.kinds
+        pointers = [scope.function.fresh("parts_of") for _ in kinds]
+        for kind, pointer, offset in zip(kinds, pointers, space.offsets, strict=True):
+            scope.line(shared_pointer(kind, pointer, offset))
+        half = scope.function.fresh("half")
+        header = cpp("for (int {} = {}; {} > 0; {} /= 2)", half, self.at.at_once // 2, half, half)
+        columns = self.at.rows.columns_per_block
+        with scope.block(header, conditional=False) as round_:
+            with (
+                round_.block(cpp("if ({} >= {} && {} < 2 * {})", own, half, own, half)) as giving,
+                self.at.columns(giving, Place.COLUMN) as (_, element),
+            ):
+                at = element.index(self.at.column)
+                for kind, pointer, sum_ in zip(kinds, pointers, self._sums_at(element, total), strict=True):
+                    value = element.stored(kind, sum_)
+                    element.line(cpp("{}[({} - {}) * {} + {}] = {};", pointer, own, half, columns, at, value))
+            round_.line(BARRIER)
+            with (
+                round_.block(cpp("if ({} < {})", own, half)) as taking,
+                self.at.columns(taking, Place.COLUMN) as (_, element),
+            ):
+                at = element.index(self.at.column)
+                others = [
+                    semantics.loaded(kind, cpp("{}[{} * {} + {}]", pointer, own, columns, at))
+                    for kind, pointer in zip(kinds, pointers, strict=True)
+                ]
+                combine(self.elemental, element, total.group.computation, self._sums_at(element, total), others, kinds)
+            round_.line(BARRIER)
+
+    def store(self, scope: Scope) -> None:
+        """The sums of a block's groups of lanes meet, and the first group stores them."""
+        if not self.totals:
+            return
+        scope.line(Code(""))
+        self.at.inside = ALWAYS
+        if self.at.at_once == 1:
+            self._results(scope)
+            return
+        own = scope.constant("int", "own", cpp("threadIdx.x / {}", self.at.rows.lanes))
+        for member, total in self.totals.items():
+            self._meet(scope, own, total, self.workspaces[member])
+        with scope.block(cpp("if ({} == 0)", own)) as first:
+            self._results(first)
+
+    def _results(self, scope: Scope) -> None:
+        results = [result for stage in self.stages for result in stage.results]
+        for result in results:
+            scope.comment(f"{self.module[result.instruction]}{kept(result)}")
+        with self.at.columns(scope, Place.COLUMN) as (packing, element):
+            for total in self.totals.values():
+                names = self.reductions.with_init(element, total.group, self._sums_at(element, total))
+                for each in total.group.members:
+                    found = names[each.attributes["result"]]
+                    element.remember(each.name, delinear(self.at.place, each.dims), found)
+            for result in results:
+                if result.stored is not None:
+                    value = self.reductions.value(element, result.instruction)
+                    written = element.stored(type_of(self.module[result.instruction]), value)
+                    self.memory.store(packing, element, result, written)

@@ -10,8 +10,7 @@ satisfiable is a requirement that comes out larger than the block's share (`shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from fusiond_stitching.analysis.plan import Box, Chunk, Flat, Kind, Schedule, Split, boxed, whole
 from fusiond_stitching.frontend import windows
@@ -25,43 +24,38 @@ def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) 
     if isinstance(chunk, Flat):
         same = user.elementwise or user.opcode == "reshape" or (user.opcode == "scatter" and place == 0)
         return chunk if same and operand.elements == user.elements else whole(operand.dims)
-    splits = chunk.splits
     if user.elementwise:
         return chunk
-    opcode = user.opcode
-    attributes = user.attributes
-    if opcode == "reshape":
-        return _reshaped(user.dims, operand.dims, chunk)
-    if opcode == "broadcast":
-        return Box(tuple(splits[at] for at in attributes["dimensions"]))
-    if opcode == "transpose":
-        found = [Split(dim) for dim in operand.dims]
-        for at, source in enumerate(attributes["dimensions"]):
-            found[source] = splits[at]
-        return Box(tuple(found))
-    if opcode == "reduce":
-        kept = iter(splits)
-        return Box(
-            tuple(Split(dim) if at in attributes["dimensions"] else next(kept) for at, dim in enumerate(operand.dims))
-        )
-    if opcode == "dot":
-        return _of_dot(user, place, operand, splits)
-    if opcode == "window":
-        passed = windows.passed(user.attributes)
-        return Box(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
-    if opcode == "gather":
-        return _gathered(attributes, place, operand, splits)
-    if opcode == "scatter":
-        return chunk if place == 0 else _scattered(attributes, place, operand, splits, user.dims)
-    return Box(tuple(_passed(user, place, operand, splits)))
+    return _RULES.get(user.opcode, _passed)(user, place, operand, chunk.splits)
 
 
-def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> list[Split]:
+def _of_broadcast(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    return Box(tuple(splits[at] for at in user.attributes["dimensions"]))
+
+
+def _of_transpose(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    found = [Split(dim) for dim in operand.dims]
+    for at, source in enumerate(user.attributes["dimensions"]):
+        found[source] = splits[at]
+    return Box(tuple(found))
+
+
+def _of_reduce(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    kept, reduced = iter(splits), user.attributes["dimensions"]
+    return Box(tuple(Split(dim) if at in reduced else next(kept) for at, dim in enumerate(operand.dims)))
+
+
+def _of_window(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    passed = windows.passed(user.attributes)
+    return Box(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
+
+
+def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
     """Operations with one operand dimension per result dimension: cut where nothing shifts, whole elsewhere."""
     attributes = user.attributes
     opcode = user.opcode
     if len(operand.dims) != len(splits):
-        return [Split(dim) for dim in operand.dims]
+        return whole(operand.dims)
     shifted: Sequence[bool]
     if opcode == "concatenate":
         shifted = [at == attributes["dimension"] for at in range(len(splits))]
@@ -75,10 +69,12 @@ def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequenc
         shifted = [operand.dims[at] != user.dims[at] for at in range(len(splits))]
     else:
         shifted = [True] * len(splits)
-    return [
-        Split(dim) if moved or dim != user.dims[at] else splits[at]
-        for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
-    ]
+    return Box(
+        tuple(
+            Split(dim) if moved or dim != user.dims[at] else splits[at]
+            for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
+        )
+    )
 
 
 def _of_dot(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
@@ -95,7 +91,8 @@ def _of_dot(user: Instruction, place: int, operand: Instruction, splits: Sequenc
     return Box(tuple(found))
 
 
-def _gathered(attributes: Any, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _gathered(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    attributes = user.attributes
     offsets = attributes["offset_dims"]
     if place == 1:
         batch = iter([each for at, each in enumerate(splits) if at not in offsets])
@@ -113,9 +110,10 @@ def _gathered(attributes: Any, place: int, operand: Instruction, splits: Sequenc
     return Box(tuple(found))
 
 
-def _scattered(
-    attributes: Any, place: int, operand: Instruction, splits: Sequence[Split], dims: tuple[int, ...]
-) -> Box:
+def _scattered(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    if place == 0:
+        return Box(tuple(splits))
+    attributes, dims = user.attributes, user.dims
     found = [Split(dim) for dim in operand.dims]
     if place == 2:
         gone = attributes["inserted_window_dims"] + attributes["input_batching_dims"]
@@ -129,11 +127,12 @@ def _scattered(
 # --- reshape --------------------------------------------------------------------------------------------
 
 
-def _reshaped(dims: tuple[int, ...], source: tuple[int, ...], chunk: Box) -> Box:
+def _reshaped(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
     """The operand's part: dimensions that are merged or taken apart pass a split that is a run of the merged one."""
+    dims, source = user.dims, operand.dims
     found = [Split(dim) for dim in source]
     for ours, theirs in _matched(dims, source):
-        run = _as_run([(dims[at], chunk.splits[at]) for at in ours])
+        run = _as_run([(dims[at], splits[at]) for at in ours])
         if run is None:
             continue
         parts, stride = run
@@ -208,6 +207,18 @@ def _cut(dims: Sequence[int], parts: int, stride: int) -> list[Split] | None:
         found.append(Split(dim // count, count, stride) if count > 1 else Split(dim))
         stride *= count
     return found[::-1]
+
+
+_RULES: Mapping[str, Callable[[Instruction, int, Instruction, Sequence[Split]], Box]] = {
+    "reshape": _reshaped,
+    "broadcast": _of_broadcast,
+    "transpose": _of_transpose,
+    "reduce": _of_reduce,
+    "dot": _of_dot,
+    "window": _of_window,
+    "gather": _gathered,
+    "scatter": _scattered,
+}
 
 
 # --- putting requirements together ----------------------------------------------------------------------

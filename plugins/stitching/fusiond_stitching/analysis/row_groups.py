@@ -83,25 +83,35 @@ class _Graph:
 
     def cut_sums(self) -> bool:
         """Groups that sum columns in two steps become two, so that the first step goes with what computes the rows."""
-        changed = False
-        for at, node in list(self.nodes.items()):
-            if max((self.module[name].size_bytes for name in node.reads), default=0) < LARGE_BYTES:
-                continue
-            behind = self._behind_partial_sums(node.group)
-            first = tuple(name for name in node.group.members if name not in behind)
-            if behind and first:
-                changed = self._cut(at, first, check=first) or changed
-        for at, node in list(self.nodes.items()):
-            if max((self.module[name].size_bytes for name in node.reads), default=0) < LARGE_BYTES:
-                continue
-            small = self._small_reductions(node.group)
-            first = tuple(name for name in node.group.members if name in small)
-            rest = tuple(name for name in node.group.members if name not in small)
-            if first and rest and not self._in_rows(node.group) and not self._goes_with_what_it_reads(at):
-                changed = self._cut(at, first, check=rest) or changed
+        changed = [self._cut_partial_sums(at) for at in self._large()]
+        changed += [self._cut_small_reductions(at) for at in self._large()]
         for at, node in self.nodes.items():
             self.nodes[at] = _Node(node.group, self._reads(node.group.members))
-        return changed
+        return any(changed)
+
+    def _large(self) -> Iterator[int]:
+        """The groups that read something large, one after the other."""
+        for at, node in list(self.nodes.items()):
+            if max((self.module[name].size_bytes for name in node.reads), default=0) >= LARGE_BYTES:
+                yield at
+
+    def _cut_partial_sums(self, at: int) -> bool:
+        """What depends on partial sums becomes a group of its own."""
+        group = self.nodes[at].group
+        behind = self._behind_partial_sums(group)
+        first = tuple(name for name in group.members if name not in behind)
+        return bool(behind and first) and self._cut(at, first, check=first)
+
+    def _cut_small_reductions(self, at: int) -> bool:
+        """Reductions of far less than the rest become a group of their own, where the rest has its rows in registers
+        without them only."""
+        group = self.nodes[at].group
+        small = self._small_reductions(group)
+        first = tuple(name for name in group.members if name in small)
+        rest = tuple(name for name in group.members if name not in small)
+        if not first or not rest or self._in_rows(group) or self._goes_with_what_it_reads(at):
+            return False
+        return self._cut(at, first, check=rest)
 
     def _goes_with_what_it_reads(self, at: int) -> bool:
         """Whether a group has its rows in registers together with one that it reads: sums of channels there, sums of

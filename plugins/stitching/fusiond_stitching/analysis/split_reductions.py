@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from fusiond.model import frozen
@@ -98,27 +98,36 @@ def _steps(
     if reduce.name in module.foreign:
         return None
     neutral = _neutral_values(reduce)
-    if neutral is None:
-        return None
-    count = len(neutral)
+    cut = _cut(module, reduce, multiprocessors, groups) if neutral is not None else None
+    return None if neutral is None or cut is None else _two_steps(module, reduce, neutral, *cut)
+
+
+def _cut(
+    module: Module, reduce: Instruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
+) -> tuple[int, int] | None:
+    """(the dimension that is cut, into how many parts); None where one step is as good."""
     source = module[reduce.operands[0]]
     if source.elements < LEAST_ELEMENTS or reduce.elements == 0:
         return None
     dims, reduced = source.dims, reduce.attributes["dimensions"]
-    run = math.prod(dims[at] for at in reduced)
     images = _images(dims, reduced, groups)
-    if images == 1 or (images is None and not _leaves_idle(module, reduce, multiprocessors)):
+    if images is not None:
+        return (min(at for at in reduced if dims[at] > 1), images) if images > 1 else None
+    if not _leaves_idle(module, reduce, multiprocessors):
         return None
-    axis = max(reduced, key=lambda at: (dims[at], -at)) if images is None else min(at for at in reduced if dims[at] > 1)
+    axis = max(reduced, key=lambda at: (dims[at], -at))
+    run = math.prod(dims[at] for at in reduced)
     wanted = _parts_wanted(module, reduce, multiprocessors)
-    fits = (
-        [images]
-        if images is not None
-        else [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
-    )
-    if not fits:
-        return None
-    parts = min(fits, key=lambda each: (abs(math.log2(each / wanted)), each))
+    fits = [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
+    return (axis, min(fits, key=lambda each: (abs(math.log2(each / wanted)), each))) if fits else None
+
+
+def _two_steps(
+    module: Module, reduce: Instruction, neutral: Sequence[Number], axis: int, parts: int
+) -> list[Instruction]:
+    """A reduce of each part, and one of what these give."""
+    count = len(neutral)
+    dims, reduced = module[reduce.operands[0]].dims, reduce.attributes["dimensions"]
     cut_dims = (*dims[:axis], parts, dims[axis] // parts, *dims[axis + 1 :])
     cuts = [
         Instruction(

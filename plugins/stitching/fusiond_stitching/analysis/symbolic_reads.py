@@ -8,7 +8,8 @@ be read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond_stitching.analysis import block_forms
@@ -33,7 +34,7 @@ def read(module: Module, user: Instruction, place: int, elements: Elements) -> E
         return tuple(reshaped(each, operand.dims) for each in elements)
     found: Elements = ()
     for each in elements:
-        needed = _box(module, user, place, operand, viewed(each, user.dims).intervals)
+        needed = _box(_Request(module, user, place, viewed(each, user.dims).intervals))
         found += tuple(one for one in region(operand.dims, needed) if one not in found)
     return found
 
@@ -41,47 +42,73 @@ def read(module: Module, user: Instruction, place: int, elements: Elements) -> E
 _UPDATES = ("scatter", "dynamic-update-slice")
 
 
-def _box(module: Module, user: Instruction, place: int, operand: Instruction, box: Intervals) -> list[Interval]:
-    """The operand's intervals, one per dimension, that a box of the user's elements needs."""
-    attributes = user.attributes
-    match user.opcode:
-        case "broadcast":
-            return [box[at] for at in attributes["dimensions"]]
-        case "transpose":
-            order = attributes["dimensions"]
-            return [box[order.index(at)] for at in range(len(operand.dims))]
-        case "reverse":
-            turned = attributes["dimensions"]
-            return [
-                Interval(each.stop.times(-1).plus(dim), each.start.times(-1).plus(dim)) if at in turned else each
-                for at, (each, dim) in enumerate(zip(box, operand.dims, strict=True))
-            ]
-        case "slice":
-            steps = zip(box, attributes["starts"], attributes["strides"], strict=True)
-            return [_spread(each, start, step) for each, start, step in steps]
-        case "concatenate":
-            along = attributes["dimension"]
-            before = sum(module[name].dims[along] for name in user.operands[:place])
-            return [_spread(each, -before, 1) if at == along else each for at, each in enumerate(box)]
-        case "pad":
-            edges = zip(box, attributes["low"], attributes["interior"], strict=True)
-            return [_gathered_up(_spread(each, -low, 1), interior + 1) for each, low, interior in edges]
-        case "window":
-            return _windows(attributes, operand.dims, box)
-        case "reduce":
-            kept = iter(box)
-            over = attributes["dimensions"]
-            return [everything(dim) if at in over else next(kept) for at, dim in enumerate(operand.dims)]
-        case "dot":
-            return _multiplied(attributes, place, operand.dims, box)
-        case "gather":
-            return _gathered(attributes, place, operand.dims, box)
-        case "scatter":
-            return _scattered(user, place, operand.dims, box)
-        case "dynamic-slice" | "dynamic-update-slice":
-            pairs = zip(operand.dims, user.dims, box, strict=True)
-            return [each if dim == theirs else everything(dim) for dim, theirs, each in pairs]
-    raise ValueError(f"{user.name}: what {user.opcode} reads is not known")
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A box of a user's elements, and the operand of which it needs intervals, one per dimension."""
+
+    module: Module
+    user: Instruction
+    place: int
+    box: Intervals
+
+    @property
+    def operand(self) -> Instruction:
+        return self.module[self.user.operands[self.place]]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return self.user.attributes
+
+
+def _box(asked: _Request) -> list[Interval]:
+    """The operand's intervals."""
+    if asked.user.opcode not in _BOXES:
+        raise ValueError(f"{asked.user.name}: what {asked.user.opcode} reads is not known")
+    return _BOXES[asked.user.opcode](asked)
+
+
+def _broadcast(asked: _Request) -> list[Interval]:
+    return [asked.box[at] for at in asked.attributes["dimensions"]]
+
+
+def _transpose(asked: _Request) -> list[Interval]:
+    order = asked.attributes["dimensions"]
+    return [asked.box[order.index(at)] for at in range(len(order))]
+
+
+def _reverse(asked: _Request) -> list[Interval]:
+    turned = asked.attributes["dimensions"]
+    return [
+        Interval(each.stop.times(-1).plus(dim), each.start.times(-1).plus(dim)) if at in turned else each
+        for at, (each, dim) in enumerate(zip(asked.box, asked.operand.dims, strict=True))
+    ]
+
+
+def _slice(asked: _Request) -> list[Interval]:
+    steps = zip(asked.box, asked.attributes["starts"], asked.attributes["strides"], strict=True)
+    return [_spread(each, start, step) for each, start, step in steps]
+
+
+def _concatenate(asked: _Request) -> list[Interval]:
+    along = asked.attributes["dimension"]
+    before = sum(asked.module[name].dims[along] for name in asked.user.operands[: asked.place])
+    return [_spread(each, -before, 1) if at == along else each for at, each in enumerate(asked.box)]
+
+
+def _pad(asked: _Request) -> list[Interval]:
+    edges = zip(asked.box, asked.attributes["low"], asked.attributes["interior"], strict=True)
+    return [_gathered_up(_spread(each, -low, 1), interior + 1) for each, low, interior in edges]
+
+
+def _reduce(asked: _Request) -> list[Interval]:
+    kept, over = iter(asked.box), asked.attributes["dimensions"]
+    return [everything(dim) if at in over else next(kept) for at, dim in enumerate(asked.operand.dims)]
+
+
+def _moving(asked: _Request) -> list[Interval]:
+    """Of a window whose place is data, a dimension passes that it takes whole."""
+    pairs = zip(asked.operand.dims, asked.user.dims, asked.box, strict=True)
+    return [each if dim == theirs else everything(dim) for dim, theirs, each in pairs]
 
 
 def _spread(each: Interval, start: int, step: int) -> Interval:
@@ -98,8 +125,9 @@ def _gathered_up(each: Interval, step: int) -> Interval:
     return Interval(first.plus(rest.low // step), last.plus(over.high // step + 1))
 
 
-def _windows(attributes: Mapping[str, Any], dims: Sequence[int], box: Intervals) -> list[Interval]:
+def _windows(asked: _Request) -> list[Interval]:
     """From the first element of the first window to the last element of the last."""
+    attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
     inside = iter(box[len(dims) :])
     found = []
     for at in range(len(dims)):
@@ -111,9 +139,10 @@ def _windows(attributes: Mapping[str, Any], dims: Sequence[int], box: Intervals)
     return found
 
 
-def _multiplied(attributes: Mapping[str, Any], place: int, dims: Sequence[int], box: Intervals) -> list[Interval]:
+def _multiplied(asked: _Request) -> list[Interval]:
     """The result's dims are batch, lhs rest, rhs rest."""
-    side = ("lhs", "rhs")[place]
+    attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
+    side = ("lhs", "rhs")[asked.place]
     batch, sums = attributes[f"{side}_batch"], attributes[f"{side}_contracting"]
     free = [at for at in range(len(dims)) if at not in batch and at not in sums]
     first = len(batch) if side == "lhs" else len(box) - len(free)
@@ -125,10 +154,11 @@ def _multiplied(attributes: Mapping[str, Any], place: int, dims: Sequence[int], 
     return found
 
 
-def _gathered(attributes: Mapping[str, Any], place: int, dims: Sequence[int], box: Intervals) -> list[Interval]:
+def _gathered(asked: _Request) -> list[Interval]:
     """A window as long as the dimension starts at 0, so that it passes; everything else may be anywhere."""
+    attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
     offsets = attributes["offset_dims"]
-    if place == 1:
+    if asked.place == 1:
         batch = (each for at, each in enumerate(box) if at not in offsets)
         vector = attributes["index_vector_dim"]
         return [everything(dim) if at == vector else next(batch) for at, dim in enumerate(dims)]
@@ -143,10 +173,11 @@ def _gathered(attributes: Mapping[str, Any], place: int, dims: Sequence[int], bo
     return found
 
 
-def _scattered(user: Instruction, place: int, dims: Sequence[int], box: Intervals) -> list[Interval]:
+def _scattered(asked: _Request) -> list[Interval]:
     """Every index may matter; of the updates those whose window covers a dimension whole pass it."""
+    user, dims, box = asked.user, asked.operand.dims, asked.box
     found = [everything(dim) for dim in dims]
-    if place == 2:
+    if asked.place == 2:
         attributes = user.attributes
         gone = (*attributes["inserted_window_dims"], *attributes["input_batching_dims"])
         targets = [at for at in range(len(user.dims)) if at not in gone]
@@ -154,3 +185,20 @@ def _scattered(user: Instruction, place: int, dims: Sequence[int], box: Interval
             if dims[own] == user.dims[target]:
                 found[own] = box[target]
     return found
+
+
+_BOXES: Mapping[str, Callable[[_Request], list[Interval]]] = {
+    "broadcast": _broadcast,
+    "transpose": _transpose,
+    "reverse": _reverse,
+    "slice": _slice,
+    "concatenate": _concatenate,
+    "pad": _pad,
+    "window": _windows,
+    "reduce": _reduce,
+    "dot": _multiplied,
+    "gather": _gathered,
+    "scatter": _scattered,
+    "dynamic-slice": _moving,
+    "dynamic-update-slice": _moving,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 
 from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Plan, Rows, base_of
 from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
@@ -140,22 +140,31 @@ def ideal_bytes(module: Module) -> int:
     """Every input that other work reads once, every result that an output or a library call needs once: what no plan
     that leaves dots to the library can go below."""
     calls = {each.name for each in module.instructions if module.library(each) and each.name not in module.launches}
+    total = sum(module[name].size_bytes for name in _needed(module, calls))
+    for name in _read_by_work(module, calls):
+        looked_up = _looked_up(module, name)
+        total += module[name].size_bytes if looked_up is None else looked_up
+    return total
+
+
+def _read_by_work(module: Module, calls: Container[str]) -> set[str]:
+    """Inputs and results of library calls that what is no library call reads."""
     read = {
         base_of(module, operand).name
         for each in module.instructions
         if each.name not in calls and (each.opcode != "reshape" or each.name in module.is_output)
         for operand in each.operands
     }
-    read = {name for name in read if name in calls or module[name].opcode == "parameter"}
-    looked_up = {name: bytes_ for name in read if (bytes_ := _looked_up(module, name)) is not None}
-    read -= looked_up.keys()
-    written = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
+    return {name for name in read if name in calls or module[name].opcode == "parameter"}
+
+
+def _needed(module: Module, calls: Collection[str]) -> set[str]:
+    """Results that outputs or library calls are."""
+    needed = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
-        for operand in module[name].operands:
-            source = base_of(module, operand)
-            if source.name not in calls and source.opcode not in SOURCES:
-                written.add(source.name)
-    return sum(looked_up.values()) + sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
+        sources = (base_of(module, operand) for operand in module[name].operands)
+        needed |= {each.name for each in sources if each.name not in calls and each.opcode not in SOURCES}
+    return needed
 
 
 def _looked_up(module: Module, name: str) -> int | None:

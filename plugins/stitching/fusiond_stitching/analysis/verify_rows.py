@@ -36,18 +36,39 @@ def problems(
 
 
 def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
-    if rows.lanes < 1 or rows.lanes & (rows.lanes - 1) or threads % rows.lanes or (rows.lanes > 1 and threads % WARP):
-        yield f"{threads} threads cannot be groups of {rows.lanes} lanes"
-        return
+    """Whether the numbers of `rows` go together. What only follows from a wrong one is not said, too."""
+    wrong = [*_lanes(rows, threads)]
+    if not wrong:
+        yield from _packs(rows, threads)
+        wrong = [*_interleaving(rows)]
+    yield from wrong
+    if not wrong:
+        yield from _pieces(program, rows, threads)
+        yield from _coverage(program, rows)
+        yield from _reductions(program, rows, threads)
+
+
+def _lanes(rows: Rows, threads: int) -> Iterator[str]:
+    lanes = rows.lanes
+    if lanes < 1 or not _is_power_of_two(lanes) or threads % lanes or (lanes > 1 and threads % WARP):
+        yield f"{threads} threads cannot be groups of {lanes} lanes"
+
+
+def _packs(rows: Rows, threads: int) -> Iterator[str]:
     if rows.threads not in (0, threads):
         yield f"it is for {rows.threads} threads, and has {threads}"
     if rows.streamed and (rows.shared_steps > rows.steps or rows.rows_per_block * rows.lanes > threads):
         yield "a streamed row holds more than it has, or a block several one after another"
-    if (rows.run or rows.columns) % rows.pack or rows.pack & (rows.pack - 1):
+    if (rows.run or rows.columns) % rows.pack or not _is_power_of_two(rows.pack):
         yield f"packs of {rows.pack} do not make up rows of {rows.columns}"
+
+
+def _interleaving(rows: Rows) -> Iterator[str]:
     if rows.between > 1 and (rows.run < 1 or rows.columns % rows.run or rows.count % rows.between or rows.slabs > 1):
         yield f"{rows.count} rows of {rows.columns} columns do not lie {rows.between} by {rows.run} in each other"
-        return
+
+
+def _pieces(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
     packs = rows.run // rows.pack
     if any(stage.place is Place.PIECE for stage in program.stages) and (
         rows.between == 1
@@ -56,23 +77,40 @@ def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
         or threads // rows.lanes > rows.rows_per_block
     ):
         yield f"{rows.lanes} lanes do not have the same {rows.run} columns of all runs of a row"
+
+
+def _is_flat(rows: Rows) -> bool:
+    """The blocks share one row."""
+    return rows.count == 1 and rows.rows_per_block == 1 and rows.slabs == 1
+
+
+def _coverage(program: BlockProgram, rows: Rows) -> Iterator[str]:
+    """Whether every row and column has a thread."""
     if program.blocks % rows.slabs:
         yield f"{program.blocks} blocks do not share out {rows.slabs} slabs"
-    at_once = threads // rows.lanes
-    flat = rows.count == 1 and rows.rows_per_block == 1 and rows.slabs == 1
-    parts = program.blocks if flat else rows.slabs
+    parts = program.blocks if _is_flat(rows) else rows.slabs
     if parts * rows.steps * rows.lanes * rows.pack < rows.columns:
         yield f"{parts} times {rows.steps} packs of {rows.lanes} lanes do not cover {rows.columns} columns"
-    if not flat and program.blocks // rows.slabs * rows.rows_per_block < rows.count:
+    if not _is_flat(rows) and program.blocks // rows.slabs * rows.rows_per_block < rows.count:
         yield f"{program.blocks} blocks do not cover {rows.count} rows"
-    if rows.slabs > 1 and any(stage.reduction and stage.place is Place.ROW for stage in program.stages):
+
+
+def _reductions(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
+    """Whether all parts of what is reduced meet."""
+    reduced = [stage.place for stage in program.stages if stage.reduction is not None]
+    at_once = threads // rows.lanes
+    if rows.slabs > 1 and Place.ROW in reduced:
         yield "blocks that share the columns of a row cannot reduce it"
-    if at_once & (at_once - 1) and any(stage.place is Place.COLUMN for stage in program.stages):
+    if not _is_power_of_two(at_once) and any(stage.place is Place.COLUMN for stage in program.stages):
         yield f"{at_once} groups of lanes do not halve down to one"
-    if flat and program.blocks > 1 and any(stage.reduction is not None for stage in program.stages):
+    if reduced and _is_flat(rows) and program.blocks > 1:
         yield "blocks that share a row cannot reduce it"
-    if rows.lanes > rows.columns // rows.pack and any(stage.reduction is not None for stage in program.stages):
+    if reduced and rows.lanes > rows.columns // rows.pack:
         yield "some lanes would have nothing to begin a reduction with"
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
@@ -245,14 +283,19 @@ class _Reading:
         return self.module[each.operands[0]].elements != self.rows.count * self.rows.columns
 
     def _reduces(self, each: Instruction, stage: Stage, source: Where) -> bool:
-        dims = self.module[each.operands[0]].dims
-        reduced = each.attributes["dimensions"]
-        if stage.place is not Place.COLUMN:
-            parts = _by_dimension(dims, source) if source is not None else None
-            if parts is None:
-                return False
-            left = _joined(x for at, part in enumerate(parts) if at not in reduced for x in part)
-            return left == self.places[stage.place]
+        """Whether a reduction makes what lies at the place of its stage."""
+        if stage.place is Place.COLUMN:
+            return self._reduces_columns(each)
+        dims, reduced = self.module[each.operands[0]].dims, each.attributes["dimensions"]
+        parts = _by_dimension(dims, source) if source is not None else None
+        if parts is None:
+            return False
+        left = _joined(extent for at, part in enumerate(parts) if at not in reduced for extent in part)
+        return left == self.places[stage.place]
+
+    def _reduces_columns(self, each: Instruction) -> bool:
+        """Whether it makes one row of the rows of each block."""
+        dims, reduced = self.module[each.operands[0]].dims, each.attributes["dimensions"]
         kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in reduced]
         gone = [at for at, dim in enumerate(dims) if dim != 1 and at in reduced]
         inner = [at for at in kept if not gone or at > max(gone)]

@@ -93,19 +93,25 @@ def _without_ones(instruction: Instruction, operands: list[tuple[int, ...]]) -> 
     """The instruction over dims without ones; None when it keeps its own."""
     if instruction.opcode not in _DROPPED_FROM:
         return None
-    dims = instruction.dims
-    place = {at: new for new, at in enumerate(at for at, dim in enumerate(dims) if dim != 1)}
     attributes: dict[str, Any] = dict(instruction.attributes)
-    if instruction.opcode == "broadcast":
-        pairs = zip(attributes["dimensions"], operands[0], strict=True)
-        attributes["dimensions"] = tuple(place[at] for at, dim in pairs if dim != 1)
-    elif instruction.opcode == "transpose":
-        source = {at: new for new, at in enumerate(at for at, dim in enumerate(operands[0]) if dim != 1)}
-        attributes["dimensions"] = tuple(source[at] for at in attributes["dimensions"] if operands[0][at] != 1)
-    elif instruction.opcode == "reduce":
-        source = {at: new for new, at in enumerate(at for at, dim in enumerate(operands[0]) if dim != 1)}
-        reduced = tuple(source[at] for at in attributes["dimensions"] if at in source)
-        if not reduced:
+    if "dimensions" in attributes:
+        attributes["dimensions"] = _kept_dimensions(instruction, operands[0])
+        if instruction.opcode == "reduce" and not attributes["dimensions"]:
             return None  # reduces nothing but applies the init
-        attributes["dimensions"] = reduced
-    return dataclasses.replace(instruction, dims=_dims(dims), attributes=frozen(attributes))
+    return dataclasses.replace(instruction, dims=_dims(instruction.dims), attributes=frozen(attributes))
+
+
+def _kept_dimensions(instruction: Instruction, source: tuple[int, ...]) -> tuple[int, ...]:
+    """The `dimensions` of a broadcast, transpose or reduce of what has these dims, numbered as they are without ones.
+    (A broadcast's are the result's, one for each of the operand's; the others' are the operand's.)"""
+    numbers = instruction.attributes["dimensions"]
+    if instruction.opcode == "broadcast":
+        place = _new_numbers(instruction.dims)
+        return tuple(place[at] for at, dim in zip(numbers, source, strict=True) if dim != 1)
+    place = _new_numbers(source)
+    return tuple(place[at] for at in numbers if at in place)
+
+
+def _new_numbers(dims: tuple[int, ...]) -> dict[int, int]:
+    """Dimension -> its number without those of size 1."""
+    return {at: new for new, at in enumerate(at for at, dim in enumerate(dims) if dim != 1)}

@@ -128,29 +128,35 @@ def counts_along(given: Mapping[str, Instruction], name: str, depth: int = MOST_
     def of(operand: str) -> int | None:
         return counts_along(given, operand, depth - 1)
 
-    match each.opcode:
-        case "iota":
-            return int(each.attributes["dimension"])
-        case "convert" | "copy":
-            return of(each.operands[0])
-        case "broadcast":
-            at = of(each.operands[0])
-            return None if at is None else int(each.attributes["dimensions"][at])
-        case "reshape":
-            at = of(each.operands[0])
-            return None if at is None else kept_dimension(given[each.operands[0]].dims, at, each.dims)
-        case "select":
-            test = given[each.operands[0]]
-            below = (
-                test.opcode == "compare" and test.attributes["direction"] == "LT" and of(test.operands[0]) is not None
-            )
-            least = _same(given, test.operands[1]) if below else None
-            return of(each.operands[2]) if least is not None and least <= 0 else None
-        case "clamp":
-            at, low, high = of(each.operands[1]), _same(given, each.operands[0]), _same(given, each.operands[2])
-            inside = at is not None and low is not None and high is not None and low <= 0 and high >= each.dims[at] - 1
-            return at if inside else None
+    if each.opcode == "iota":
+        return int(each.attributes["dimension"])
+    if each.opcode in ("convert", "copy"):
+        return of(each.operands[0])
+    if each.opcode in ("broadcast", "reshape"):
+        at = of(each.operands[0])
+        return None if at is None else _moved_dimension(given, each, at)
+    if each.opcode == "select":
+        test = given[each.operands[0]]
+        below = test.opcode == "compare" and test.attributes["direction"] == "LT" and of(test.operands[0]) is not None
+        least = _same(given, test.operands[1]) if below else None
+        return of(each.operands[2]) if least is not None and least <= 0 else None
+    if each.opcode == "clamp":
+        at = of(each.operands[1])
+        return at if at is not None and _clamps_nothing(given, each, each.dims[at]) else None
     return None
+
+
+def _moved_dimension(given: Mapping[str, Instruction], each: Instruction, at: int) -> int | None:
+    """Where a broadcast or reshape has a dimension of its operand."""
+    if each.opcode == "broadcast":
+        return int(each.attributes["dimensions"][at])
+    return kept_dimension(given[each.operands[0]].dims, at, each.dims)
+
+
+def _clamps_nothing(given: Mapping[str, Instruction], clamp: Instruction, count: int) -> bool:
+    """Whether 0, 1, ..., count - 1 all lie between its bounds."""
+    low, high = _same(given, clamp.operands[0]), _same(given, clamp.operands[2])
+    return low is not None and high is not None and low <= 0 and high >= count - 1
 
 
 def part(given: Mapping[str, Instruction], name: str, dimension: int, at: int) -> str | None:

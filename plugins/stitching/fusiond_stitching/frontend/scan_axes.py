@@ -15,6 +15,9 @@ from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, Instruction
 MANY = 8
 """Threads that compute the same, from which on it is worth a launch of its own."""
 
+_SOURCES = {"pad": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
+"""Of how many operands elements are moved, where not of all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -59,29 +62,33 @@ class Axes:
         are those of the state, whatever more its results have."""
         if not self.possible:
             return None
-        values = dict.fromkeys((*self.carried, *self.updates))
+        values = tuple(dict.fromkeys((*self.carried, *self.updates)))
+        own = self._own(values)
+        choice = [own[name] for name in self.carried] if by_block and self.carried else own.values()
+        widest = max(choice, key=lambda places: sum(each is not None for each in places), default=[])
+        self.axes = [each for each in widest if each is not None]
+        if not by_block and not all(self._along_axes(each) for each in own.values()):
+            return None
+        reads = [name for name in slices if name in self.live and self._along_axes(self._classes(name))]
+        return Places(
+            sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
+            of={name: self.of(name) for name in (*own, *reads)},
+            reads=reads,
+            held=max(sum(map(self.inside_elements, self.carried)), *map(self.inside_elements, self.updates), 0),
+            work=self._work(),
+        )
+
+    def _own(self, values: Sequence[str]) -> dict[str, list[tuple[str, int] | None]]:
+        """The classes of which each value has its own index, by dimension."""
         for name in (*values, *sorted(self.live & self.varying)):
             classes = [each for each in self._classes(name) if each is not None]
             # Two dimensions of one value along one axis: its elements meet crosswise.
             self.inside |= {each for each in classes if classes.count(each) > 1}
         inside = {self._class(each) for each in self.inside}
-        own = {name: [None if each in inside else each for each in self._classes(name)] for name in values}
-        choice = [own[name] for name in self.carried] if by_block and self.carried else own.values()
-        widest = max(choice, key=lambda places: sum(each is not None for each in places), default=[])
-        self.axes = [each for each in widest if each is not None]
-        if not by_block and any(each is not None and each not in self.axes for one in own.values() for each in one):
-            return None
-        reads = {name: self._classes(name) for name in slices if name in self.live}
-        reads = {
-            name: classes for name, classes in reads.items() if all(one is None or one in self.axes for one in classes)
-        }
-        return Places(
-            sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
-            of={name: self.of(name) for name in own | reads},
-            reads=list(reads),
-            held=max(sum(map(self.inside_elements, self.carried)), *map(self.inside_elements, self.updates), 0),
-            work=self._work(),
-        )
+        return {name: [None if each in inside else each for each in self._classes(name)] for name in values}
+
+    def _along_axes(self, classes: Sequence[tuple[str, int] | None]) -> bool:
+        return all(each is None or each in self.axes for each in classes)
 
     def of(self, name: str) -> tuple[int | None, ...]:
         """Dimension of a value -> axis; None stays inside a thread or block, or is 1."""
@@ -187,38 +194,19 @@ class Axes:
 
     def _moved(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
         """What shifts, cuts or contracts: only along the dimensions that stay whole do threads keep to themselves."""
-        first = operands[0]
         if each.opcode == "dot":
             self._contracted(each, operands, varies)
-            return
-        if each.opcode == "gather":
+        elif each.opcode == "gather":
             self._gathered(each, operands, varies)
-            return
-        sources: Sequence[Instruction]
-        if each.opcode == "concatenate":
-            sources, cut = operands, {each.attributes["dimension"]}
-        elif each.opcode == "reverse":
-            sources, cut = operands, set(each.attributes["dimensions"])
-        elif each.opcode == "slice":
-            sources, cut = operands, {at for at, dim in enumerate(first.dims) if dim != each.dims[at]}
-        elif each.opcode == "pad":
-            sources = operands[:1]
-            padded = (each.attributes[side] for side in ("low", "high", "interior"))
-            cut = {at for at, amounts in enumerate(zip(*padded, strict=True)) if any(amounts)}
-        elif each.opcode == "dynamic-slice":
-            sources, cut = operands[:1], {at for at, dim in enumerate(first.dims) if dim != each.dims[at]}
-        elif each.opcode == "dynamic-update-slice":
-            update = operands[1]
-            sources, cut = operands[:2], {at for at, dim in enumerate(first.dims) if dim != update.dims[at]}
-        else:
+        elif (cut := _cut(each, operands)) is None:
             self.possible = False
-            return
-        for source in sources:
-            self._inside(source.name, cut)
-            for at in range(len(each.dims)):
-                if at not in cut:
-                    self._join((each.name, at), (source.name, at))
-        self._inside(each.name, cut)
+        else:
+            for source in operands[: _SOURCES.get(each.opcode, len(operands))]:
+                self._inside(source.name, cut)
+                for at in range(len(each.dims)):
+                    if at not in cut:
+                        self._join((each.name, at), (source.name, at))
+            self._inside(each.name, cut)
 
     def _gathered(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
         """What looks up has its own index. Of what is looked up in, dimensions that are taken whole, or go along with
@@ -260,6 +248,27 @@ class Axes:
                     free += 1
             if varying:
                 self._inside(operand.name, numbers[f"{side}_contracting"])
+
+
+def _cut(each: Instruction, operands: Sequence[Instruction]) -> set[int] | None:
+    """The dimensions along which an operation shifts or cuts; None where that is not known."""
+    match each.opcode:
+        case "concatenate":
+            return {each.attributes["dimension"]}
+        case "reverse":
+            return set(each.attributes["dimensions"])
+        case "slice" | "dynamic-slice":
+            return _unequal(operands[0].dims, each.dims)
+        case "dynamic-update-slice":
+            return _unequal(operands[0].dims, operands[1].dims)
+        case "pad":
+            padded = (each.attributes[side] for side in ("low", "high", "interior"))
+            return {at for at, amounts in enumerate(zip(*padded, strict=True)) if any(amounts)}
+    return None
+
+
+def _unequal(dims: Sequence[int], others: Sequence[int]) -> set[int]:
+    return {at for at, dim in enumerate(dims) if dim != others[at]}
 
 
 def shared_by_threads(axes: Axes, places: Places) -> list[str]:

@@ -71,9 +71,9 @@ class KernelGraph:
             self._placed += names
         return names
 
-    def device(self, name: str, **kernel: object) -> tuple[str, ...]:
-        """A kernel on the device; see `kernel`."""
-        return self.kernel(name, DEVICE, **kernel)  # type: ignore[arg-type]
+    def device(self, name: str, number: int = 0, **kernel: object) -> tuple[str, ...]:
+        """A kernel on the device, or on another one; see `kernel`."""
+        return self.kernel(name, DEVICE, number=number, **kernel)  # type: ignore[arg-type]
 
     def host(self, name: str, **kernel: object) -> tuple[str, ...]:
         """A kernel on the host; see `kernel`."""
@@ -90,6 +90,7 @@ class KernelGraph:
         body: Body | Mapping[str, str] | str | None = None,
         elements: int | None = None,
         dtype: str | None = None,
+        number: int = 0,
     ) -> tuple[str, ...]:
         """A kernel; `body` is a formula for each output (a text where there is one), or left to the default. Gives the
         names of its outputs. RequestError for a text where a sequence of names is wanted (its letters would be the
@@ -115,6 +116,7 @@ class KernelGraph:
             Kernel(
                 name=name,
                 on=on,
+                number=number,
                 reads=tuple(reads),
                 writes=tuple(writes),
                 in_place=tuple((in_place or {}).items()),
@@ -251,7 +253,7 @@ def _fill(fill: Fill) -> str:
 
 
 def _kernel(kernel: Kernel) -> str:
-    keys = [f"name: {json.dumps(kernel.name)}", f"on: {kernel.on}", f"reads: {json.dumps(kernel.reads)}"]
+    keys = [f"name: {json.dumps(kernel.name)}", f"on: {json.dumps(kernel.place)}", f"reads: {json.dumps(kernel.reads)}"]
     keys.append(f"writes: {json.dumps(kernel.writes)}")
     if kernel.in_place:
         keys.append(f"in_place: {json.dumps(dict(kernel.in_place))}")

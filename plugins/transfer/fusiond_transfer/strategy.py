@@ -15,11 +15,11 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Memory, Program
-from fusiond.search.space import Space
+from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
 from fusiond_transfer import space, together
-from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory, peers
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
@@ -73,6 +73,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
+        for key in ("limits", "allocations", "together") if graph.several_devices else ():
+            if key in job.request:
+                raise RequestError("is for graphs on one device", where=job.where(key))
         _refuse_limit(job, graph)
         asks = _together(job)
         hashes = {path: text_key(inputs.text(path, where=where))}
@@ -103,6 +106,14 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     ) -> Analysis[TransferRequest, TransferAnalysis]:
         asked = workload.payload
         schedules = Schedules(asked.graph, tries=asked.tries)
+        if asked.graph.several_devices:
+            nothing = space.Offer(paper=False, reordered=False, counted=False, graph=False)
+            return Analysis(
+                workload=workload,
+                report=frozen(peers.report(asked.graph)),
+                rejections=(peers.refusal(asked.graph),),
+                payload=TransferAnalysis(asked=asked, schedules=schedules, other=None, offer=nothing),
+            )
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
         known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
@@ -113,6 +124,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
     def describe(self, analysis: KnownGraph) -> str:
+        if _only_planned(analysis):
+            return peers.text(analysis.payload.asked.graph)
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
@@ -127,20 +140,24 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return {} if asked is None else together.figures(asked, answers)
 
     def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
-        return probes(analysis.payload.asked.graph)
+        return () if _only_planned(analysis) else probes(analysis.payload.asked.graph)
 
     def space(self, analysis: KnownGraph, answers: Answers) -> Space:
-        return space.fused(_offered(analysis.payload, answers))
+        return EMPTY if _only_planned(analysis) else space.fused(_offered(analysis.payload, answers))
 
     def seeds(self, analysis: KnownGraph, space_: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
+        if _only_planned(analysis):
+            return ()
         known, _ = self._costs(about, answers)
         best = estimate(about, known)
         return space.seeds(_offered(about, answers), space_, 1 if best is None else best.count)
 
     def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
         about = analysis.payload
-        found = []
+        found: list[Baseline] = []
+        if _only_planned(analysis):
+            return ()
         for name, memory, allocation in space.baselines(about.offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
@@ -162,6 +179,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     # --- Config -> Program ---
 
     def emit(self, analysis: KnownGraph, config: Config, answers: Answers) -> Program | Rejection:
+        if _only_planned(analysis):
+            return peers.refusal(analysis.payload.asked.graph)
         problems = space.fused(_offered(analysis.payload, answers)).problems(config)
         if problems:
             name = analysis.payload.asked.graph.name
@@ -235,6 +254,11 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = _composed(analysis.payload, config, answers)
         found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
         return () if found is None else (found,)
+
+
+def _only_planned(analysis: KnownGraph) -> bool:
+    """Whether no Program can be made of a graph."""
+    return analysis.payload.asked.graph.several_devices
 
 
 # --- what the methods share -----------------------------------------------------------------------------

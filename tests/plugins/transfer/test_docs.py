@@ -21,6 +21,7 @@ from fusiond_transfer.strategy import Transfer
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "transfer.md").read_text(encoding="utf-8")
+FIG2 = (ROOT / "plugins/transfer/fusiond_transfer/graphs/fig2.yaml").read_text(encoding="utf-8")
 JOBS = sorted((ROOT / "configs" / "jobs").glob("transfer-*.yaml"))
 
 
@@ -50,7 +51,8 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
 
 def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis]) -> None:
     reports = [analyse("matmul").report, analyse("fig2", "limits: {device_bytes: 114688}").report, analyse("cg").report]
-    keys = {key for report in reports for key in report} | {"together"}
+    two = analyse(FIG2.replace("on: device", "on: device:1", 1)).report
+    keys = {key for report in (*reports, two) for key in report} | {"together"}
     assert keys == set(first_cells("| key of `analysis` | what |"))
     assert reports[-1]["paper"] == {"greedy": None, "tight": None}
 

@@ -37,7 +37,7 @@ MUTANTS = [
     ("codegen/elements.py", "((rest >> 13) & 1u)", "1u", "elements"),
     ("codegen/elements.py", "((bits >> 16) & 1u)", "0u", "elements"),
     ("codegen/elements.py", "rest < 0x38800000u", "rest < 0x38000000u", "elements"),
-    ("analysis/one_memory.py", "touches[name] == 1 and", "", "mapped"),
+    ("analysis/one_memory.py", " if touches[name] == 1", "", "mapped"),
     ("analysis/one_memory.py", "_shared(each, managed=managed) if each.name in shared else each", "each", "mapped"),
     ("analysis/one_memory.py", "graph.loop or graph.shares_storage or", "graph.loop or", "mapped"),
     ("analysis/one_memory.py", "is _made_on_device(graph, name) for k", "for k", "managed"),

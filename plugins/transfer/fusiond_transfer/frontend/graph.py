@@ -95,6 +95,8 @@ class Kernel:
     name: str
     on: str
     """`host` or `device`."""
+    number: int = 0
+    """Which device."""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
@@ -110,6 +112,11 @@ class Kernel:
     @property
     def device(self) -> bool:
         return self.on == DEVICE
+
+    @property
+    def place(self) -> str:
+        """As a graph's file has it: `host`, `device`, `device:1`."""
+        return f"{self.on}:{self.number}" if self.number else self.on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +199,11 @@ class Graph:
                 first[new] = first[old]
                 shared.add(first[old])
         return MappingProxyType({name: f"{home}.store" if home in shared else home for name, home in first.items()})
+
+    @functools.cached_property
+    def several_devices(self) -> bool:
+        """Whether a kernel is on another device than the first."""
+        return any(kernel.number for kernel in self.kernels)
 
     @property
     def shares_storage(self) -> bool:

@@ -217,7 +217,7 @@ class _Reader:
         in_place = keys["in_place"].mapping() if "in_place" in keys else {}
         return Kernel(
             name=keys["name"].text(),
-            on=keys["on"].choice(HOST, DEVICE),
+            **_place(keys["on"]),
             reads=_names(keys["reads"]) if "reads" in keys else (),
             writes=_names(keys["writes"]),
             in_place=tuple((new, old.text()) for new, old in in_place.items()),
@@ -308,6 +308,14 @@ class _Reader:
 
 def _names(node: Node) -> tuple[str, ...]:
     return tuple(each.text() for each in node.sequence())
+
+
+def _place(node: Node) -> dict[str, Any]:
+    """`host`, `device` (the first), or `device:N`."""
+    on, mark, number = node.text().partition(":")
+    if on not in (HOST, DEVICE) or (mark and not (on == DEVICE and re.fullmatch(r"\d{1,2}", number))):
+        raise node.fail(f"is {node.text()[:80]!r}; it can be host, device, or device:N for another device")
+    return {"on": on, "number": int(number or 0)}
 
 
 def _identifier(node: Node) -> str:

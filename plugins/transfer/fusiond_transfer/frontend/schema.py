@@ -37,7 +37,7 @@ def graph() -> dict[str, Any]:
     kernel = closed(
         {
             "name": TEXT,
-            "on": {"enum": [HOST, DEVICE]},
+            "on": {"type": "string", "pattern": rf"^({HOST}|{DEVICE}(:\d{{1,2}})?)$"},
             "reads": names(),
             "writes": {**names(), "minItems": 1},
             "in_place": mapping_of(TEXT),

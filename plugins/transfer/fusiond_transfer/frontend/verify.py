@@ -8,6 +8,7 @@ known        reads, writes, inputs, outputs, placed, carried, adjacent name vect
 formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
 loop         what is carried is an input and a vector of its size and type, each once
+devices      several: without a loop, a limit, shared storage, `adjacent`, `placed` and regions
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _in_place(graph)
     yield from _formulas(graph)
     yield from _loop(graph)
+    yield from _devices(graph)
 
 
 def _names(graph: Graph) -> Iterator[Problem]:
@@ -212,6 +214,23 @@ def _formulas(graph: Graph) -> Iterator[Problem]:
                 yield Problem(
                     ("kernels", k, "body"), f"{name} is of {dtype}, with which no formula computes; give a source"
                 )
+
+
+def _devices(graph: Graph) -> Iterator[Problem]:
+    if not graph.several_devices:
+        return
+    for key, there in (
+        ("loop", graph.loop),
+        ("limits", graph.limit_bytes is not None),
+        ("placed", graph.placed),
+        ("adjacent", graph.adjacent),
+        ("regions", graph.regions),
+    ):
+        if there:
+            yield Problem((key,), "is for graphs on one device")
+    for k, kernel in enumerate(graph.kernels):
+        if kernel.in_place:
+            yield Problem(("kernels", k, "in_place"), "is for graphs on one device")
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

@@ -161,7 +161,7 @@ class _Stages(Images):
         images = dict(given)
         for kernel in self.pipeline.kernels:
             if kernel.boundary or kernel.steps or kernel.fetched:
-                raise Unable(f"{kernel.name} is no plain stencil")
+                raise Unable(f"{kernel.name} is not a plain stencil")
             planes = [
                 self._converted(self._value(kernel.body(channel), kernel, images, {}), kernel.dtype)
                 for channel in range(kernel.channels)
@@ -193,7 +193,7 @@ def _compile(pipeline: Pipeline, schedule: str, folder: Path) -> Path:
     import halide as hl  # type: ignore[import-not-found, unused-ignore] # an extra
 
     if len(pipeline.inputs) != 1 or len(pipeline.outputs) != 1:
-        raise Unable("one input and one output are wanted")
+        raise Unable("expected one input and one output")
     (image,), names = pipeline.inputs, HalideNames(hl)
     kind, bits = _TYPES[image.dtype]
     given = hl.ImageParam(getattr(hl, kind)(bits), 2 if image.channels == 1 else 3, image.name)

@@ -136,7 +136,7 @@ class TorchNames(Names):
 
     def _index(self, offset: int, size: int, mode: str) -> Any:
         """For each position the one that `position + offset` stands for; -1 outside of a constant border. Made once, so
-        that it is no part of what is timed."""
+        that it is not part of what is timed."""
         if (offset, size, mode) not in self._indices:
             before, after = max(0, -offset), max(0, offset)
             more = {"constant_values": -1} if mode == "constant" else {}

@@ -23,7 +23,7 @@ numbers are those of {paper.CITATION} (tables I and II): GTX 745, GTX 680 and K2
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated runs are left out: they are no results."""
+    """The page. Emulated runs are left out: they are not results."""
     runs = list(runs)
     return "\n".join([
         HEAD,

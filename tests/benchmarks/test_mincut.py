@@ -189,5 +189,5 @@ def test_what_halide_does_not_take_says_so() -> None:
     pytest.importorskip("halide", reason="needs Halide as the peer: pip install 'fusiond[peers]'")
     text = "pipeline: p\nimage: {width: 8, height: 8, dtype: int32}\ninputs: [a]\noutputs: [b]\nkernels:\n"
     given = parser.read(documents.parse(text + "  b: {pattern: scan, reads: [a], body: a}\n", "p.yaml"))
-    with pytest.raises(halide_peer.Unable, match="b is no plain stencil"):
+    with pytest.raises(halide_peer.Unable, match="b is not a plain stencil"):
         halide_peer.compiled(given, halide_peer.TILES)

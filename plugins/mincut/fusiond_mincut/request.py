@@ -41,7 +41,7 @@ def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
     where = job.where("pipeline")
     given = job.request.get("pipeline")
     if not isinstance(given, str) or not given:
-        raise RequestError("the name of a pipeline, or the path of its YAML file, is wanted", where=where)
+        raise RequestError("expected the name of a pipeline, or the path of its YAML file", where=where)
     path = inputs.resolve("pipeline", given, where=where)
     document = inputs.document(path, where=where)
 
@@ -75,7 +75,7 @@ def _sizes(job: Job) -> dict[str, int]:
         if name not in SIZES:
             raise UnknownName("size", name, SIZES, where=where)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= graph.WIDEST_IMAGE:
-            raise RequestError(f"is {value!r}; a whole number from 1 to {graph.WIDEST_IMAGE} is wanted", where=where)
+            raise RequestError(f"is {value!r}; expected a whole number from 1 to {graph.WIDEST_IMAGE}", where=where)
         found[name] = value
     return found
 
@@ -86,7 +86,7 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
     where = job.where("block")
     given = job.request["block"]
     if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) for each in given):
-        raise RequestError("the names of the kernels of one block are wanted: block: [sx, gx]", where=where)
+        raise RequestError("expected the names of the kernels of one block, as in block: [sx, gx]", where=where)
     for name in given:
         if not pipeline.is_kernel(name):
             raise UnknownName("kernel", name, pipeline.position, where=where)
@@ -95,7 +95,7 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
         raise RequestError("a kernel stands twice", where=where)
     refused = next(legality.general(pipeline, names), None)
     if refused is not None:
-        raise RequestError(f"this is no block that can be fused: {refused.detail}", where=where)
+        raise RequestError(f"this block cannot be fused: {refused.detail}", where=where)
     return names
 
 

@@ -108,8 +108,8 @@ def _point(space: Space, chosen: str, way: str) -> Config:
 
 
 def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
-    """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is no
-    config of this pipeline."""
+    """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is
+    not a config of this pipeline."""
     found = blocks.read(pipeline, config.text("partition"))
     for block in found.blocks:
         refused = next(legality.general(pipeline, block.kernels), None)
@@ -124,7 +124,7 @@ def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, Blo
 
 
 def launched(program: Program, config: Config) -> Program:
-    """The blocks' launches as the config has them. ValueError when it is none."""
+    """The blocks' launches as the config has them. ValueError when that is not a way to launch them."""
     way = config.get("launch", LAUNCHES[0])
     if way not in LAUNCHES:
         raise ValueError(f"launch is {way!r}")

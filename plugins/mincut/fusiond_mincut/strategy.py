@@ -342,8 +342,8 @@ def _cut(step: CutStep) -> dict[str, object]:
 
 
 def _chosen(about: PipelineAnalysis, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
-    """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is no
-    config of this pipeline."""
+    """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is
+    not a config of this pipeline."""
     if about.whole is not None:
         whole = about.whole
         return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): shapes.of(config)}
@@ -351,8 +351,8 @@ def _chosen(about: PipelineAnalysis, config: Config) -> tuple[Partition, dict[st
 
 
 def _does_not_fit(target: Target, program: Program, chosen: Partition) -> Rejection | None:
-    """Why a block of several kernels cannot be launched, or is no kernel to be measured: ptxas spills. None where no
-    compiler is there, and for kernels by themselves, which must be launched anyhow."""
+    """Why a block of several kernels cannot be launched, or is not worth measuring: ptxas spills. None without a
+    compiler, and for kernels by themselves, which must be launched anyhow."""
     if target.limits.registers_per_sm == 0:
         return None
     blocks_of = {emit.entry(each): each for each in reversed(chosen.blocks) if len(each.kernels) > 1}

@@ -75,7 +75,7 @@ class Pack:
 
 
 def read(path: Path) -> Pack:
-    """RequestError with file, line and what is wrong for anything that is no pack."""
+    """RequestError with file, line and what is wrong for anything that is not a pack."""
     lines = _lines(path)
     try:
         number, first = next(lines)

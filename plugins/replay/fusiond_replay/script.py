@@ -38,7 +38,7 @@ def write(title: str, script: ReplayScript) -> str:
 
 
 def read(text: str) -> ReplayScript:
-    """ValueError with the reason for a text that is no script."""
+    """ValueError with the reason for a text that is not a script."""
     if not text.startswith(MARK):
         raise ValueError("the replay device runs recorded configs only (strategy: replay)")
     words = dict(line.split(None, 1) for line in text.splitlines()[1:] if len(line.split(None, 1)) == 2)

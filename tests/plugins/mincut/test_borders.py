@@ -53,7 +53,7 @@ def test_an_index_is_what_opencv_interpolates(mode):
 
 
 def test_an_unknown_mode_is_an_error():
-    with pytest.raises(ValueError, match="'wrap' is no border mode"):
+    with pytest.raises(ValueError, match="'wrap' is not a border mode"):
         borders.index("wrap", -1, 4)
 
 

@@ -224,14 +224,14 @@ def test_channels() -> None:
         ("c & 1", "& needs integers"),
         ("min(a)", "min takes 2 values, not 1"),
         ("int(a, b)", "int takes 1 value, not 2"),
-        ("3000000000", "is no int32"),
+        ("3000000000", "does not fit int32"),
         ("1f", "is not a number"),
         ("08", "would be octal in C"),
         ("9" * 5000, "a number of 5000 digits"),
         ("b * \u0663", "unexpected"),
         ("1e99f", "does not fit float32"),
-        ("1e999", "is no finite number"),
-        ("sum(a, b)", "sum runs over a mask, and 'a' is none (there are: ones, plus)"),
+        ("1e999", "is not a finite number"),
+        ("sum(a, b)", "sum runs over a mask, and 'a' is not one (there are: ones, plus)"),
         ("__import__(a)", "unknown function '__import__'"),
         ("'os'", "unexpected"),
         ("a ** b", "column 4: unexpected '*'"),
@@ -273,8 +273,8 @@ def test_any_text_is_an_expression_or_one_line(text: str) -> None:
     ("rows", "said"),
     [
         (((1, 2),), "odd sides"), (((1,), (1, 2, 3)), "differ in length"), (((0, None, 0),), "nothing but holes"),
-        (((1,), (2,)), "odd sides"), (((2**31,),), "is no int32"), (((1e39,),), "does not fit float32"),
-        (((float("nan"),),), "no finite number"),
+        (((1,), (2,)), "odd sides"), (((2**31,),), "does not fit int32"), (((1e39,),), "does not fit float32"),
+        (((float("nan"),),), "not a finite number"),
     ],
 )  # fmt: skip
 def test_masks_that_are_none(rows: tuple[tuple[float, ...], ...], said: str) -> None:

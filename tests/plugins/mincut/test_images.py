@@ -352,7 +352,7 @@ HEAD = "pipeline: p\nimage: {width: 16, height: 12, dtype: int32}\ninputs: [src]
     ("kernel", "said"),
     [
         ('{pattern: point, reads: [src], step: 0, body: "src"}', "kernels.a.step: is 0; it must be from 1 to 64"),
-        ('{pattern: point, reads: [src], step: 1/0, body: "src"}', "'1/0' is no step; 2, 1/2 or 3/2 is one"),
+        ('{pattern: point, reads: [src], step: 1/0, body: "src"}', "'1/0' is not a step; expected 2, 1/2 or 3/2"),
         ('{pattern: point, reads: [src], step: [2], body: "src"}', "is a step across and one down"),
         ('{pattern: point, reads: [src], step: {other: 2}, body: "src"}', "unknown image 'other'"),
         ('{pattern: point, reads: [src], size: [4], body: "src"}', "holds width and height"),
@@ -363,7 +363,7 @@ HEAD = "pipeline: p\nimage: {width: 16, height: 12, dtype: int32}\ninputs: [src]
         ('{pattern: point, reads: [src], body: "at(src, 0.5f, y)"}', "at takes whole numbers, not a float32"),
         ('{pattern: point, reads: [src], body: "lookup(src + 1, y)"}', "reads a table or an image by its name"),
         ('{pattern: point, reads: [src], body: "at(src, x)"}', "at takes 3 values, not 2"),
-        ('{pattern: point, reads: [src], row: x, body: src}', "a is no histogram; only one has rows"),
+        ('{pattern: point, reads: [src], row: x, body: src}', "a is not a histogram; only a histogram has rows"),
         ('{pattern: point, reads: [src], axis: x, body: src}', "a is point; only a scan kernel has axis"),
         ("{pattern: scan, axis: z, reads: [src], body: src}", "is 'z'; it can be x, y"),
         ("{pattern: global, reduce: {histogram: [4, 1]}, channels: 2, reads: [src], body: src}", "a histogram counts"),
@@ -439,8 +439,8 @@ def test_python_says_what_a_file_says(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (lambda: stage(step=0)(lambda image: image), "0 is no step"),
-        (lambda: stage(scan="z")(lambda image: image), "'z' is no axis; it can be x, y"),
+        (lambda: stage(step=0)(lambda image: image), "step is 0"),
+        (lambda: stage(scan="z")(lambda image: image), "scan is 'z'; it can be x, y"),
         (lambda: stage(size=("widht", 3))(lambda image: image), "unknown name 'widht'"),
         (lambda: stage()(lambda image: C.at(image + 1, 0, 0)), "only an image can be read at coordinates"),
         (lambda: stage()(lambda image: C.lookup(table("t", []), image)), "the table t is empty"),

@@ -119,18 +119,18 @@ kernels:
         ("pattern: point,", "pattern: point, dtype: int64,", "is 'int64'; it can be uint8, int16, uint16,"),
         ("pattern: point, ", "", "the key 'pattern' is missing"),
         ("reads: [src], body: \"src + 1\"", "reads: [src], body: \"7\"", "a reads 'src', and its body does not use it"),
-        ("body: \"src + 1\"", "body: {r: src, g: src, b: src}", "one body is wanted: this kernel computes one channel"),
+        ("body: \"src + 1\"", "body: {r: src, g: src, b: src}", "expected one body: this kernel computes one channel"),
         ("body: \"src + 1\"", "let: {src: \"1\"}, body: \"src + 1\"", "'src' is the name of something else here"),
         ("body: \"src + 1\"", "let: {min: \"1\"}, body: \"src + 1\"", "'min' means something else in bodies"),
         ("body: \"src + 1\"", "body: \"src / 0\"", "made.yaml:7: kernels.a.body: column 5: / by the constant 0"),
         ("body: \"src + 1\"", "body: [src]", "is a list; a text is wanted"),
         ("outputs: [b]", "outputs: [src]", "unknown kernel 'src'"),
         ("outputs: [b]", "outputs: []", "made.yaml:4: outputs: is empty; a pipeline has at least one output"),
-        ("outputs: [b]", "outputs: [a]", "made.yaml:8: kernels.b: nobody reads this image, and it is no output"),
+        ("outputs: [b]", "outputs: [a]", "made.yaml:8: kernels.b: no kernel reads this image, and it is not an output"),
         ("inputs: [src]", "inputs: []", "is empty; a pipeline reads at least one image"),
         ("inputs: [src]", "inputs: [src, src]", "'src' stands twice"),
-        ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: nobody reads this input"),
-        ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is no name"),
+        ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: no kernel reads this input"),
+        ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is not a name"),
         ("inputs: [src]", "inputs: [{name: src, fill: {uniform: [0, 1]}}]", "uniform fills floats; for int32"),
         ("inputs: [src]", "inputs: [{name: src, fill: {integers: [5, 1]}}]", "first number is above the second: 5 > 1"),
         ("inputs: [src]", "inputs: [{name: src, fill: ones}]", "is 'ones'; it can be zeros, iota"),
@@ -140,7 +140,7 @@ kernels:
         ("dtype: int32", "dtype: double", "is 'double'; it can be uint8, int16, uint16, int32, float16, float32"),
         ("kernels:\n", "parameters: {k: yes}\nkernels:\n", "is True; a number is wanted"),
         ("kernels:\n", "parameters: {src: 3}\nkernels:\n", "'src' stands twice"),
-        ("kernels:\n", "parameters: {k: {value: 3000000000, dtype: int32}}\nkernels:\n", "is no int32"),
+        ("kernels:\n", "parameters: {k: {value: 3000000000, dtype: int32}}\nkernels:\n", "does not fit int32"),
         ("kernels:\n", "steps: 3\nkernels:\n", "unknown key 'steps'"),
         ("pipeline: p\n", "", "the key 'pipeline' is missing"),
         ("  a: {", "  a__b: {", "belong to the compiler"),
@@ -202,7 +202,7 @@ def test_problems_are_found_without_a_file_too() -> None:
     assert graph.problems(backwards) == (
         ("b", "reads 'a', which is not made before it"),
         ("a", "there are two writers of this image: an input, or a kernel, has its name"),
-        ("x", "is no kernel, so it cannot be an output"),
+        ("x", "is not a kernel, so it cannot be an output"),
     )
 
 
@@ -215,7 +215,7 @@ def test_a_cycle_is_named() -> None:
 def test_a_pipeline_s_name_can_stand_in_file_names_and_comments(name: str) -> None:
     text = f'pipeline: "{name}"\nimage: {{width: 4, height: 4, dtype: int32}}\ninputs: [s]\noutputs: [a]\n'
     text += "kernels: {a: {pattern: point, reads: [s], body: s}}\n"
-    with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is no name of a pipeline"):
+    with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is not a pipeline's name"):
         parser.read(documents.parse(text, "made.yaml"))
 
 

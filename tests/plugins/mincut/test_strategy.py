@@ -121,19 +121,19 @@ def test_one_kernel_is_alone(registry: Registry, text: str, alone: bool) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("blocks: 3\n", "the name of a pipeline, or the path of its YAML file, is wanted"),
-        ("pipeline: 7\n", "job.yaml:2: pipeline: the name of a pipeline"),
+        ("blocks: 3\n", "expected the name of a pipeline, or the path of its YAML file"),
+        ("pipeline: 7\n", "job.yaml:2: pipeline: expected the name of a pipeline"),
         ("pipeline: haris\n", "unknown pipeline 'haris'; did you mean 'harris'?"),
         ("pipeline: ./none.yaml\n", "there is no file"),
         ("pipeline: harris\nmodel: guess\n", "job.yaml:3: model: is 'guess'; it can be paper, published_code"),
         ("pipeline: harris\nblocks: -1\n", "job.yaml:3: blocks: is '-1'; how many blocks"),
-        ("pipeline: harris\nblock: sx\n", "the names of the kernels of one block are wanted"),
+        ("pipeline: harris\nblock: sx\n", "expected the names of the kernels of one block"),
         ("pipeline: harris\nblock: [sx, gz]\n", "unknown kernel 'gz'; did you mean 'g"),
         ("pipeline: harris\nblock: [sx, sx]\n", "a kernel stands twice"),
-        ("pipeline: harris\nblock: [dx, sx, gx, hc, gxy]\n", "this is no block that can be fused: gxy waits for sxy"),
+        ("pipeline: harris\nblock: [dx, sx, gx, hc, gxy]\n", "this block cannot be fused: gxy waits for sxy"),
         ("pipeline: harris\nsizes: {depth: 3}\n", "unknown size 'depth'"),
         ("pipeline: harris\nsizes: {width: 0}\n", "job.yaml:3: sizes.width: is 0; it must be at least 1"),
-        ("pipeline: harris\nsizes: {width: 100000}\n", "a whole number from 1 to 65536 is wanted"),
+        ("pipeline: harris\nsizes: {width: 100000}\n", "expected a whole number from 1 to 65536"),
     ],
 )
 def test_a_job_that_is_wrong_is_one_line(registry: Registry, text: str, said: str) -> None:

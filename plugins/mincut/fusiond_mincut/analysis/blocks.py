@@ -41,7 +41,7 @@ class Partition:
 
 
 def block(pipeline: Pipeline, kernels: Iterable[str]) -> KernelBlock:
-    """The block of these kernels (names, each once). KeyError for a name that is no kernel."""
+    """The block of these kernels (names, each once). KeyError for a name that is not a kernel."""
     position = pipeline.position
     members = tuple(sorted(set(kernels), key=lambda name: position[name]))
     inside = set(members)
@@ -72,7 +72,7 @@ def partition(pipeline: Pipeline, groups: Iterable[Iterable[str]]) -> Partition:
 
 
 def read(pipeline: Pipeline, text: str) -> Partition:
-    """The partition that `str` wrote. ValueError when the text is none of this pipeline, or is not written that way."""
+    """The partition that `str` wrote. ValueError for a text that is not one, or is written otherwise."""
     groups = [each.split("+") for each in text.split("|")]
     unknown = sorted({name for group in groups for name in group} - set(pipeline.position))
     if unknown:

@@ -58,7 +58,7 @@ def paper(pipeline: Pipeline, model: BenefitModel, limit: int = LIMIT) -> Candid
 
 
 def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
-    """Kernels whose images only this block reads, and nobody else."""
+    """Kernels whose images only this block reads."""
     names = sorted({each for name in block for each in pipeline.producers[name]} - block, key=pipeline.position.get)  # type: ignore[arg-type]
     return [
         name

@@ -29,7 +29,7 @@ class MinimumCut:
 
 
 def graph(vertices: Iterable[int], edges: Mapping[tuple[int, int], float]) -> Graph:
-    """Edges with positive weights; those with an end that is no vertex are left out, parallel ones add up."""
+    """Edges with positive weights; those with an end that is not a vertex are left out, parallel ones add up."""
     found: Graph = {each: {} for each in sorted(vertices)}
     for (first, second), weight in sorted(edges.items()):
         if first in found and second in found and first != second:

@@ -228,7 +228,7 @@ def _external_input(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Re
     for name in members:
         for image in pipeline.kernel(name).reads:
             if image not in inside and image not in given and not pipeline.images[image].single:
-                detail = f"{name} reads {image}, which is made outside and is no input of {', '.join(firsts)}"
+                detail = f"{name} reads {image}, which is made outside and is not an input of {', '.join(firsts)}"
                 yield Rejection(rule="external_input", nodes=members, detail=detail)
                 return
 
@@ -236,7 +236,7 @@ def _external_input(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Re
 def _connected(pipeline: Pipeline, members: tuple[str, ...], *, shared: bool) -> Iterator[Rejection]:
     parts = components(pipeline, members, shared=shared)
     if len(parts) > 1:
-        detail = f"{'+'.join(parts[0])} and {'+'.join(parts[1])} have nothing to do with each other"
+        detail = f"{'+'.join(parts[0])} and {'+'.join(parts[1])} share no image and no edge"
         yield Rejection(rule="connected", nodes=members, detail=detail)
 
 

@@ -80,8 +80,8 @@ def _inside(around: cuts.Graph, block: tuple[int, ...]) -> cuts.Graph:
 def basic(pipeline: Pipeline, model: BenefitModel) -> Partition:
     """The pairwise method of the authors' earlier work (SCOPES 2018), as far as the paper describes it.
 
-    Two kernels are fused when the one is all that the other reads, is read by nobody else and reads one image itself,
-    and when not both are local. The heaviest edges go first; a kernel is in one pair at most.
+    Two kernels are fused when the one is all that the other reads, is read by no other kernel and reads one image
+    itself, and when not both are local. The heaviest edges go first; a kernel is in one pair at most.
     """
     pairs: list[tuple[str, str]] = []
     taken: set[str] = set()

@@ -4,7 +4,7 @@
     count    each block of threads counts its share of the pixels in shared memory, then adds its counts to the image;
              where the image is too large for that, each pixel is counted in the image
 
-Counts are integers, so the order in which they are added is no matter.
+Counts are integers, so the order in which they are added does not matter.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ def label(params: BlockParams) -> str:
 
 
 def read(text: str) -> BlockParams:
-    """The way that a label names. ValueError when it is none."""
+    """The way that a label names. ValueError when it does not name one."""
     found = _LABEL.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no way to compute a block, such as {label(emit.DEFAULT)!r}")
+        raise ValueError(f"{text!r} is not a way to compute a block, such as {label(emit.DEFAULT)!r}")
     x, y, pixels = (int(each) for each in found.groups()[:3])
     if found.group(5) is not None:
         return BlockParams(block_x=x, block_y=y, pixels=pixels, local=emit.ROWS, across=int(found.group(5)))
@@ -101,7 +101,7 @@ def fitted(pipeline: Pipeline, block: KernelBlock, params: BlockParams) -> Block
 
 
 def of(config: Config) -> BlockParams:
-    """The way that a point of `space` is. KeyError, TypeError or ValueError when it is none."""
+    """The way that a point of `space` means. KeyError, TypeError or ValueError for what is not a point of it."""
     if "shape" in config:
         return read(config.text("shape"))
     local = config.text("local") if "local" in config else emit.DEFAULT.local

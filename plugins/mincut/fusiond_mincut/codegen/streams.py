@@ -8,11 +8,11 @@ from fusiond.program import Launch, Pointer, Program, Role
 
 
 def concurrent(program: Program, *, issue: str = "streams") -> Program:
-    """A program whose launches wait for the writers of what they read, and for nobody else.
+    """A program whose launches wait for the writers of what they read, and for no other launch.
 
     An image is written by the first launch that names it, and by those behind it that are of the same source. A launch
-    goes on in the stream of the first launch that it waits for and that nobody has followed yet; otherwise it takes a
-    stream of its own.
+    goes on in the stream of the first launch that it waits for and that no other launch has followed yet; otherwise it
+    takes a stream of its own.
     """
     given = {each.name for each in program.buffers if each.role is Role.INPUT}
     writer: dict[str, Launch] = {}

@@ -17,7 +17,7 @@ too, while point stages are computed again for each such pixel), or when it is a
 round that cover the same positions are filled by one loop and share what they compute.
 
 At the border, the positions of a tile outside the image stay empty: the index exchange leads readers elsewhere. Only
-for readers that `repeat`, for whom it would lead to the far side of the image, `periodic` stages are filled everywhere:
+for readers that `repeat`, which it would lead to the far side of the image, `periodic` stages are filled everywhere:
 at a position outside, with what they give at the pixel that it means. Where a stage before it does not repeat, that
 takes tiles of the far side: `wrapped` stages are filled in passes before, one for each image of a plane that is tiled
 with images, with the block moved by its width and height.
@@ -215,7 +215,7 @@ def periodic(pipeline: Pipeline, block: KernelBlock) -> set[str]:
 
 def wrapped(pipeline: Pipeline, block: KernelBlock, names: set[str], repeating: set[str]) -> set[str]:
     """The tiles that a reader repeats although a stage before them does not, so that they are filled in passes. A stage
-    that is computed from another such tile, repeated, would take passes within passes: it is none of them."""
+    that is computed from another such tile, repeated, would take passes within passes: it is left out."""
     inside = set(block.kernels)
 
     def repeated(name: str) -> set[str]:

@@ -151,7 +151,7 @@ def _terms(expr: Expr) -> list[tuple[str, Expr]]:
 
 
 def _place(term: Expr) -> tuple[int, int] | None:
-    """Where the pixel of a term lies; None for what is no pixel times a factor."""
+    """Where the pixel of a term lies; None for what is not a pixel times a factor."""
     if isinstance(term, BinaryOperation) and term.op != "*":
         return None
     pixels = tree.accesses(term)

@@ -26,7 +26,7 @@ def of(width: Expr, height: Expr) -> Area | None:
 
 
 def checked(side: Expr, width: int, height: int) -> Expr:
-    """A side's tree. TypeProblem for what is no size, also at the pipeline's width and height."""
+    """A side's tree. TypeProblem for what is not a size at the pipeline's width and height."""
     try:
         found = Area(width=side, height=Const(1, "int32")).at(width, height)[0]
     except ValueError as problem:
@@ -93,6 +93,6 @@ def _ratio(node: Node) -> tuple[int, int]:
     except ValueError:
         found = 0, 0
     if not all(1 <= each <= LONGEST_STEP for each in found):
-        raise node.fail(f"{node.text()[:40]!r} is no step; 2, 1/2 or 3/2 is one, of numbers up to {LONGEST_STEP}")
+        raise node.fail(f"{node.text()[:40]!r} is not a step; expected 2, 1/2 or 3/2, of numbers up to {LONGEST_STEP}")
     shared = math.gcd(*found)
     return found[0] // shared, found[1] // shared

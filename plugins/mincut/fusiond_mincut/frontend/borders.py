@@ -37,7 +37,7 @@ def index(mode: str, i: int, n: int) -> int | None:
         return i if i < n else 2 * n - 1 - i
     if mode == "constant":
         return None
-    raise ValueError(f"{mode!r} is no border mode")
+    raise ValueError(f"{mode!r} is not a border mode")
 
 
 def stays_near(mode: str, reach: tuple[int, int], halo: tuple[int, int], length: int) -> bool:

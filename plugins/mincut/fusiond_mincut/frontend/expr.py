@@ -224,7 +224,7 @@ def const(value: int | float, dtype: str) -> Const:
     if dtype in INTEGERS:
         least, most = INTEGERS[dtype]
         if not isinstance(value, int) or not least <= value <= most:
-            raise TypeProblem(f"{value!r} is no {dtype} ({least} to {most})")
+            raise TypeProblem(f"{value!r} does not fit {dtype} ({least} to {most})")
         return Const(int(value), dtype)
     packed = {"float16": "<e", "float32": "<f", "float64": "<d"}[dtype]
     try:
@@ -233,7 +233,7 @@ def const(value: int | float, dtype: str) -> Const:
     except OverflowError:
         raise TypeProblem(f"{value!r} does not fit {dtype}") from None
     if number - number != 0:
-        raise TypeProblem(f"{value!r} is no finite number")
+        raise TypeProblem(f"{value!r} is not a finite number")
     return Const(rounded, dtype)
 
 
@@ -326,12 +326,12 @@ def position(name: str) -> PixelAccess:
 
 
 def fetch(image: str, x: Expr, y: Expr, channel: int | None, channels: int, dtype: str) -> Fetch:
-    """TypeProblem where a coordinate is no whole number."""
+    """TypeProblem where a coordinate is not a whole number."""
     return Fetch(image, _whole(x, "at"), _whole(y, "at"), channel, channels, dtype)
 
 
 def lookup(table: str, values: tuple[int | float, ...], index: Expr, dtype: str) -> Lookup:
-    """TypeProblem where the index is no whole number."""
+    """TypeProblem where the index is not a whole number."""
     return Lookup(table, values, _whole(index, "lookup"), dtype)
 
 

@@ -75,7 +75,7 @@ FILLS = {
     "float16": Fill(kind="uniform", low=0, high=1),
     "float32": Fill(kind="uniform", low=0, high=1),
 }
-"""What an image holds that comes from outside, when nobody says what."""
+"""What an input image holds when its file does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +313,7 @@ class Pipeline:
         return tuple((producer, each.name) for each in self.kernels for producer in self.producers[each.name])
 
     def kernel(self, name: str) -> ImageKernel:
-        """The kernel of that name; KeyError when there is none."""
+        """The kernel of that name; KeyError when it does not exist."""
         return self._kernels[name]
 
     def is_kernel(self, name: str) -> bool:
@@ -349,7 +349,7 @@ def rows(pipeline: Pipeline) -> frozenset[str]:
 def topological(reads: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """Names after everything that they read; of several that could come next, the least name comes first.
 
-    Names that are read and no key are no matter. ValueError names a cycle, as `a -> b -> a`.
+    Names that are read but are not keys are ignored. ValueError names a cycle, as `a -> b -> a`.
     """
     waiting = {name: {each for each in found if each in reads} for name, found in reads.items()}
     followers: dict[str, list[str]] = {name: [] for name in reads}
@@ -397,11 +397,11 @@ def problems(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
         found += [(kernel.name, each) for each in _kernel_problems(kernel, pipeline, seen)]
         seen.add(kernel.name)
     used = {name for kernel in pipeline.kernels for name in kernel.reads} | set(pipeline.outputs)
-    found += [(name, "is no kernel, so it cannot be an output") for name in pipeline.outputs
+    found += [(name, "is not a kernel, so it cannot be an output") for name in pipeline.outputs
               if not pipeline.is_kernel(name)]  # fmt: skip
-    found += [(each.name, "nobody reads this image, and it is no output") for each in pipeline.kernels
+    found += [(each.name, "no kernel reads this image, and it is not an output") for each in pipeline.kernels
               if each.name not in used]  # fmt: skip
-    found += [(each.name, "nobody reads this input") for each in pipeline.inputs if each.name not in used]
+    found += [(each.name, "no kernel reads this input") for each in pipeline.inputs if each.name not in used]
     if not pipeline.kernels or not pipeline.outputs:
         found.append((pipeline.name, "has no kernels" if not pipeline.kernels else "has no outputs"))
     return tuple(found)

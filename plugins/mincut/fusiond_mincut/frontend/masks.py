@@ -97,7 +97,7 @@ def _folded(operation: str, terms: list[Expr]) -> Expr:
 
 
 def checked(name: str, rows: tuple[tuple[int | float | None, ...], ...]) -> Mask:
-    """A mask from rows of numbers (None is a hole). TypeProblem with one line when it is none."""
+    """A mask from rows of numbers (None is a hole). TypeProblem with one line when the rows are not a mask."""
     width = len(rows[0]) if rows else 0
     if any(len(row) != width for row in rows):
         raise TypeProblem(f"the rows of {name} differ in length")

@@ -113,7 +113,7 @@ def _title(node: Node) -> str:
     """It stands in the names of exported files, and in comments of sources."""
     name = node.text()
     if not graph.TITLE.fullmatch(name):
-        raise node.fail(f"{name[:100]!r} is no name of a pipeline; letters, digits, _ - and . are wanted, at most 100")
+        raise node.fail(f"{name[:100]!r} is not a pipeline's name; use at most 100 letters, digits, _, - and .")
     return name
 
 
@@ -200,7 +200,7 @@ def _parameter(node: Node) -> tuple[Const, bool]:
 def _rows(node: Node) -> tuple[tuple[int | float | None, ...], ...]:
     rows = tuple(tuple(_coefficient(each) for each in row.sequence()) for row in node.sequence())
     if not rows or not rows[0]:
-        raise node.fail("is empty; rows of numbers are wanted")
+        raise node.fail("is empty; expected rows of numbers")
     return rows
 
 
@@ -362,7 +362,7 @@ def _reduction(
     elif "reduce" in keys:
         found = keys["reduce"].choice(*graph.REDUCTIONS)
     if "row" in keys and bins is None:
-        raise keys["row"].fail(f"{name} is no histogram; only one has rows")
+        raise keys["row"].fail(f"{name} is not a histogram; only a histogram has rows")
     return found, bins
 
 
@@ -445,7 +445,7 @@ def _bodies(
     body = keys["body"]
     if isinstance(body.value, dict):
         if channels == 1:
-            raise body.fail("one body is wanted: this kernel computes one channel")
+            raise body.fail("expected one body: this kernel computes one channel")
         own = tuple(syntax.CHANNELS[:channels])
         nodes = body.mapping(known=own, required=own)
         return tuple(_bound(lets, _tree(nodes[each], scope), nodes[each]) for each in own)

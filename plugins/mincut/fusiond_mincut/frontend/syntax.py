@@ -78,7 +78,7 @@ _LANGUAGE = Grammar(
 def name_problem(name: str) -> str | None:
     """Why something that a body reads, or a kernel, cannot have this name; None when it can."""
     if not NAME.fullmatch(name) or len(name) > 60:
-        return f"{name[:80]!r} is no name; letters, digits and _ are wanted, at most 60"
+        return f"{name[:80]!r} is not a name; use at most 60 letters, digits and _"
     if name in RESERVED:
         return f"{name!r} means something else in bodies; take another name"
     if "__" in name or name.startswith("_"):
@@ -216,7 +216,7 @@ def _fetched(node: Call, scope: BodyScope) -> Expr:
     seen = _pixel(given.name, scope, None)
     assert isinstance(seen, tree.PixelAccess)
     if scope.images[seen.image].single:
-        raise TypeProblem(f"{seen.image} is a single value, no image; it has no coordinates")
+        raise TypeProblem(f"{seen.image} is a single value, not an image; it has no coordinates")
     row = where[1] if len(where) > 1 else Const(0, "int32")
     return tree.fetch(seen.image, where[0], row, seen.channel, scope.images[seen.image].channels, seen.dtype)
 
@@ -226,7 +226,7 @@ def _windowed(node: Call, scope: BodyScope) -> Expr:
     if not isinstance(given, Name) or given.name not in scope.masks:
         known = ", ".join(sorted(scope.masks)) or "none; they stand under masks:"
         text = given.name if isinstance(given, Name) else "an expression"
-        raise TypeProblem(f"{node.operator} runs over a mask, and {text!r} is none (there are: {known})")
+        raise TypeProblem(f"{node.operator} runs over a mask, and {text!r} is not one (there are: {known})")
     mask, inner = scope.masks[given.name], _typed(body, scope)
     if sum(1 for _ in tree.walk(inner)) * sum(len(row) for row in mask.taps) > MOST_NODES:
         raise TypeProblem(f"more than {MOST_NODES} operations and operands in the window")
@@ -243,11 +243,11 @@ def _pixel(text: str, scope: BodyScope, offsets: tuple[int, int] | None) -> Expr
     image = scope.images[name]
     if dot and (letter not in tuple(CHANNELS) or image.channels == 1):
         offered = "it has one channel" if image.channels == 1 else "the channels are r, g and b"
-        raise TypeProblem(f"{text} is nothing: {offered}")
+        raise TypeProblem(f"{text} does not exist: {offered}")
     if not dot and image.channels > 1 and scope.channels == 1:
         raise TypeProblem(f"{name} has three channels and this kernel one; write {name}.r")
     if offsets is not None and image.single:
-        raise TypeProblem(f"{name} is a single value, no image; it has no [dx, dy]")
+        raise TypeProblem(f"{name} is a single value, not an image; it has no [dx, dy]")
     channel = 0 if image.channels == 1 else CHANNELS.index(letter) if dot else None
     return tree.PixelAccess(name, *(offsets or (0, 0)), channel, image.dtype)
 

@@ -14,7 +14,7 @@ BorderMode = str | tuple[str, Number]
 
 
 def check_name(name: str) -> None:
-    problem = syntax.name_problem(name) if isinstance(name, str) else f"{name!r} is no name"
+    problem = syntax.name_problem(name) if isinstance(name, str) else f"{name!r} is not a name"
     if problem is not None:
         raise TypeProblem(problem)
 
@@ -41,7 +41,7 @@ def check_sides(width: int, height: int, channels: int) -> None:
     for side in (width, height):
         if type(side) is not int or not 1 <= side <= graph.WIDEST_IMAGE:
             raise TypeProblem(
-                f"an image of {width!r} x {height!r}; whole numbers from 1 to {graph.WIDEST_IMAGE} are wanted"
+                f"an image of {width!r} x {height!r}; expected whole numbers from 1 to {graph.WIDEST_IMAGE}"
             )
     if width * height * channels >= 2**31:
         raise TypeProblem(
@@ -52,5 +52,5 @@ def check_sides(width: int, height: int, channels: int) -> None:
 def border_of(given: BorderMode, image: PipelineImage) -> Border:
     mode, value = (given, 0) if isinstance(given, str) else given
     if mode not in graph.BORDERS:
-        raise TypeProblem(f"{mode!r} is no border; it can be {', '.join(graph.BORDERS)}")
+        raise TypeProblem(f"border is {mode!r}; it can be {', '.join(graph.BORDERS)}")
     return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)

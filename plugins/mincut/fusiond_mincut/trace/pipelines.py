@@ -29,11 +29,11 @@ def traced(
     parameters: Mapping[str, Number] | None = None,
     pitched: bool = False,
 ) -> Pipeline:
-    """The pipeline that a function of images is. TypeProblem, in one line, when it is none.
+    """The pipeline that a function of images describes. TypeProblem, in one line, when it does not describe one.
 
-    `sizes`: of parameters that have other sizes than width and height. `parameters`: those that are no images but one
-    number of the launch, with the number that they are measured with. `pitched`: rows of inputs and outputs may lie
-    apart.
+    `sizes`: of parameters that have other sizes than width and height. `parameters`: those that are not images but
+    single numbers of the launch, with the values that they are measured with. `pitched`: rows of inputs and outputs may
+    lie apart.
     """
     checked_dtype(dtype)
     check_sides(width, height, checked_channels(channels))
@@ -74,7 +74,7 @@ def _inputs(
         check_name(name)
     for name in (*numbers, *sizes):
         if name not in names:
-            raise TypeProblem(f"{name!r} is no parameter of {function.__name__}")
+            raise TypeProblem(f"{name!r} is not a parameter of {function.__name__}")
     return tuple(
         _number(name, numbers[name])
         if name in numbers

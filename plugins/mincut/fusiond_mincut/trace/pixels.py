@@ -187,7 +187,7 @@ class TracedPixel:
         raise TypeProblem("a pixel is not known while tracing; a cast is C.float(x)")
 
     def __index__(self) -> int:
-        raise TypeProblem("a pixel is not known while tracing; it is no number for Python")
+        raise TypeProblem("a pixel is not known while tracing; Python cannot use it as a number")
 
     def __round__(self, digits: object = None) -> TracedPixel:
         raise TypeProblem("a pixel is not known while tracing; write C.rint(x), which rounds half to even")
@@ -197,7 +197,7 @@ def expression(value: object) -> Expr:
     if isinstance(value, TracedPixel):
         return value.expr
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeProblem(f"{value!r} is no pixel and no number")
+        raise TypeProblem(f"{value!r} is neither a pixel nor a number")
     return tree.const(value, "int32" if isinstance(value, int) else "float32")
 
 

@@ -84,7 +84,7 @@ class TracedStage:
 
     def _check_call(self, name: str, images: Sequence[object]) -> None:
         if not all(isinstance(each, Handle) for each in images):
-            raise TypeProblem(f"{name} is called with something that is no image")
+            raise TypeProblem(f"{name} is called with something that is not an image")
         try:
             inspect.signature(self.body).bind(*images)
         except TypeError as problem:
@@ -93,11 +93,11 @@ class TracedStage:
     def _check_itself(self) -> None:
         reductions = (*graph.REDUCTIONS, graph.HISTOGRAM)
         if self.reduce is not None and self.reduce not in reductions:
-            raise TypeProblem(f"{self.reduce!r} is no reduction; it can be {', '.join(reductions)}")
+            raise TypeProblem(f"reduce is {self.reduce!r}; it can be {', '.join(reductions)}")
         if self.scan is not None and self.scan not in graph.AXES:
-            raise TypeProblem(f"{self.scan!r} is no axis; it can be {', '.join(graph.AXES)}")
+            raise TypeProblem(f"scan is {self.scan!r}; it can be {', '.join(graph.AXES)}")
         if self.mask is not None and (not isinstance(self.mask, tuple) or len(self.mask) != 2):
-            raise TypeProblem(f"{self.mask!r} is no mask's size; (width, height) is wanted")
+            raise TypeProblem(f"mask is {self.mask!r}; expected (width, height)")
 
     @property
     def _is_histogram(self) -> bool:
@@ -140,15 +140,13 @@ class TracedStage:
         names, given = self._parameters, self.border
         for each in given:
             if each not in names:
-                raise TypeProblem(f"a border for {each!r}, which is no parameter of {self.body.__name__}")
+                raise TypeProblem(f"a border for {each!r}, which is not a parameter of {self.body.__name__}")
         found: dict[str, Border] = {}
         for parameter, handle in zip(names, images, strict=False):
             if parameter in given:
                 border = border_of(given[parameter], handle.image)
                 if found.setdefault(handle.image.name, border) != border:
-                    raise TypeProblem(
-                        f"{self.body.__name__} reads {handle.image.name!r} with two borders; one is wanted"
-                    )
+                    raise TypeProblem(f"{self.body.__name__} reads {handle.image.name!r} with two borders; give one")
         return found
 
     @property
@@ -159,7 +157,7 @@ class TracedStage:
 def _step(given: Steps, origin: tuple[int, int]) -> SamplingStep:
     ratios = [Fraction(each) for each in (given if isinstance(given, tuple) else (given, given))]
     if any(not 0 < part <= areas.LONGEST_STEP for ratio in ratios for part in ratio.as_integer_ratio()):
-        raise TypeProblem(f"{given!r} is no step; numbers up to {areas.LONGEST_STEP} and their ratios are")
+        raise TypeProblem(f"step is {given!r}; expected a number up to {areas.LONGEST_STEP}, or a ratio of two")
     (across, by_across), (down, by_down) = (each.as_integer_ratio() for each in ratios)
     return SamplingStep(times=(across, down), by=(by_across, by_down), origin=origin)
 

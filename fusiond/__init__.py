@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fusiond.requests.planning import Plan
     from fusiond.store.job_rows import JobRow
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Ambiguous",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import __version__
 from fusiond.model import (
     Config,
     DeviceInfo,
@@ -70,7 +71,7 @@ class Make:
             "memory_bytes": 140 << 30,
             "uuid": "" if emulated else f"GPU-{name}",
             "evidence": "emulated" if emulated else "measured",
-            "env": {"driver": "580.1", "fusiond": "0.1.0"},
+            "env": {"driver": "580.1", "fusiond": __version__},
             "limits": DeviceLimits(
                 multiprocessors=132,
                 shared_bytes_per_sm=228 << 10,

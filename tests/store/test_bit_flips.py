@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import __version__
 from fusiond.errors import NothingKnown, RequestError, StoreError
 from fusiond.model import Ask, Config, JobState, Outcome, Purpose, Rejection
 from fusiond.program import Program
@@ -103,7 +104,7 @@ def study(store: Store, job: str, make: Any) -> None:
 
 def questions(path: Path, written: Written, make: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Everything that is asked of a store, by name; a document's paths are those of its own folder."""
-    today: dict[str, Any] = {"driver": "580.1", "version": "0.1.0"}
+    today: dict[str, Any] = {"driver": "580.1", "version": __version__}
 
     def document(found: Any) -> Any:
         return json.loads(json.dumps(found).replace(str(path.parent), "FOLDER"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import __version__
 from fusiond.errors import NothingKnown, RequestError, StoreError
 from fusiond.model import JobState
 from fusiond.store import acknowledged, lookup, tables
@@ -19,7 +20,7 @@ from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
-TODAY: dict[str, Any] = {"driver": "580.1", "version": "0.1.0"}
+TODAY: dict[str, Any] = {"driver": "580.1", "version": __version__}
 
 
 @pytest.fixture

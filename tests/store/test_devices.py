@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from fusiond import __version__
 from fusiond.errors import StoreError
 from fusiond.store.database import Store
 
 
 def test_a_device_comes_back_as_it_was_saved_last(store: Store, make: Any) -> None:
     store.save_device(make.device())
-    changed = make.device(env={"driver": "590.2", "fusiond": "0.1.0"})
+    changed = make.device(env={"driver": "590.2", "fusiond": __version__})
     store.save_device(changed)
     (row,) = store.devices()
     assert (row.info, row.sick) == (changed, None)

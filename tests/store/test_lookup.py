@@ -32,7 +32,7 @@ def ask(store: Store) -> Ask:
     """`best` in this store, by default with the environment in which `make.device()` was."""
 
     def best(name: str = "hist,maxpool", **options: Any) -> Any:
-        return lookup.best(store.path, name=name, **{"driver": "580.1", "version": "0.1.0", **options})
+        return lookup.best(store.path, name=name, **{"driver": "580.1", "version": __version__, **options})
 
     return best
 
@@ -451,7 +451,7 @@ def test_a_content_is_found_under_any_name(store: Store, make: Any) -> None:
             sizes=workload.sizes,
             name=workload.name,
             driver=options.pop("driver", "580.1"),
-            version="0.1.0",
+            version=__version__,
             **options,
         )
 
@@ -472,11 +472,11 @@ def test_a_content_is_found_under_any_name(store: Store, make: Any) -> None:
 def test_another_driver_or_fusiond_makes_an_answer_stale(store: Store, make: Any, ask: Ask) -> None:
     make.known(store, make.workload(), make.device())
     assert ask(driver=None)["match"] == "exact"  # unknown is no change
-    found = ask(driver="590.2", version="0.2.0")
+    found = ask(driver="590.2", version="9.0.0")
     assert found["match"] == "stale"
     assert found["notes"] == [
         "found with driver 580.1; today it is 590.2",
-        "found with fusiond 0.1.0; today it is 0.2.0",
+        f"found with fusiond {__version__}; today it is 9.0.0",
     ]
 
 

@@ -43,7 +43,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_it_holds(version_1: 
         assert store.finals(row.id) == {"program0": {0: make.measurement(purpose=Purpose.FINAL)}}
         assert [ask.origin for ask in store.asks(row.id)] == ["sampler"]
         assert [each.rule for each in store.rejections(row.id)] == ["shared"]
-        device = make.device()
+        device = make.device(env={"driver": "580.1", "fusiond": "0.1.0"})
         assert [each.info for each in store.devices()] == [device]
         assert store.probe("add", device.key, 1) == 3.0
         # The key of the file's workload: today's has what draws the data in it.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import __version__
 from fusiond.errors import StoreError
 from fusiond.model import JobState, Purpose
 from fusiond.program import Program, Source, replace_sources
@@ -20,7 +21,7 @@ from tests.store import test_programs
 
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
 LATER = "2999-01-01T00:00:00.000+00:00"
-TODAY: dict[str, Any] = {"driver": "580.1", "version": "0.1.0"}
+TODAY: dict[str, Any] = {"driver": "580.1", "version": __version__}
 
 
 def program(text: str = "") -> Program:

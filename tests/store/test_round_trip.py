@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fusiond import __version__
 from fusiond.model import (
     Ask,
     Config,
@@ -183,7 +184,7 @@ def test_records(shared: Store, data: st.DataObject, sizes: Mapping[str, int]) -
 @several
 def test_a_looked_up_config_is_the_config(shared: Store, config: Config, make: Any) -> None:
     record = make.known(shared, make.workload("looked,up"), make.device(), config=config)
-    found = lookup.best(Path(shared.path), name="up,looked", driver=None, version="0.1.0")
+    found = lookup.best(Path(shared.path), name="up,looked", driver=None, version=__version__)
     assert found is not None
     assert Config.of(found["config"]) == record.config
     json.dumps(found)

@@ -104,15 +104,15 @@ class Place:
         }
 
 
-def begun(place: Place, given: argparse.Namespace, run: Run) -> tuple[Run, Path]:
-    """The run, or the last one like it that is to be gone on with, and where it is kept."""
+def begun(folder: Path, given: argparse.Namespace, run: Run) -> tuple[Run, Path]:
+    """The run, or the last one like it in this folder with --go-on, and where it is kept."""
     if given.go_on:
-        for earlier in sorted(place.folder.glob(f"{run['benchmark']}-*.json"), reverse=True):
+        for earlier in sorted(folder.glob(f"{run['benchmark']}*.json"), reverse=True):
             known: Run = json.loads(earlier.read_text(encoding="utf-8"))
             if all(known[each] == run[each] for each in ("evidence", "device", "driver", "fusiond")):
                 known.setdefault("gone_on", []).append({"date": run["date"], "command": run["command"]})
                 return {**run, **known}, earlier
-    return run, runs.path(place.folder, run)
+    return run, runs.path(folder, run)
 
 
 def put(rows: list[dict[str, Any]], new: dict[str, Any], *keys: str) -> None:

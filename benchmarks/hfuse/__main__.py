@@ -112,11 +112,11 @@ def _counted(wanted: Sequence[Pair], given: argparse.Namespace, command: str) ->
         raise RequestError(missing)
     gpu = gpu_named(given.counted)
     registry = Registry.load()
-    run = new(command, "counted", {"model": gpu.name, "arch": gpu.arch})
-    where = runs.path(given.out or RESULTS / "counted" / gpu.name, run)
-    begun = time.perf_counter()
+    folder = given.out or RESULTS / "counted" / gpu.name
+    run, where = commands.begun(folder, given, new(command, "counted", {"model": gpu.name, "arch": gpu.arch}))
+    begun = time.perf_counter() - run.get("secs", 0.0)
     for pair in wanted:
-        run["pairs"].append(counted.columns(registry, pair, gpu))
+        commands.put(run["pairs"], counted.columns(registry, pair, gpu), "pair")
         run["secs"] = round(time.perf_counter() - begun, 1)
         runs.write(where, run)
         say(f"{pair.name}: {run['secs']} s")
@@ -125,7 +125,7 @@ def _counted(wanted: Sequence[Pair], given: argparse.Namespace, command: str) ->
 
 def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
     place = commands.place("hfuse", given, without="--arch sm_90", small="tiny sizes and ")
-    run, where = commands.begun(place, given, new(command, place.device.evidence, _described(place)))
+    run, where = commands.begun(place.folder, given, new(command, place.device.evidence, _described(place)))
     if place.emulated:
         say("emulated: tiny sizes on the processor. Nothing that comes of this is a result")
     store = given.store or (place.folder if place.emulated else default_folder() / "benchmarks") / "hfuse.sqlite"

@@ -139,9 +139,9 @@ def _counted(run: Run) -> str:
     left_out = [each.name for each in PAIRS if each.name not in {row[0] for row in rows}]
     if left_out:
         notes += textwrap.fill(
-            f"{len(left_out)} of the {len(PAIRS)} pairs are not counted yet: {', '.join(left_out)}. `python -m "
-            f"benchmarks.hfuse --counted {run['device']['model']} --pairs ...` counts them; pairs of hashes take about "
-            f"ten minutes each.",
+            f"{len(left_out)} of the {len(PAIRS)} pairs are not counted yet: {', '.join(left_out)}. "
+            f"`python -m benchmarks.hfuse --counted {run['device']['model']} --go-on --pairs ...` counts them; pairs "
+            f"of hashes take about ten minutes each.",
             120,
             initial_indent="\n",
             break_on_hyphens=False,
@@ -270,7 +270,8 @@ def _short(found: dict[str, Any]) -> str:
 
 def _origin(run: Run) -> str:
     driver = f", driver {run['driver']}" if run["evidence"] == "measured" else ""
-    return f"{run['date'][:10]}, nvcc {run['nvcc']}{driver}, `{run['command']}`, evidence: {run['evidence']}."
+    later = "".join(f"; on {each['date'][:10]} `{each['command']}`" for each in run.get("gone_on", ()))
+    return f"{run['date'][:10]}, nvcc {run['nvcc']}{driver}, `{run['command']}`{later}, evidence: {run['evidence']}."
 
 
 def _signed(value: float) -> str:

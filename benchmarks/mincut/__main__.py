@@ -106,7 +106,7 @@ def _measure(names: Sequence[str], given: argparse.Namespace, command: str) -> N
     place = commands.place("mincut", given, without="--planning, --counted and --peers", small="small images and ")
     run = runs.new("mincut", paper.CITATION, command, place.device.evidence, place.described())
     run["applications"] = []
-    run, where = commands.begun(place, given, run)
+    run, where = commands.begun(place.folder, given, run)
     store = given.store or (place.folder if place.emulated else default_folder() / "benchmarks") / "mincut.sqlite"
     with closing(Store.open(store)) as opened:
         opened.recover()

@@ -84,7 +84,7 @@ def _measure(given: argparse.Namespace, command: str) -> None:
         say=say,
     )
     run["measured"] = []
-    run, where = commands.begun(place, given, run)
+    run, where = commands.begun(place.folder, given, run)
     everything = modules.names() if place.emulated else (*modules.names(), *modules.large())
     for row in measure.table(bench, given.only or everything, list(run["measured"])):
         commands.put(run["measured"], row, "module")

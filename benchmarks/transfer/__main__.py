@@ -77,7 +77,7 @@ def _measure(given: argparse.Namespace, command: str) -> None:
     lengths = QUICK_LENGTHS if given.quick else paper.LENGTHS
     bench = measure.Bench(provider=place.provider, device=place.device, lengths=lengths, say=say)
     run |= {"table_5": [], "table_6": []}
-    run, where = commands.begun(place, given, run)
+    run, where = commands.begun(place.folder, given, run)
     for key, names, counted in (("table_5", measure.GRAPHS, False), ("table_6", measure.COUNTED, True)):
         wanted = [name for name in names if not given.only or name in given.only]
         for row in measure.table(bench, wanted, counted=counted):

@@ -30,13 +30,13 @@ from fusiond.model import (
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
+from fusiond.requests.launch_facts import kernel_facts
 from fusiond.requests.planning import (
     Plan,
     choose_device,
     chosen_config,
     devices_for,
     emit_bundles,
-    kernel_facts,
     plan,
     prepare,
     reference,

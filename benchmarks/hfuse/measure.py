@@ -29,7 +29,8 @@ from fusiond.devices.cuda import counters
 from fusiond.devices.timing import Sampling
 from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
 from fusiond.program import Launch, Pointer, Program
-from fusiond.requests.planning import Prepared, kernel_facts, prepare, reference, target_of
+from fusiond.requests.launch_facts import kernel_facts
+from fusiond.requests.planning import Prepared, prepare, reference, target_of
 from fusiond.store.jobs import JobRow
 from fusiond.tuning import tuner
 

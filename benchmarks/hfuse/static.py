@@ -30,7 +30,8 @@ from fusiond.build.cache import BuildCache
 from fusiond.model import Analysis, BuildFailed, Config, Rejection
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
-from fusiond.requests.planning import Prepared, kernel_facts, prepare, reference, target_for_arch
+from fusiond.requests.launch_facts import kernel_facts
+from fusiond.requests.planning import Prepared, prepare, reference, target_for_arch
 from fusiond.strategy import Target
 
 SHOWN = ("paper_even_split", "paper_r0", "vertical")

@@ -30,10 +30,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import compiler
+from fusiond.build import compiler, compiler_messages, included_files, ptx_entries
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
-from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
+from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
 from fusiond.model import BuildFailed, CompileFacts
@@ -272,10 +272,6 @@ def _split_flags(flags: Sequence[str]) -> _Options | BuildFailed:
 
 _TABLE_LINE = re.compile(r"^\.global \.align 8 \.u64 fusiond_(\w+_\d+) = (?:generic\()?([\w$]+)\)?;\n", re.MULTILINE)
 _ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_")
-_ENTRY_HEAD = re.compile(r"^((?:\.\w+\s+)*)\.entry\s+([\w$]+)\s*\(([^)]*)\)([^{;]*)([{;])", re.MULTILINE)
-_POINTER = re.compile(r"\.ptr\b[^,]*?(?=[\w$]+\s*(?:,|$))")
-"""What newer compilers say about a pointer (`.ptr .global .align 4`) between its type and its name."""
-_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+[\w$]+(?:\[(\d+)\])?")
 
 
 def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> NamedPtx | BuildFailed:
@@ -322,7 +318,7 @@ def _known_ptx(cache: BuildCache, key: str) -> NamedPtx | BuildFailed | None:
         return None
     try:
         entry = json.loads(path.read_text())
-        if any(_digest(path) != digest for path, digest in entry["included"].items()):
+        if any(included_files.digest(path) != digest for path, digest in entry["included"].items()):
             return None
         del entry["included"]
         return NamedPtx(**entry)
@@ -349,17 +345,17 @@ def _run_nvcc(
         done = _run([*command, *options.nvcc, name], work, NVCC_SECS)
         if isinstance(done, _Retriable):
             return done
-        messages = _readable(done.stderr + done.stdout, work)
+        messages = compiler_messages.readable(done.stderr + done.stdout, work)
         if done.returncode != 0 or not (work / "out.ptx").is_file():
-            return _failed(done, messages, _nvcc_reason)
+            return _failed(done, messages, compiler_messages.of_nvcc)
         # An anonymous namespace is named after the folder of this run; equal sources are to give equal text.
         text = _ANONYMOUS.sub(f"_GLOBAL__N__{text_key(source.text)[:8]}_", (work / "out.ptx").read_text())
-        included = _included(work / "deps", work, toolkit.root)
+        included = included_files.digests(work / "deps", work, toolkit.root)
     found = dict(_TABLE_LINE.findall(text))
     names = {entry: found.get(f"entry_{index}", "") for index, entry in enumerate(source.entries)}
     symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
     text = _TABLE_LINE.sub("", text)
-    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in _entries(text)]
+    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in ptx_entries.parameters(text)]
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is no kernel (__global__ function)", log=messages)
     lost = [symbol for symbol, mangled in symbols.items() if not mangled]
@@ -388,31 +384,6 @@ def _with_table(source: Source) -> str:
 def _file_name(source: Source) -> str:
     """As it stands in messages; relative, so that no folder of this run gets into the result."""
     return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + ".cu"
-
-
-def _included(deps: Path, work: Path, toolkit: Path) -> Mapping[str, str]:
-    """Path -> digest of each file that was included, without the toolkit's and the system's own."""
-    if not deps.is_file():
-        return {}
-    text = deps.read_text().partition(":")[2].replace("\\\n", " ")
-    paths = [word.replace("\\ ", " ") for word in re.findall(r"(?:\\.|\S)+", text)]
-    found = {}
-    for path in paths:
-        real = (work / path).resolve()
-        ours = real.is_relative_to(work.resolve()) or path.startswith(("entry ", "symbol "))
-        if ours or any(real.is_relative_to(each) for each in (toolkit, Path("/usr/include"), Path("/usr/lib"))):
-            continue
-        digest = _digest(str(real))
-        if digest is not None:
-            found[str(real)] = digest
-    return found
-
-
-def _digest(path: str) -> str | None:
-    try:
-        return text_key(Path(path).read_bytes())
-    except OSError:
-        return None
 
 
 # --- second step: ptxas ---------------------------------------------------------------------------------
@@ -456,18 +427,18 @@ def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cub
 def _run_ptxas(
     toolkit: Toolkit, front: NamedPtx, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
-    text = front.text if cap is None else with_register_cap(front.text, cap)
+    text = front.text if cap is None else ptx_entries.with_register_cap(front.text, cap)
     with working_folder("ptxas") as work:
         (work / "in.ptx").write_text(text + _table_ptx(front))
         command = [str(toolkit.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
         done = _run(command, work, PTXAS_SECS)
         if isinstance(done, _Retriable):
             return done
-        messages = _readable(done.stderr + done.stdout, work)
+        messages = compiler_messages.readable(done.stderr + done.stdout, work)
         if done.returncode != 0 or not (work / "out.cubin").is_file():
             for entry, mangled in front.names.items():
                 messages = messages.replace(f"'{mangled}'", f"'{entry}'")
-            return _failed(done, messages, _ptxas_reason)
+            return _failed(done, messages, compiler_messages.of_ptxas)
         data = (work / "out.cubin").read_bytes()
     reported = parse_report(messages)
     facts = {}
@@ -485,55 +456,14 @@ def _run_ptxas(
     return data, facts, "\n".join(warnings)
 
 
-def with_register_cap(text: str, cap: int) -> str:
-    """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays, and so do the
-    numbers of the lines.
-
-    before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {
-    """
-
-    def capped(match: re.Match[str]) -> str:
-        linkage, name, parameters, directives, end = match.groups()
-        if end == ";":  # a declaration has no directives
-            return match.group(0)
-        own = re.search(r"\.maxnreg\s+(\d+)", directives)
-        limit = min(cap, int(own.group(1))) if own else cap
-        if own:
-            directives = directives.replace(own.group(0), "")
-        kept = directives.rstrip()
-        ending = "\n" * directives.count("\n", len(kept)) or " "
-        return f"{linkage}.entry {name}({parameters}){kept} .maxnreg {limit}{ending}{{"
-
-    return _ENTRY_HEAD.sub(capped, text)
-
-
 def _table_ptx(front: NamedPtx) -> str:
     """The entry table as a constant array that no kernel refers to."""
-    parameters = _entries(front.text)
+    parameters = ptx_entries.parameters(front.text)
     entries = {
         name: EntryName(mangled=mangled, parameters=parameters[mangled]) for name, mangled in front.names.items()
     }
     data = table_bytes(EntryTable(entries=entries, symbols=front.symbols))
     return f"\n.visible .global .align 1 .b8 {SYMBOL}[{len(data)}] = {{{', '.join(map(str, data))}}};\n"
-
-
-def _entries(text: str) -> Mapping[str, tuple[Parameter, ...]]:
-    """Mangled name -> the layout of its parameters, for every kernel of a PTX text."""
-    return {match.group(2): _layout(match.group(3)) for match in _ENTRY_HEAD.finditer(text)}
-
-
-def _layout(parameters: str) -> tuple[Parameter, ...]:
-    """Offsets as the ABI lays parameters out: in order, each at the next multiple of its alignment."""
-    found: list[Parameter] = []
-    end = 0
-    for alignment, bits, count in _PARAMETER.findall(_POINTER.sub("", parameters)):
-        each = int(bits) // 8
-        size = each * int(count) if count else each
-        unit = int(alignment) if alignment else each
-        offset = -(-end // unit) * unit
-        found.append(Parameter(offset_bytes=offset, size_bytes=size))
-        end = offset + size
-    return tuple(found)
 
 
 # --- running a compiler ---------------------------------------------------------------------------------
@@ -560,34 +490,3 @@ def _failed(
     # No message that looks like an error: its next version may say more.
     first = next((each for each in messages.splitlines() if each.strip()), "")
     return _Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))
-
-
-def _readable(messages: str, work: Path) -> str:
-    """Without the folder of this run, so that equal sources give equal messages."""
-    return messages.replace(f"{work}/", "").strip()
-
-
-_NVCC_ERROR = re.compile(r"^(.*?)(?:\((\d+)\)|:(\d+)(?::\d+)?): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (.*)$")
-_NVCC_FATAL = re.compile(r"^nvcc (?:fatal|error)\s*:\s*(.*)$")
-_PTXAS_ERROR = re.compile(r"^ptxas (?:\S+, line \d+; )?(?:error|fatal)\s*:\s*(.*)$")
-
-
-def _nvcc_reason(lines: Iterable[str]) -> str | None:
-    """The first error as `file:line: message`; one in a line that was appended only where there is no other."""
-    appended = None
-    for line in lines:
-        if match := _NVCC_ERROR.match(line):
-            file, brackets, colon, message = match.groups()
-            if not file.startswith(("entry ", "symbol ")):
-                return f"{file}:{brackets or colon}: {message}"
-            appended = appended or f"{file}: {message}"
-        elif (match := _NVCC_FATAL.match(line)) or (match := _PTXAS_ERROR.match(line)):
-            return match.group(1)
-    return appended
-
-
-def _ptxas_reason(lines: Iterable[str]) -> str | None:
-    for line in lines:
-        if match := _PTXAS_ERROR.match(line):
-            return f"ptxas: {match.group(1)}"
-    return None

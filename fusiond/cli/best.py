@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,10 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
         if isinstance(found[0], NothingKnown):
             raise found[0]
         return _say(arguments, database, found[0])
+    return _say_all(arguments, found)
+
+
+def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | NothingKnown]) -> int:
     if arguments.source or arguments.export is not None:
         which = "--source" if arguments.source else "--export"
         raise RequestError(

@@ -63,13 +63,8 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     name = arguments.reset or arguments.probe
     option = "--reset" if arguments.reset else "--probe"
     with closing(Store.open(options.database(arguments))) as store:
-        known = [row for row in store.devices() if name in (row.info.name, row.info.uuid) and name]
         here = {info.name: info for provider in registry.providers.values() for info in provider.devices()}
-        if not known and name not in here:
-            names = {*here, *(row.info.name for row in store.devices())} - {""}
-            raise UnknownName("device", name, names, where=option)
-        info = known[0].info if known else here[name]
-        was = known[0].sick if known else None
+        info, was = _named(store, here, name, option)
         wrong = None
         if arguments.probe:
             if info.name not in here:
@@ -84,6 +79,16 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     else:
         output.say(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
     return 1 if wrong else 0
+
+
+def _named(store: Store, here: Mapping[str, DeviceInfo], name: str, option: str) -> tuple[DeviceInfo, str | None]:
+    """A device by its name or UUID, and why it is sick."""
+    for row in store.devices():
+        if name and name in (row.info.name, row.info.uuid):
+            return row.info, row.sick
+    if name not in here:
+        raise UnknownName("device", name, {*here, *(row.info.name for row in store.devices())} - {""}, where=option)
+    return here[name], None
 
 
 def entry(info: DeviceInfo, sick: str | None, user: Holder | None) -> dict[str, Any]:

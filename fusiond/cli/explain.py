@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -51,12 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.html:
             return _page(store, row, Path(arguments.html).expanduser(), json=arguments.json)
         if arguments.bundle:
-            written = bundling.write(store, row, trials, arguments.trial, Path(arguments.bundle).expanduser())
-            if arguments.json:
-                options.say_json({"written": [str(path) for path in written]})
-            else:
-                output.say(*map(str, written))
-            return 0
+            folder = Path(arguments.bundle).expanduser()
+            return _wrote(bundling.write(store, row, trials, arguments.trial, folder), json=arguments.json)
         if arguments.trial is not None:
             raise RequestError("is for --bundle; name a folder", where="--trial")
         programs = causes.chosen(store, trials) if arguments.count else {}
@@ -88,10 +85,14 @@ def _page(store: Store, row: JobRow, path: Path, *, json: bool) -> int:
         path.write_text(pages.standing_alone(store, row.id), encoding="utf-8")
     except OSError as problem:
         raise RequestError(f"{path} cannot be written: {problem.strerror}", where="--html") from None
+    return _wrote([path], json=json)
+
+
+def _wrote(paths: Sequence[Path], *, json: bool) -> int:
     if json:
-        options.say_json({"written": [str(path)]})
+        options.say_json({"written": [str(path) for path in paths]})
     else:
-        output.say(str(path))
+        output.say(*map(str, paths))
     return 0
 
 

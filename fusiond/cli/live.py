@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fusiond.cli import render
@@ -35,16 +35,6 @@ def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence
     daemon = document["daemon"]
     workers = daemon.get("workers", ())
     running = {each["job"] for each in workers}
-    # Of what runs without the daemon the store knows as much as this.
-    elsewhere = [
-        each for each in open_jobs
-        if each.state is JobState.RUNNING and each.id not in running and each.parent not in running
-    ]  # fmt: skip
-    busy = [each for each in workers if each["job"] or each["waiting"]]
-    idle = [each["device"] for each in workers if each not in busy]
-    devices = [*map(_device, busy), *map(_without_daemon, elsewhere)]
-    if idle:
-        devices.append((", ".join(idle), None, "idle", None, None, None, None, None))
     waiting = [each for each in open_jobs if each.state is not JobState.RUNNING and each.id not in running]
     title = f"fusiond {daemon['state']}" + ("" if daemon["state"] == "absent" else f", pid {daemon['pid']}")
     more = len(waiting) - MOST_WAITING
@@ -52,7 +42,7 @@ def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence
         render.TableOf(
             title=title,
             columns=("device", "job", "workload", "part", "now", "trials", "best", "left"),
-            rows=devices,
+            rows=_devices(workers, open_jobs, running),
         ),
         render.TableOf(
             title=f"{counted(len(waiting), 'job')} to come" + (f", the first {MOST_WAITING}" if more > 0 else ""),
@@ -74,6 +64,23 @@ def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence
         ),
     ]  # fmt: skip
     return [each for each in found if each.rows]
+
+
+def _devices(
+    workers: Sequence[Mapping[str, Any]], open_jobs: Sequence[JobRow], running: Collection[str]
+) -> list[tuple[object, ...]]:
+    """What the daemon's workers do, what runs without it, and which devices are idle."""
+    busy = [each for each in workers if each["job"] or each["waiting"]]
+    # Of what runs without the daemon the store knows as much as this.
+    elsewhere = [
+        each for each in open_jobs
+        if each.state is JobState.RUNNING and each.id not in running and each.parent not in running
+    ]  # fmt: skip
+    found = [*map(_device, busy), *map(_without_daemon, elsewhere)]
+    idle = [each["device"] for each in workers if each not in busy]
+    if idle:
+        found.append((", ".join(idle), None, "idle", None, None, None, None, None))
+    return found
 
 
 def _device(each: Mapping[str, Any]) -> tuple[object, ...]:

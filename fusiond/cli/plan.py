@@ -52,13 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             emit_bundles(registry, each, chosen, folder if len(plans) == 1 else folder / str(index))
     if chosen:
         plans = [with_config(each, chosen) for each in plans]
-    if arguments.svg is not None and (not arguments.count or len(plans) > 1):
-        raise RequestError("a picture is of what --count says of one workload", where="--svg")
-    if arguments.count:
-        plans = [with_counts(each, _gpu(each).name) for each in plans]
-    if arguments.svg is not None:
-        (found,) = plans
-        draw(found.counted or (), _gpu(found), Path(arguments.svg).expanduser(), found.workload.name)
+    plans = _counted(arguments, plans)
     documents = [each.as_json() for each in plans]
     refused = [f"{each.workload.name}: {each.refused}" for each in plans if each.refused]
     for line in refused:
@@ -72,6 +66,18 @@ def run(arguments: argparse.Namespace) -> int:
         if written is not None:
             output.say(f"wrote {written}")
     return RequestError.exit_status if refused else 0
+
+
+def _counted(arguments: argparse.Namespace, plans: list[Plan]) -> list[Plan]:
+    """With what --count says of them, drawn where --svg is given."""
+    if arguments.svg is not None and (not arguments.count or len(plans) > 1):
+        raise RequestError("a picture is of what --count says of one workload", where="--svg")
+    if arguments.count:
+        plans = [with_counts(each, _gpu(each).name) for each in plans]
+    if arguments.svg is not None:
+        (found,) = plans
+        draw(found.counted or (), _gpu(found), Path(arguments.svg).expanduser(), found.workload.name)
+    return plans
 
 
 def _gpu(found: Plan) -> Gpu:

@@ -44,16 +44,8 @@ def traffic(result: Result, counted: int, l2_bytes: int, *, first: bool, last: b
     the L2 was as it would be when it began, and until its lines were written back."""
     if known and result.sampled == 1.0 and result.alike:
         return Traffic(bytes=counted, least=counted, error=result.error)
-    total = {name: int(result.counts[name].sum()) for name in result.counts.dtype.names or ()}
-    asked = total["read_bytes"] + total["write_bytes"]
-    # What lies between the bytes that are asked for may be asked for by blocks that are far away.
-    sparse = asked < _DENSE * _SECTOR_BYTES * (total["read_sectors"] + total["write_sectors"])
-    shared = result.sampled < 1.0 and (result.steered or result.overlapping or sparse)
-    read = _SECTOR_BYTES * (result.seen_read_sectors if shared else result.compulsory_read_sectors)
-    written = _SECTOR_BYTES * (result.seen_write_sectors if shared else result.compulsory_write_sectors)
-    least = max(0, read - (0 if first else l2_bytes)) + max(0, written - (0 if last else l2_bytes))
-    names = ("read_sectors", "write_sectors", "atomic_sectors")
-    most = max(least, _SECTOR_BYTES * sum(int(result.counts[name].sum()) for name in names))
+    shared = _may_share(result)
+    least, most = _between(result, shared, 0 if first else l2_bytes, 0 if last else l2_bytes)
     if result.sampled == 1.0 and result.alike:  # two LRUs that run the same differ by what one of them holds
         least, most = max(least, counted - 2 * l2_bytes), min(most, counted + 2 * l2_bytes)
     found = min(max(counted, least), most)
@@ -70,6 +62,25 @@ def traffic(result: Result, counted: int, l2_bytes: int, *, first: bool, last: b
     if error > MOST:
         return Traffic(bytes=found, least=least, error=None)
     return Traffic(bytes=found, least=found, error=error * (1 + _SLACK))
+
+
+def _may_share(result: Result) -> bool:
+    """Whether blocks that were not run may touch the sectors of those that were."""
+    total = {name: int(result.counts[name].sum()) for name in result.counts.dtype.names or ()}
+    asked = total["read_bytes"] + total["write_bytes"]
+    # What lies between the bytes that are asked for may be asked for by blocks that are far away.
+    sparse = asked < _DENSE * _SECTOR_BYTES * (total["read_sectors"] + total["write_sectors"])
+    return result.sampled < 1.0 and (result.steered or result.overlapping or sparse)
+
+
+def _between(result: Result, shared: bool, there: int, stays: int) -> tuple[int, int]:
+    """The least and the most bytes a launch can have read and written: each sector that it touches once, less those
+    that were `there` before it and those that stay; and every sector that it asks for."""
+    read = _SECTOR_BYTES * (result.seen_read_sectors if shared else result.compulsory_read_sectors)
+    written = _SECTOR_BYTES * (result.seen_write_sectors if shared else result.compulsory_write_sectors)
+    least = max(0, read - there) + max(0, written - stays)
+    names = ("read_sectors", "write_sectors", "atomic_sectors")
+    return least, max(least, _SECTOR_BYTES * sum(int(result.counts[name].sum()) for name in names))
 
 
 def known(ran: Sequence[Result]) -> list[bool]:

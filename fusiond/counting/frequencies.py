@@ -328,19 +328,10 @@ class _Program:
         """Whether some loop went round without that anything entered it, which the conservation of flow allows, and
         that was not known before. Each is then to be entered by as many as entered the loop in PTX, of those who came
         nearest to it."""
-        reached, waiting = {0}, [0]
-        while waiting:
-            for edge, target in self._out[waiting.pop()]:
-                if values[edge] > _NOTHING and target not in reached:
-                    reached.add(target)
-                    waiting.append(target)
+        reached = self._downstream(0, values)
         lost, more = {k for k in self._blocks if values[k] > _NOTHING} - reached, False
         while lost:
-            loop, waiting = set[int](), [lost.pop()]
-            while waiting:
-                loop.add(waiting[-1])
-                near = [target for edge, target in self._out[waiting.pop()] if values[edge] > _NOTHING]
-                waiting += [each for each in near if each not in loop]
+            loop = self._downstream(lost.pop(), values)
             lost -= loop
             entries = [(edge, k) for k in self._blocks if k not in loop for edge, to in self._out[k] if to in loop]
             known = [each / self._scale for k in loop if (each := self._entered[k]) is not None]
@@ -354,6 +345,16 @@ class _Program:
                 self._limits.append(([*row, (self._variable(_ENTRY), -1.0)], -enough))
                 more = True
         return more
+
+    def _downstream(self, block: int, values: Sequence[float]) -> set[int]:
+        """A block, and what threads come to from it."""
+        found, waiting = {block}, [block]
+        while waiting:
+            for edge, target in self._out[waiting.pop()]:
+                if values[edge] > _NOTHING and target not in found:
+                    found.add(target)
+                    waiting.append(target)
+        return found
 
     def _upstream(self, blocks: list[int], reached: set[int], values: Sequence[float]) -> set[int]:
         """The nearest blocks before these that are executed."""

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.counting import layout, ptx, sampling, translate
+from fusiond.counting.code import Code
 from fusiond.counting.layout import Image
 from fusiond.counting.library import COUNTS, Cache, Footprint, Library, Request
 from fusiond.counting.model import Gpu
-from fusiond.counting.translate import Code
 
 WORKSPACE_BYTES = 4096
 TURN = 256
 """Instructions of a warp until it is the next one's turn."""
 _NEARLY = 0.95
+_FIELDS: tuple[str, ...] = COUNTS.names or ()
 _ROOM_BYTES = 1 << 30
 """For the registers of the blocks that run together."""
 
@@ -121,13 +122,7 @@ class Unit:
         module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
         the arguments are not those of the kernel."""
         code = self.code(kernel)
-        names = [each.name for each in self.module.kernels[kernel].parameters]
-        if len(names) != len(arguments):
-            raise CountError(f"{kernel} takes {len(names)} arguments, not {len(arguments)}")
-        parameters = layout.aligned(code.layout.parameter_bytes + 64)
-        for name, data in zip(names, arguments, strict=True):
-            begin = code.layout.parameters[name]
-            parameters[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
+        parameters = self._parameters(kernel, arguments)
         self._workspace[:] = 0
         known = [*memory, *self.image.globals.values(), self._workspace]
         places = sorted({(int(each.ctypes.data), int(each.ctypes.data) + each.nbytes) for each in known if each.nbytes})
@@ -161,41 +156,49 @@ class Unit:
         )
         budget = None if shape.cooperative else limits.budget
         running = _Running(self._library, cache, request, np.array(places, np.uint64), len(code.instructions))
+        failed, dram = None, np.zeros(2)
         try:
             found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
-            failed = None
+            dram = found.dram - running.dram
         except sampling.Failed as problem:
-            found, failed = None, self._said(code, problem)
+            found, failed = sampling.nothing(len(code.instructions), len(_FIELDS)), self._said(code, problem)
         finally:
             running.close()
         counts = np.zeros(len(code.instructions), COUNTS)
-        correction = np.zeros(2)
-        if found is not None:
-            for k, name in enumerate(COUNTS.names or ()):
-                counts[name] = sampling.rounded(found.counts[:, k])
-            correction = found.dram - running.dram
+        for k, name in enumerate(_FIELDS):
+            counts[name] = sampling.rounded(found.counts[:, k])
         return Result(
             code=code,
             counts=counts,
-            compulsory_read_sectors=round(found.read_sectors.sum()) if found else 0,
-            compulsory_write_sectors=round(found.write_sectors.sum()) if found else 0,
-            dram_correction=(round(correction[0]), round(correction[1])),
-            shortest_block=found.shortest_block if found else 0,
+            compulsory_read_sectors=round(found.read_sectors.sum()),
+            compulsory_write_sectors=round(found.write_sectors.sum()),
+            dram_correction=(round(dram[0]), round(dram[1])),
+            shortest_block=found.shortest_block,
             resident=resident,
-            least=dict(
-                zip(COUNTS.names or (), found.least if found else np.zeros(len(COUNTS.names or ())), strict=True)
-            ),
-            sampled=found.sampled if found else 0.0,
-            error=found.error if found else 0.0,
-            dram_error=found.dram_error if found else 0.0,
-            seen_read_sectors=round(found.seen_read_sectors) if found else 0,
-            seen_write_sectors=round(found.seen_write_sectors) if found else 0,
-            overlapping=found is not None and found.overlapping,
-            alike=found is None or found.alike,
-            settled=found is None or found.settled,
-            renewed=found is not None and found.renewed,
+            least=dict(zip(_FIELDS, found.least, strict=True)),
+            sampled=found.sampled,
+            error=found.error,
+            dram_error=found.dram_error,
+            seen_read_sectors=round(found.seen_read_sectors),
+            seen_write_sectors=round(found.seen_write_sectors),
+            overlapping=found.overlapping,
+            alike=found.alike,
+            settled=found.settled,
+            renewed=found.renewed,
             failed=failed,
         )
+
+    def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
+        """The bank of a kernel's parameters. CountError."""
+        names = [each.name for each in self.module.kernels[kernel].parameters]
+        if len(names) != len(arguments):
+            raise CountError(f"{kernel} takes {len(names)} arguments, not {len(arguments)}")
+        places = self.code(kernel).layout
+        found = layout.aligned(places.parameter_bytes + 64)
+        for name, data in zip(names, arguments, strict=True):
+            begin = places.parameters[name]
+            found[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
+        return found
 
     def _said(self, code: Code, problem: sampling.Failed) -> str:
         source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None

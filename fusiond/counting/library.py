@@ -16,7 +16,7 @@ from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
-from fusiond.counting.translate import CODE
+from fusiond.counting.code import CODE
 from fusiond.errors import DeviceError
 from fusiond.keys import content_key
 

@@ -82,6 +82,27 @@ class Estimate:
     """The L2 holds what it would hold, whatever was in it before."""
 
 
+def nothing(instructions: int, fields: int) -> Estimate:
+    """Of a launch that failed."""
+    return Estimate(
+        counts=np.zeros((instructions, fields)),
+        read_sectors=np.zeros(0),
+        write_sectors=np.zeros(0),
+        dram=np.zeros(2),
+        shortest_block=0,
+        least=np.zeros(fields),
+        sampled=0.0,
+        error=0.0,
+        dram_error=0.0,
+        seen_read_sectors=0.0,
+        seen_write_sectors=0.0,
+        overlapping=False,
+        alike=True,
+        settled=True,
+        renewed=False,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """How the blocks of a launch are run."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
 from fusiond.counting import frequencies
 from fusiond.counting.classes import class_of
+from fusiond.counting.code import BRANCH, EXIT
 from fusiond.counting.kernels import Result
-from fusiond.counting.translate import BRANCH, EXIT
 from fusiond.model import BuildFailed
 from fusiond.program import Source
 
@@ -173,6 +173,26 @@ def parse(text: str) -> Mapping[str, Function]:
     return functions
 
 
+_After = tuple[tuple[int, ...], bool, int | None]
+"""Where control goes from an instruction, whether threads may end there, and the function that it calls."""
+
+
+def _targets(after: _After) -> list[int]:
+    following, _, calls = after
+    return [*following, *([calls] if calls is not None else [])]
+
+
+def _reached(targets: Mapping[int, Sequence[int]]) -> set[int]:
+    """The blocks that control can come to from the first one."""
+    reached, waiting = set[int](), [0]
+    while waiting:
+        begin = waiting.pop()
+        if begin in targets and begin not in reached:
+            reached.add(begin)
+            waiting += targets[begin]
+    return reached
+
+
 class _Blocks:
     """Divides a function's instructions at labels and branches. Where lanes meet again (BSYNC), what follows is next in
     the listing, too."""
@@ -185,21 +205,8 @@ class _Blocks:
     def function(self) -> Function:
         lines = self._lines
         after = [self._after(at) for at in range(len(lines))]
-        starts = {0, *self._labels.values()}
-        for at, (following, ends, calls) in enumerate(after):
-            if following != (at + 1,) or ends or calls is not None:
-                starts |= {at + 1, *following} | ({calls} if calls is not None else set())
-        ordered = sorted(each for each in starts if each < len(lines))
-        bounds = list(zip(ordered, [*ordered[1:], len(lines)], strict=True))
-        reached, waiting = set[int](), [0]
-        last = {begin: end - 1 for begin, end in bounds}
-        while waiting:
-            begin = waiting.pop()
-            if begin in reached or begin not in last:
-                continue
-            reached.add(begin)
-            following, _, calls = after[last[begin]]
-            waiting += [*following, *([calls] if calls is not None else [])]
+        bounds = self._bounds(after)
+        reached = _reached({begin: _targets(after[end - 1]) for begin, end in bounds})
         kept = [each for each in bounds if each[0] in reached]
         number = {begin: k for k, (begin, _) in enumerate(kept)}
         blocks = []
@@ -215,7 +222,17 @@ class _Blocks:
             )
         return Function(self._name, tuple(blocks))
 
-    def _after(self, at: int) -> tuple[tuple[int, ...], bool, int | None]:
+    def _bounds(self, after: Sequence[_After]) -> list[tuple[int, int]]:
+        """Begin and end of each block: one begins at a label, behind a branch, and where something goes."""
+        starts = {0, *self._labels.values()}
+        for at, each in enumerate(after):
+            following, ends, calls = each
+            if following != (at + 1,) or ends or calls is not None:
+                starts |= {at + 1, *_targets(each)}
+        ordered = sorted(each for each in starts if each < len(after))
+        return list(zip(ordered, [*ordered[1:], len(after)], strict=True))
+
+    def _after(self, at: int) -> _After:
         """Where control goes from an instruction, whether threads may end there, and the function that it calls."""
         line = self._lines[at]
         opcode, guarded = line.instruction.opcode, line.instruction.guarded

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fusiond.counting import flow, layout
-from fusiond.counting.layout import REGISTER_BYTES, Image, Layout
+from fusiond.counting.code import BARRIER, BRANCH, CODE, EXIT, PLAIN, Code
+from fusiond.counting.layout import Image
+from fusiond.counting.places import LANES, Places
 from fusiond.counting.ptx import (
     SIZES,
     Address,
@@ -33,17 +33,6 @@ from fusiond.counting.ptx import (
     float_value,
 )
 
-LANES = 32
-CODE = np.dtype(
-    [
-        ("operation", "i4"), ("kind", "u1"), ("negated", "u1"), ("unused", "u1"), ("counted", "u1"),
-        ("space", "u1"), ("bytes", "u1"), ("elements", "u1"), ("flags", "u1"), ("guard", "i4"),
-        ("d", "i4"), ("a", "i4"), ("b", "i4"), ("c", "i4"), ("e", "i4"), ("target", "i4"), ("reconverge", "i4"),
-        ("immediate", "i8"), ("vector", "i4", 8),
-    ],
-    align=True,
-)  # fmt: skip
-PLAIN, BRANCH, EXIT, BARRIER = range(4)
 SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
 SPECIALS = {
@@ -53,31 +42,10 @@ SPECIALS = {
 }  # fmt: skip
 NOTHING = -(2**31)
 _NO_OPERATION = (
-    "membar",
-    "fence",
-    "nanosleep",
-    "griddepcontrol",
-    "prefetch",
-    "prefetchu",
-    "discard",
-    "applypriority",
-    "setmaxnreg",
-)
+    "membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority", "setmaxnreg",
+)  # fmt: skip
 _CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A kernel that can be run."""
-
-    instructions: NDArray[np.void]
-    sources: tuple[Instruction, ...]
-    """Of each of them, the instruction that it came from."""
-    register_bytes: int
-    constants: NDArray[np.uint8]
-    specials: tuple[tuple[int, int], ...]
-    layout: Layout
 
 
 def translate(
@@ -94,16 +62,10 @@ class _Translator:
     ) -> None:
         self._kernel, self._image, self._number, self._workspace = kernel, image, number, workspace
         self._layout = layout.of_kernel(module, kernel)
-        self._end = 0
-        self._places: dict[str, int] = {}
-        self._pool = bytearray()
-        self._pooled: dict[tuple[int, bool], int] = {}
+        self._places = Places(kernel)
         self._rows: list[dict[str, Any]] = []
         self._from: list[Instruction] = []
         self._specials: list[tuple[int, int]] = []
-        self._fresh = 0
-        for name, type_ in kernel.registers.items():
-            self._places[name] = self._room(SIZES[type_])
 
     def code(self) -> Code:
         starts = []
@@ -133,37 +95,10 @@ class _Translator:
                 made[k][name] = value
             if targets[k] is not None:
                 made[k]["target"] = targets[k]
-        pool = np.frombuffer(bytes(self._pool) + bytes(512), np.uint8)
-        constants = layout.aligned(pool.size)
-        constants[:] = pool
-        size = -(-(self._end + 512) // 256) * 256
-        return Code(made, tuple(self._from), size, constants, tuple(self._specials), self._layout)
+        places, specials = self._places, tuple(self._specials)
+        return Code(made, tuple(self._from), places.register_bytes, places.constants(), specials, self._layout)
 
-    # --- places of operands ---
-
-    def _room(self, size: int) -> int:
-        place = self._end
-        self._end += REGISTER_BYTES[size]
-        return place
-
-    def _temporary(self, size: int) -> Name:
-        self._fresh += 1
-        name = f".t{self._fresh}"
-        self._places[name] = self._room(size)
-        return Name(name)
-
-    def _constant(self, bits: int, wide: bool) -> int:
-        bits &= 2**64 - 1 if wide else 2**32 - 1
-        if (bits, wide) not in self._pooled:
-            self._pooled[bits, wide] = len(self._pool)
-            self._pool += bits.to_bytes(8 if wide else 4, "little") * LANES
-            self._pool += bytes(-len(self._pool) % 64)
-        return ~self._pooled[bits, wide]
-
-    def _size(self, name: Name) -> int | None:
-        """Bytes of a register; None where it is none."""
-        type_ = self._kernel.registers.get(name.name)
-        return None if type_ is None else SIZES[type_]
+    # --- operands ---
 
     def _in(self, operand: Operand, type_: str, at: Instruction) -> int:
         """The place of an operand that is read as of this type."""
@@ -173,32 +108,32 @@ class _Translator:
             if operand.float_bytes and type_ in ("f32", "f64") and operand.float_bytes != size:
                 value = float_value(operand)
                 bits = int.from_bytes(struct.pack("<d" if size == 8 else "<f", value), "little")
-            return self._constant(bits, size == 8)
+            return self._places.constant(bits, size == 8)
         if isinstance(operand, Negated):
-            found = self._temporary(0)
-            self._emit(at, "not.pred", d=self._places[found.name], a=self._in(operand.name, "pred", at))
-            return self._places[found.name]
+            found = self._places.temporary(0)
+            self._emit(at, "not.pred", d=found, a=self._in(operand.name, "pred", at))
+            return found
         if not isinstance(operand, Name):
             raise PtxError(f"{at.opcode} with an operand that it cannot have", at.line)
-        if operand.name in self._places:
-            have = self._size(operand)
+        if operand.name in self._places.of:
+            have = self._places.size(operand)
             if have == 8 and 0 < size < 8:  # the lower part of a wide register
-                low = self._temporary(4)
-                self._emit(at, "cvt.u32.u64", d=self._places[low.name], a=self._places[operand.name])
-                return self._places[low.name]
+                low = self._places.temporary(4)
+                self._emit(at, "cvt.u32.u64", d=low, a=self._places.of[operand.name])
+                return low
             if have is not None and 0 < have < 8 and size == 8:
                 raise PtxError(f"{at.opcode} reads {operand.name}, which has {8 * have} bits, as 64", at.line)
-            return self._places[operand.name]
+            return self._places.of[operand.name]
         if operand.name in SPECIALS:
-            self._places[operand.name] = self._room(4)
-            self._specials.append((self._places[operand.name], SPECIALS[operand.name]))
-            return self._places[operand.name]
+            self._places.of[operand.name] = self._places.room(4)
+            self._specials.append((self._places.of[operand.name], SPECIALS[operand.name]))
+            return self._places.of[operand.name]
         if operand.name == "WARP_SZ":
-            return self._constant(LANES, size == 8)
+            return self._places.constant(LANES, size == 8)
         if operand.name in ("%envreg1", "%envreg2"):
             half = self._workspace >> 32 if operand.name == "%envreg1" else self._workspace
-            return self._constant(half, False)
-        return self._constant(self._address(operand, at), size == 8)
+            return self._places.constant(half)
+        return self._places.constant(self._address(operand, at), size == 8)
 
     def _address(self, name: Name, at: Instruction) -> int:
         """A variable's address in its own space (a generic one for global memory, which is the same)."""
@@ -211,10 +146,10 @@ class _Translator:
 
     def _out(self, operand: Operand, size: int, at: Instruction) -> int:
         if isinstance(operand, Name) and operand.name == "_":
-            return self._places[self._temporary(size).name]
-        if not isinstance(operand, Name) or operand.name not in self._places:
+            return self._places.temporary(size)
+        if not isinstance(operand, Name) or operand.name not in self._places.of:
             raise PtxError(f"{at.opcode} with a result that is no register", at.line)
-        return self._places[operand.name]
+        return self._places.of[operand.name]
 
     # --- instructions ---
 
@@ -259,18 +194,21 @@ class _Translator:
         elif base == "setp":
             self._setp(at, rest)
         elif base == "shfl":
-            result = at.operands[0]
-            assert isinstance(result, Name | Pair)
-            first, second = (result.first, result.second) if isinstance(result, Pair) else (result, None)
-            a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
-            inside = -1 if second is None else self._out(second, 0, at)
-            self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
+            self._shuffle(at)
         elif base in ("ldmatrix", "stmatrix"):
             self._matrices(at, base, rest)
         elif "cc" in rest or base in ("addc", "subc", "madc"):
             self._carried(at, base, rest)
         else:
             self._plain(at, base, rest)
+
+    def _shuffle(self, at: Instruction) -> None:
+        result = at.operands[0]
+        assert isinstance(result, Name | Pair)
+        first, second = (result.first, result.second) if isinstance(result, Pair) else (result, None)
+        a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
+        inside = -1 if second is None else self._out(second, 0, at)
+        self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
 
     def _matrices(self, at: Instruction, base: str, rest: list[str]) -> None:
         """8 x 8 matrices of 16 bits between shared memory and the registers of a warp: of matrix m, lane l has two
@@ -282,27 +220,27 @@ class _Translator:
             raise PtxError(f"{at.opcode} is not known here", at.line)
         fields = self._where(at, where, rest)
         lane = self._in(Name("%laneid"), "u32", at)
-        row, pair, inside = (self._places[self._temporary(4).name] for _ in range(3))
+        row, pair, inside = (self._places.temporary(4) for _ in range(3))
         turned = "trans" in rest
-        self._emit(at, "shr.u32", d=row, a=lane, b=self._constant(2, False))
-        self._emit(at, "and.b32", d=pair, a=lane, b=self._constant(3, False))
-        begin = self._places[self._temporary(4).name]  # addresses in shared memory have 32 bits
+        self._emit(at, "shr.u32", d=row, a=lane, b=self._places.constant(2))
+        self._emit(at, "and.b32", d=pair, a=lane, b=self._places.constant(3))
+        begin = self._places.temporary(4)  # addresses in shared memory have 32 bits
         if fields["flags"] & 4:
             self._emit(at, "cvt.u32.u64", d=begin, a=fields["a"])
         else:
             self._emit(at, "mov.b32", d=begin, a=fields["a"])
-        everyone, clamp = self._constant(0xFFFFFFFF, False), self._constant(0x1F, False)
+        everyone, clamp = self._places.constant(0xFFFFFFFF), self._places.constant(0x1F)
         for matrix, item in enumerate(items):
             halves = []
             for half in range(2 if turned else 1):
-                source, place = (self._places[self._temporary(4).name] for _ in range(2))
+                source, place = (self._places.temporary(4) for _ in range(2))
                 if turned:  # rows 2 * (l % 4) and the one behind it, column l / 4
-                    self._emit(at, "mad.lo.u32", d=source, a=pair, b=self._constant(2, False),
-                               c=self._constant(8 * matrix + half, False))  # fmt: skip
-                    self._emit(at, "shl.b32", d=inside, a=row, b=self._constant(1, False))
+                    self._emit(at, "mad.lo.u32", d=source, a=pair, b=self._places.constant(2),
+                               c=self._places.constant(8 * matrix + half))  # fmt: skip
+                    self._emit(at, "shl.b32", d=inside, a=row, b=self._places.constant(1))
                 else:
-                    self._emit(at, "add.u32", d=source, a=row, b=self._constant(8 * matrix, False))
-                    self._emit(at, "shl.b32", d=inside, a=pair, b=self._constant(2, False))
+                    self._emit(at, "add.u32", d=source, a=row, b=self._places.constant(8 * matrix))
+                    self._emit(at, "shl.b32", d=inside, a=pair, b=self._places.constant(2))
                 self._emit(at, "shfl.sync.idx.b32", d=place, a=begin, b=source, c=clamp, e=everyone, target=-1)
                 self._emit(at, "add.u32", d=place, a=place, b=inside)
                 halves.append(place)
@@ -313,14 +251,14 @@ class _Translator:
         size = 4 if len(halves) == 1 else 2
         common = {"space": SPACES["shared"], "immediate": offset, "flags": 0, "bytes": size, "elements": 1}
         if base == "ldmatrix":
-            parts = [self._out(item, 4, at)] if size == 4 else [self._places[self._temporary(4).name] for _ in halves]
+            parts = [self._out(item, 4, at)] if size == 4 else [self._places.temporary(4) for _ in halves]
             for place, part in zip(halves, parts, strict=True):
                 self._emit(at, "ld", a=place, vector=[part] + [0] * 7, **common)
             if size == 2:
                 self._emit(at, "pack.b32", d=self._out(item, 4, at), a=parts[0], b=parts[1])
             return
         value = self._in(item, "b32", at)
-        parts = [value] if size == 4 else [self._places[self._temporary(4).name] for _ in halves]
+        parts = [value] if size == 4 else [self._places.temporary(4) for _ in halves]
         if size == 2:
             self._emit(at, "low.b32", d=parts[0], a=value)
             self._emit(at, "high.b32", d=parts[1], a=value)
@@ -334,22 +272,22 @@ class _Translator:
         target, *operands = at.operands
         a, b, *third = (self._in(each, type_, at) for each in operands)
         if base.startswith("mad"):  # a product in front of what goes on with its third operand
-            product = self._places[self._temporary(size).name]
+            product = self._places.temporary(size)
             self._emit(at, f"mul.{rest[0]}.{type_}", d=product, a=a, b=b)
             a, b = product, third[0]
         operation = "sub" if base.startswith("sub") else "add"
         takes = base in ("addc", "subc", "madc")
-        carry = self._places.setdefault("%cc", -1)
+        carry = self._places.of.setdefault("%cc", -1)
         if carry == -1:
-            carry = self._places["%cc"] = self._room(4)
+            carry = self._places.of["%cc"] = self._places.room(4)
         over, total = self._over(at, operation, word, a, b)
         if takes:
             taken = carry
             if size == 8:
-                taken = self._places[self._temporary(8).name]
+                taken = self._places.temporary(8)
                 self._emit(at, "cvt.u64.u32", d=taken, a=carry)
             again, total = self._over(at, operation, word, total, taken)
-            both = self._places[self._temporary(4).name]
+            both = self._places.temporary(4)
             self._emit(at, "or.b32", d=both, a=over, b=again)
             over = both
         if "cc" in rest:
@@ -358,12 +296,12 @@ class _Translator:
 
     def _over(self, at: Instruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
         """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
-        total = self._places[self._temporary(int(word[1:]) // 8).name]
-        less, over = self._places[self._temporary(0).name], self._places[self._temporary(4).name]
+        total = self._places.temporary(int(word[1:]) // 8)
+        less, over = self._places.temporary(0), self._places.temporary(4)
         self._emit(at, f"{operation}.{word}", d=total, a=a, b=b)
         first, second = (total, a) if operation == "add" else (a, b)
         self._emit(at, f"setp.lt.{word}", d=less, a=first, b=second)
-        self._emit(at, "selp.b32", d=over, a=self._constant(1, False), b=self._constant(0, False), c=less)
+        self._emit(at, "selp.b32", d=over, a=self._places.constant(1), b=self._places.constant(0), c=less)
         return over, total
 
     def _plain(self, at: Instruction, base: str, rest: list[str]) -> None:
@@ -374,10 +312,10 @@ class _Translator:
         if len(at.operands) - 1 != len(places):
             raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
         size, target = SIZES[written], at.operands[0]
-        have = self._size(target) if isinstance(target, Name) else None
+        have = self._places.size(target) if isinstance(target, Name) else None
         name = ".".join([base, *rest])
         if have == 8 and 0 < size < 8:  # a narrow result in a wide register
-            small = self._places[self._temporary(4).name]
+            small = self._places.temporary(4)
             self._emit(at, name, d=small, **places)
             widened = "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32"
             self._emit(at, widened, d=self._out(target, 8, at), a=small)
@@ -395,7 +333,7 @@ class _Translator:
                 joined = []
                 for low, high in zip(parts[::2], parts[1::2], strict=True):
                     last = len(parts) == 2
-                    name = target if last else self._temporary(SIZES[wider])
+                    name = target if last else self._places.named_temporary(SIZES[wider])
                     a, b = self._in(low, part, at), self._in(high, part, at)
                     self._emit(at, f"pack.{wider}", d=self._out(name, SIZES[wider], at), a=a, b=b)
                     joined.append(name)
@@ -409,7 +347,7 @@ class _Translator:
     def _unpack(self, at: Instruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
         half = len(targets) // 2
         # A register may be among its own parts' targets: take it all apart before any of them is written.
-        held = [self._places[self._temporary(bits // 16).name] for _ in range(2)]
+        held = [self._places.temporary(bits // 16) for _ in range(2)]
         self._emit(at, f"low.b{bits}", d=held[0], a=whole)
         self._emit(at, f"high.b{bits}", d=held[1], a=whole)
         for place, part in zip(held, (targets[:half], targets[half:]), strict=True):
@@ -438,7 +376,7 @@ class _Translator:
         if not third and q is None:
             self._emit(at, name, d=self._out(p, 0, at), a=a, b=b)
             return
-        found, other = (self._places[self._temporary(0).name] for _ in range(2))
+        found, other = (self._places.temporary(0) for _ in range(2))
         self._emit(at, name, d=found, a=a, b=b)
         self._emit(at, "not.pred", d=other, a=found)
         for place in (found, other):
@@ -478,11 +416,11 @@ class _Translator:
         fields: dict[str, Any] = {"space": SPACES.get(space, 0)}
         base = operand.base
         if isinstance(base, Name) and base.name in self._kernel.registers:
-            wide = self._size(base) == 8
-            fields |= {"a": self._places[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
+            wide = self._places.size(base) == 8
+            fields |= {"a": self._places.of[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
         else:
             begin = base.bits if isinstance(base, Number) else self._address(base, at)
-            fields |= {"a": self._constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
+            fields |= {"a": self._places.constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
         return fields
 
     def _access(self, at: Instruction, base: str, rest: list[str]) -> None:
@@ -495,7 +433,7 @@ class _Translator:
         flags = fields["flags"] | (1 if type_.startswith("s") else 0)
         wide = SIZES[type_] == 8
         for each in items:
-            if isinstance(each, Name) and self._size(each) == 8:
+            if isinstance(each, Name) and self._places.size(each) == 8:
                 wide = True
         places = []
         for each in items:

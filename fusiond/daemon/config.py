@@ -6,8 +6,10 @@ import dataclasses
 import ipaddress
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from fusiond.daemon import tls
@@ -86,40 +88,12 @@ def read(path: Path) -> Config:
     """The configuration of one file; relative paths in it are relative to it. RequestError with file, line and key."""
     names = tuple(field.name for field in dataclasses.fields(Config))
     keys = documents.parse(files.read_text(path), str(path)).mapping(known=names)
-    config = Config()
-    if "db" in keys and keys["db"].value is not None:
-        config = dataclasses.replace(config, db=_path(keys["db"], path.parent))
-    if "socket" in keys and keys["socket"].value is not None:
-        config = dataclasses.replace(config, socket=_path(keys["socket"], path.parent))
-    if "web" in keys and keys["web"].value is not None:
-        config = dataclasses.replace(config, web=_address(keys["web"]))
-    if "tls_cert" in keys and keys["tls_cert"].value is not None:
-        config = dataclasses.replace(config, tls_cert=_path(keys["tls_cert"], path.parent))
-    if "tls_key" in keys and keys["tls_key"].value is not None:
-        config = dataclasses.replace(config, tls_key=_path(keys["tls_key"], path.parent))
-    if "devices" in keys:
-        config = dataclasses.replace(config, devices=_devices(keys["devices"]))
-    if "cluster" in keys and keys["cluster"].value is not None:
-        config = dataclasses.replace(config, cluster=_plain(keys["cluster"]))
-    if "cluster_resource" in keys:
-        config = dataclasses.replace(config, cluster_resource=_plain(keys["cluster_resource"]))
-    if "cluster_device" in keys:
-        config = dataclasses.replace(config, cluster_device=_plain(keys["cluster_device"]))
-    if "poll_secs" in keys:
-        config = dataclasses.replace(config, poll_secs=keys["poll_secs"].number(least=0.05, most=3600))
-    if "when_busy" in keys:
-        config = dataclasses.replace(config, when_busy=keys["when_busy"].choice(*Policy))
-    if "probe_secs" in keys:
-        config = dataclasses.replace(config, probe_secs=keys["probe_secs"].number(least=1, most=86400))
-    if "upstream" in keys and keys["upstream"].value is not None:
-        config = dataclasses.replace(config, upstream=_upstreams(keys["upstream"], path.parent))
-    if "upstream_secs" in keys:
-        config = dataclasses.replace(config, upstream_secs=keys["upstream_secs"].number(least=0.05, most=60))
-    if "log_level" in keys:
-        config = dataclasses.replace(config, log_level=keys["log_level"].choice(*LEVELS))
-    if "log" in keys:
-        config = dataclasses.replace(config, log=keys["log"].choice("text", "json"))
-    return config
+    given = {
+        name: _READERS[name](node, path.parent)
+        for name, node in keys.items()
+        if node.value is not None or name not in _MAY_BE_NULL
+    }
+    return Config(**given)
 
 
 def address(text: str) -> tuple[str, int] | None:
@@ -219,3 +193,27 @@ def _devices(node: Node) -> tuple[str, ...]:
         if not DEVICE.fullmatch(each.text()):
             raise each.fail(f"is {each.text()[:40]!r}; write all, cpu, cuda, cuda:0 or counted:h100")
     return tuple(dict.fromkeys(each.text() for each in names))
+
+
+_MAY_BE_NULL = ("db", "socket", "web", "tls_cert", "tls_key", "cluster", "upstream")
+"""Keys whose null stands for the default."""
+
+_READERS: Mapping[str, Callable[[Node, Path], Any]] = {
+    "db": _path,
+    "socket": _path,
+    "web": lambda node, _: _address(node),
+    "tls_cert": _path,
+    "tls_key": _path,
+    "devices": lambda node, _: _devices(node),
+    "cluster": lambda node, _: _plain(node),
+    "cluster_resource": lambda node, _: _plain(node),
+    "cluster_device": lambda node, _: _plain(node),
+    "poll_secs": lambda node, _: node.number(least=0.05, most=3600),
+    "when_busy": lambda node, _: node.choice(*Policy),
+    "probe_secs": lambda node, _: node.number(least=1, most=86400),
+    "upstream": _upstreams,
+    "upstream_secs": lambda node, _: node.number(least=0.05, most=60),
+    "log_level": lambda node, _: node.choice(*LEVELS),
+    "log": lambda node, _: node.choice("text", "json"),
+}
+"""Key -> its value from its node and the folder of the file."""

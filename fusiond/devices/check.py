@@ -55,14 +55,9 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         provider, device = find(given.device)
-        entries = read_index(given.folder)
-        if given.only:
-            entries = [each for each in entries if each["name"].startswith(tuple(given.only))]
-        entries = [each for each in entries if all(word in each["name"] for word in given.having)]
-        entries = [each for each in entries if not any(word in each["name"] for word in given.without)]
         results = earlier(given.out, device)
         done = {each["name"] for each in results}
-        entries = [each for each in entries if each["name"] not in done]
+        entries = [each for each in read_index(given.folder) if each["name"] not in done and _wanted(each, given)]
         left = 0
         document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
         end = time.monotonic() + 60 * given.minutes
@@ -90,6 +85,15 @@ def main(argv: Sequence[str]) -> int:
         _say(f"no time left for {counted(left, 'entry', 'entries')}; the same command goes on")
         return MORE
     return 1 if wrong else 0
+
+
+def _wanted(entry: Mapping[str, Any], given: argparse.Namespace) -> bool:
+    name = entry["name"]
+    return (
+        (not given.only or name.startswith(tuple(given.only)))
+        and all(word in name for word in given.having)
+        and not any(word in name for word in given.without)
+    )
 
 
 def earlier(path: Path | None, device: DeviceInfo) -> list[dict[str, Any]]:

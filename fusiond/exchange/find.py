@@ -109,17 +109,12 @@ def document(
     body = head["body"]
     workload, sizes = body["workload"], body["workload"]["sizes"]
     wanted = dict(sizes if asked is None else asked)
-    today = {"driver": driver, "fusiond": version}
-    then = {**body["environment"], "fusiond": body["fusiond"]}
-    changed = [name for name, value in today.items() if value and then.get(name) and then[name] != value]
-    if says is not None and says.versions.get(body["strategy"], body["strategy_version"]) != body["strategy_version"]:
-        changed.append("strategy")
+    changed = _changed(body, {"driver": driver, "fusiond": version}, says)
     who = trusted if trusted is not None else f"{body['signer'][:16]}..., whose key is not trusted here"
     notes = [f"imported, and not measured on this box: signed by {who}"]
     if wanted != sizes:
         differing = [name for name in wanted if sizes.get(name) != wanted[name]]
         notes.append(f"measured at {', '.join(f'{name}={sizes.get(name)}' for name in differing)}")
-    counted = body["evidence"] == "counted"
     found = {
         "workload": {
             "strategy": body["strategy"], "name": workload["name"], "key": workload["key"], "sizes": sizes,
@@ -128,18 +123,18 @@ def document(
         "device": {"name": body["device"]["name"], "key": body["device"]["key"]},
         "verdict": body["verdict"],
         "config": body["config"],
-        "program_key": body["program"]["key"] if body["program"] else None,
-        "time_us": None if counted else body["time_us"],
+        "program_key": _key(body["program"]),
+        "time_us": body["time_us"],
         "baseline": body["baseline"],
-        "baseline_us": None if counted else body["baseline_us"],
+        "baseline_us": body["baseline_us"],
         "unfused": {
             "name": body["baseline"],
             "config": body["baseline_config"],
-            "time_us": None if counted else body["baseline_us"],
-            "program_key": body["unfused"]["key"] if body["unfused"] else None,
+            "time_us": body["baseline_us"],
+            "program_key": _key(body["unfused"]),
         },
-        "speedup": None if counted else body["speedup"],
-        "ci95": None if counted else body["ci95"],
+        "speedup": body["speedup"],
+        "ci95": body["ci95"],
         "verified": body["verified"],
         "evidence": body["evidence"],
         "cache": body["cache"],
@@ -158,11 +153,27 @@ def document(
         "notes": notes,
         "imported": {"key": head["key"], "signer": body["signer"], "trusted": trusted is not None, "name": trusted},
     }  # fmt: skip
-    if counted:
-        found |= {
-            "bound_us": body["time_us"], "unfused_bound_us": body["baseline_us"], "bound_ratio": body["speedup"],
-        }  # fmt: skip
-    return found
+    return _without_times(found) if body["evidence"] == "counted" else found
+
+
+def _changed(body: Mapping[str, Any], today: Mapping[str, str | None], says: Says | None) -> list[str]:
+    """What is another today than when the answer was measured."""
+    then = {**body["environment"], "fusiond": body["fusiond"]}
+    changed = [name for name, value in today.items() if value and then.get(name) and then[name] != value]
+    if says is not None and says.versions.get(body["strategy"], body["strategy_version"]) != body["strategy_version"]:
+        changed.append("strategy")
+    return changed
+
+
+def _key(program: Mapping[str, Any] | None) -> str | None:
+    return program["key"] if program else None
+
+
+def _without_times(found: dict[str, Any]) -> dict[str, Any]:
+    """Counted numbers are lower bounds, and stand where nobody takes them for times."""
+    bounds = {"bound_us": found["time_us"], "unfused_bound_us": found["baseline_us"], "bound_ratio": found["speedup"]}
+    none = dict.fromkeys(("time_us", "baseline_us", "speedup", "ci95"))
+    return found | none | {"unfused": found["unfused"] | {"time_us": None}} | bounds
 
 
 def source(store: str | os.PathLike[str], key: str) -> str | None:

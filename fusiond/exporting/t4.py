@@ -95,24 +95,31 @@ def _of_result(found: object) -> Iterator[str]:
         yield ".correctness: expected a number"
     if "invalidity" in found and found["invalidity"] not in INVALIDITY:
         yield f".invalidity: expected one of {', '.join(INVALIDITY)}"
-    times = found.get("times")
-    if isinstance(times, dict):
-        for name in _TIMES:
-            if name in times and not _is_number(times[name]):
-                yield f".times.{name}: expected a number"
-        if not isinstance(times.get("runtimes", []), list):
-            yield ".times.runtimes: expected a list"
-    measurements = found.get("measurements")
-    for number, each in enumerate(measurements if isinstance(measurements, list) else ()):
-        if not isinstance(each, dict):
-            yield f".measurements[{number}]: expected an object"
-            continue
-        for name in ("name", "unit"):
-            if not isinstance(each.get(name, ""), str):
-                yield f".measurements[{number}].{name}: expected a text"
-        value = each.get("value", "")
-        if not (_is_number(value) or isinstance(value, str | list)):
-            yield f".measurements[{number}].value: expected a number, a text or a list"
+    if isinstance(times := found.get("times"), dict):
+        yield from _of_times(times)
+    if isinstance(measurements := found.get("measurements"), list):
+        for number, each in enumerate(measurements):
+            yield from (f".measurements[{number}]{problem}" for problem in _of_measurement(each))
+
+
+def _of_times(times: Mapping[str, object]) -> Iterator[str]:
+    for name in _TIMES:
+        if name in times and not _is_number(times[name]):
+            yield f".times.{name}: expected a number"
+    if not isinstance(times.get("runtimes", []), list):
+        yield ".times.runtimes: expected a list"
+
+
+def _of_measurement(found: object) -> Iterator[str]:
+    if not isinstance(found, dict):
+        yield ": expected an object"
+        return
+    for name in ("name", "unit"):
+        if not isinstance(found.get(name, ""), str):
+            yield f".{name}: expected a text"
+    value = found.get("value", "")
+    if not (_is_number(value) or isinstance(value, str | list)):
+        yield ".value: expected a number, a text or a list"
 
 
 def about(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -130,20 +137,12 @@ def rows(document: Mapping[str, Any], where: str) -> tuple[dict[str, tuple[Value
         for name, value in each["configuration"].items():
             if not (value is None or isinstance(value, str) or type(value) is bool or _is_number(value)):
                 raise RequestError(f"results[{number}].configuration.{name[:40]}: expected a plain value", where=where)
-    names = list(dict.fromkeys(name for each in results for name in each["configuration"]))
-    values: dict[str, list[Value]] = {}
-    for name in names:
-        there = {
-            (type(v), v): v for each in results if name in each["configuration"] for v in [each["configuration"][name]]
-        }
-        values[name] = list(there.values())
-        if all(_is_number(each) for each in values[name]):
-            values[name].sort(key=lambda each: float(each))  # type: ignore[arg-type]
+    values = _values([each["configuration"] for each in results])
     at = {name: {(type(value), value): level for level, value in enumerate(there)} for name, there in values.items()}
     found: dict[tuple[int, ...], PackRow] = {}
     for number, each in enumerate(results):
         config = each["configuration"]
-        levels = tuple(at[name][type(config[name]), config[name]] if name in config else -1 for name in names)
+        levels = tuple(at[name][type(config[name]), config[name]] if name in config else -1 for name in values)
         secs = each["times"].get("compilation_time", 0) / 1e3
         if each["invalidity"] != "correct":
             row = PackRow(levels=levels, failure=each["invalidity"], secs=secs)
@@ -152,7 +151,20 @@ def rows(document: Mapping[str, Any], where: str) -> tuple[dict[str, tuple[Value
         found.setdefault(levels, row)
     if not any(each.samples_us for each in found.values()):
         raise RequestError("no configuration of it was measured", where=where)
-    return {name: tuple(there) for name, there in values.items()}, tuple(found.values())
+    return values, tuple(found.values())
+
+
+def _values(configs: Sequence[Mapping[str, Value]]) -> dict[str, tuple[Value, ...]]:
+    """The values of each parameter, as they come; numbers by size. 1, 1.0 and True are three values."""
+    values: dict[str, dict[tuple[type, Value], Value]] = {}
+    for config in configs:
+        for name, value in config.items():
+            values.setdefault(name, {}).setdefault((type(value), value), value)
+    found = {}
+    for name, there in values.items():
+        numbers = all(_is_number(each) for each in there.values())
+        found[name] = tuple(sorted(there.values(), key=float) if numbers else there.values())  # type: ignore[arg-type]
+    return found
 
 
 def _samples(result: Mapping[str, Any], where: str) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,53 +52,69 @@ def flat(
 ) -> LaunchPlan:
     """The plan of a Program whose inputs and outputs are handed in under these numbers. An input that the Program lacks
     is handed in all the same. `in_place`: those of the inputs that may be written too. Unusable."""
-    buffers = {each.name: each for each in program.buffers}
-    if program.seams:
-        raise Unusable(f"it leaves {program.seams[0].name} to a library")
-    for each in program.buffers:
-        known = {Role.INPUT: inputs, Role.OUTPUT: outputs, Role.INOUT: in_place}.get(each.role, ())
-        if each.role is not Role.SCRATCH and each.name not in known:
-            raise Unusable(f"{each.name} is no argument of the region")
-        if each.memory is not Memory.DEVICE or each.symbol is not None:
-            raise Unusable(f"{each.name} is no plain device memory")
-        if each.role is not Role.SCRATCH and each.arena is not None:
-            raise Unusable(f"{each.name} lies in an arena")
-    missing = [name for name in outputs if name not in buffers]
-    if missing:
-        raise Unusable(f"the program has no {missing[0]}")
-    homes: dict[str, tuple[int, int]] = {}
-    sizes: dict[str, int] = {}
-    for each in program.buffers:
-        if each.role is Role.SCRATCH:
-            home = each.arena or each.name
-            sizes[home] = max(sizes.get(home, 0), int(each.offset_bytes) + int(each.size_bytes))
-    numbers = {home: len(inputs) + len(outputs) + index for index, home in enumerate(sizes)}
-    for index, name in enumerate((*inputs, *outputs)):
-        homes[name] = index, 0
-    for each in program.buffers:
-        if each.role is Role.SCRATCH:
-            homes[each.name] = numbers[each.arena or each.name], int(each.offset_bytes)
+    known = {Role.INPUT: inputs, Role.OUTPUT: outputs, Role.INOUT: in_place}
+    problem = next(_problems(program, known), None)
+    if problem is not None:
+        raise Unusable(problem)
+    homes, sizes = _homes(program, (*inputs, *outputs))
     images = tuple(each.name for each in program.sources)
-    if any(each.kind is not SourceKind.DEVICE or each.symbols for each in program.sources):
-        raise Unusable("it has code of the host, or variables in constant memory")
     entries: dict[str, int] = {}
-    words: list[int] = [VERSION, len(inputs), len(outputs), len(sizes), *sizes.values(), len(program.steps)]
+    buffers = {each.name: each for each in program.buffers}
+    words: list[int] = [VERSION, len(inputs), len(outputs), len(sizes), *sizes, len(program.steps)]
     for step in program.steps:
         if isinstance(step, FillStep):
             words += [FILL, *homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte]
-            continue
-        if not isinstance(step, Launch):
-            raise Unusable(f"{step.name} is no launch ({type(step).__name__})")
-        entry = entries.setdefault(step.entry, len(entries))
-        carveout = -1 if step.carveout_pct is None else step.carveout_pct
-        words += [LAUNCH, images.index(step.source), entry, *map(int, step.grid), *map(int, step.block)]
-        words += [int(step.shared_bytes), int(step.cooperative), carveout, len(step.arguments)]
-        for argument in step.arguments:
-            words += _argument(argument, homes)
+        elif isinstance(step, Launch):
+            entry = entries.setdefault(step.entry, len(entries))
+            words += _launch(step, images.index(step.source), entry, homes)
+        else:
+            raise Unusable(f"{step.name} is not a launch ({type(step).__name__})")
     return LaunchPlan(np.asarray(words, np.int64), images, tuple(entries), tuple(inputs), tuple(outputs))
 
 
-def _argument(argument: Pointer | Scalar | Bytes, homes: dict[str, tuple[int, int]]) -> list[int]:
+def _problems(program: Program, known: Mapping[Role, Sequence[str]]) -> Iterator[str]:
+    """What a plan of launches cannot say of a Program. `known`: the arguments that there are for each role."""
+    if program.seams:
+        yield f"it leaves {program.seams[0].name} to a library"
+    for each in program.buffers:
+        if each.memory is not Memory.DEVICE or each.symbol is not None:
+            yield f"{each.name} is not plain device memory"
+        if each.role is Role.SCRATCH:
+            continue
+        if each.name not in known.get(each.role, ()):
+            yield f"{each.name} is not an argument of the region"
+        if each.arena is not None:
+            yield f"{each.name} lies in an arena"
+    written = {each.name for each in program.buffers}
+    yield from (f"the program has no {name}" for name in known[Role.OUTPUT] if name not in written)
+    if any(each.kind is not SourceKind.DEVICE or each.symbols for each in program.sources):
+        yield "it has code of the host, or variables in constant memory"
+
+
+def _homes(program: Program, arguments: Sequence[str]) -> tuple[dict[str, tuple[int, int]], list[int]]:
+    """Where each buffer is, (number, offset in bytes), and how large the memory is that is numbered behind the
+    arguments: one piece for each arena, and for each scratch buffer outside of one."""
+    sizes: dict[str, int] = {}
+    scratch = [each for each in program.buffers if each.role is Role.SCRATCH]
+    for each in scratch:
+        home = each.arena or each.name
+        sizes[home] = max(sizes.get(home, 0), int(each.offset_bytes) + int(each.size_bytes))
+    numbers = {home: len(arguments) + index for index, home in enumerate(sizes)}
+    homes = {name: (index, 0) for index, name in enumerate(arguments)}
+    homes |= {each.name: (numbers[each.arena or each.name], int(each.offset_bytes)) for each in scratch}
+    return homes, list(sizes.values())
+
+
+def _launch(step: Launch, image: int, entry: int, homes: Mapping[str, tuple[int, int]]) -> list[int]:
+    carveout = -1 if step.carveout_pct is None else step.carveout_pct
+    words = [LAUNCH, image, entry, *map(int, step.grid), *map(int, step.block)]
+    words += [int(step.shared_bytes), int(step.cooperative), carveout, len(step.arguments)]
+    for argument in step.arguments:
+        words += _argument(argument, homes)
+    return words
+
+
+def _argument(argument: Pointer | Scalar | Bytes, homes: Mapping[str, tuple[int, int]]) -> list[int]:
     if isinstance(argument, Pointer):
         return [ADDRESS, *homes[argument.buffer]]
     if isinstance(argument, Scalar):

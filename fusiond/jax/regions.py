@@ -8,7 +8,7 @@ arguments. So no path leaves a region and comes back, and the order above is one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,16 +121,21 @@ def _segments(
         needed_after.append(set(needed))
         needed |= {each for equation in equations for each in _read(equation)}
     for ((_, library), equations), after in zip(groups, reversed(needed_after), strict=True):
-        made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
-        inside = set(made)
-        inputs = tuple(dict.fromkeys(each for one in equations for each in _read(one) if each not in inside))
-        leaving = tuple(each for each in made if each in after)
-        effects = frozenset(effect for each in equations for effect in each.effects)
-        said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
-        jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
-        names = tuple(each.primitive.name for each in equations)
-        worth = sum(name not in MOVEMENT for name in names) >= LEAST
-        yield Segment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
+        yield _segment(equations, after, library=library)
+
+
+def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool) -> Segment:
+    """Equations as a jaxpr of their own, whose outputs are what is `needed` behind them."""
+    made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
+    inside = set(made)
+    inputs = tuple(dict.fromkeys(each for one in equations for each in _read(one) if each not in inside))
+    leaving = tuple(each for each in made if each in needed)
+    effects = frozenset(effect for each in equations for effect in each.effects)
+    said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
+    jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
+    names = tuple(each.primitive.name for each in equations)
+    worth = sum(name not in MOVEMENT for name in names) >= LEAST
+    return Segment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
 
 
 def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fusiond.language import expressions
@@ -20,36 +19,46 @@ if TYPE_CHECKING:
 
 def problems(program: Program) -> tuple[str, ...]:
     """Every broken invariant of a plan, each as one line that names what breaks it; empty when it is sound."""
-    found: list[str] = []
-    for kind, names in (
-        ("buffer", [each.name for each in program.buffers]),
-        ("source", [each.name for each in program.sources]),
-        ("step", [each.name for each in program.steps]),
-    ):
-        found += [f"two {kind}s are called {name!r}" for name, count in sorted(Counter(names).items()) if count > 1]
-    buffers = {each.name: each for each in program.buffers}
-    sources = {each.name: each for each in program.sources}
+    checks = (
+        _name_problems, _buffer_problems, _arena_problems, _part_problems, _allocation_problems, _run_problems,
+        _symbol_problems, _step_problems, _size_problems, _seam_problems,
+    )  # fmt: skip
+    return tuple(each for check in checks for each in check(program))
+
+
+def _name_problems(program: Program) -> list[str]:
+    found = []
+    for kind, named in (("buffer", program.buffers), ("source", program.sources), ("step", program.steps)):
+        counts = Counter(each.name for each in named)
+        found += [f"two {kind}s are called {name!r}" for name, count in sorted(counts.items()) if count > 1]
     if program.issue not in ("streams", "graph"):
         found.append(f"issue is {program.issue!r}, not streams or graph")
-    for check in (_buffer_problems, _arena_problems, _part_problems, _allocation_problems, _run_problems):
-        found += check(program)
-    for symbol in sorted({each.symbol for each in program.buffers if each.symbol is not None}):
-        name, _, variable = symbol.partition(":")
-        if name not in sources or variable not in sources[name].symbols:
-            found.append(f"a buffer is the unknown variable {symbol!r}")
+    return found
+
+
+def _symbol_problems(program: Program) -> list[str]:
+    variables = {f"{source.name}:{symbol}" for source in program.sources for symbol in source.symbols}
+    named = {each.symbol for each in program.buffers if each.symbol is not None}
+    return [f"a buffer is the unknown variable {symbol!r}" for symbol in sorted(named - variables)]
+
+
+def _step_problems(program: Program) -> list[str]:
+    """Steps wait for earlier ones, and hold nothing that the plan allocates; something is timed."""
+    buffers = {each.name: each for each in program.buffers}
+    sources = {each.name: each for each in program.sources}
+    allocated = {step.allocates for step in program.steps}
+    found: list[str] = []
     earlier: set[str] = set()
     for step in program.steps:
         found += [f"step {step.name!r} waits for {name!r}, which is not listed before it"
                   for name in step.after if name not in earlier]  # fmt: skip
         found += step.problems(buffers, sources)
-        earlier.add(step.name)
-    allocated = {step.allocates for step in program.steps}
-    for step in program.steps:
         found += [f"step {step.name!r} has {name!r} inside a struct, and the plan allocates that"
                   for name in step.held if name in buffers and (buffers[name].arena or name) in allocated]  # fmt: skip
+        earlier.add(step.name)
     if not any(step.counted for step in program.steps):
         found.append("no step is counted, so there is nothing to time")
-    return (*found, *_size_problems(program), *_seam_problems(program, earlier))
+    return found
 
 
 def _size_problems(program: Program) -> list[str]:
@@ -68,8 +77,8 @@ def _size_problems(program: Program) -> list[str]:
     return found
 
 
-def _seam_problems(program: Program, steps: Collection[str]) -> list[str]:
-    buffers = {each.name for each in program.buffers}
+def _seam_problems(program: Program) -> list[str]:
+    buffers, steps = {each.name for each in program.buffers}, {each.name for each in program.steps}
     found = []
     for seam in program.seams:
         found += [f"seam {seam.name!r} names the unknown buffer {name!r}"

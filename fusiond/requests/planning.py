@@ -14,7 +14,6 @@ from fusiond.build.nvcc import NvccFacts
 from fusiond.composition.others import on_disk, with_others
 from fusiond.counting import apart
 from fusiond.cuda.limits import limits
-from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.exporting.bundle import write_bundle
@@ -22,7 +21,6 @@ from fusiond.model import (
     NAMED_ONLY,
     Analysis,
     BuildFailed,
-    CompileFacts,
     Config,
     DeviceInfo,
     Job,
@@ -35,6 +33,7 @@ from fusiond.model import (
 from fusiond.program import Program, problems
 from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs, check_keys, check_order
+from fusiond.requests.launch_facts import KernelFacts, kernel_facts, without_facts
 from fusiond.search.space import Space, check_seeds
 from fusiond.store.database import Store
 from fusiond.strategy import Answers, Baseline, Strategy, Target
@@ -109,39 +108,6 @@ def target_for_arch(arch: str, registry: Registry | None = None) -> Target:
     """A GPU that is not there: limits from the architecture, facts from nvcc and ptxas where they are installed."""
     target = Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch))
     return target if registry is None else with_others(registry, target)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFacts:
-    """What the compiler and the occupancy rules say of one launch of a candidate: nothing of it was measured."""
-
-    candidate: str
-    launch: str
-    entry: str
-    facts: CompileFacts | None
-    """None for what does not build."""
-    threads: int
-    dynamic_shared_bytes: int
-    occupancy: Occupancy | None
-    problem: str | None
-    """Why the device would not launch it, or the compiler's first line of why it does not build; else None."""
-
-    def as_json(self) -> dict[str, Any]:
-        facts, occupancy = self.facts, self.occupancy
-        return {
-            "candidate": self.candidate,
-            "launch": self.launch,
-            "entry": self.entry,
-            "registers": facts and facts.registers,
-            "shared_bytes": facts and facts.shared_bytes + self.dynamic_shared_bytes,
-            "barriers": facts and facts.barriers,
-            "spill_bytes": facts and facts.spill_store_bytes + facts.spill_load_bytes,
-            "threads": self.threads,
-            "blocks_per_sm": occupancy and occupancy.blocks_per_sm,
-            "occupancy": occupancy and round(occupancy.ratio, 4),
-            "limited_by": occupancy and occupancy.limited_by,
-            "problem": self.problem,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +269,7 @@ def plan(
         figures=strategy.figures(analysis, record, known),
         facts=facts,
         refused=_said_no(refusal),
-        notes=(*_answered(strategy, analysis, known, device), *_notes(target, facts)),
+        notes=(*_answered(strategy, analysis, known, device), *without_facts(target, facts)),
     )
 
 
@@ -352,54 +318,6 @@ def _answered(strategy: Strategy, analysis: Analysis, answers: Answers, device: 
     parts = len(strategy.parts(analysis))
     records = sum(isinstance(each, Record) for each in answers.values())
     return (f"{records} of {parts} parts have a record on {device}",) if records else ()
-
-
-def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[KernelFacts, ...] | None:
-    """Registers, spills and occupancy of every launch; None where the target has no registers, or nobody can
-    compile."""
-    if target.limits.registers_per_sm == 0:
-        return None
-    found = []
-    for candidate, program in programs.items():
-        for step in program.launches:
-            entries = target.facts(program.source(step.source))
-            if entries is None:
-                return None
-            if isinstance(entries, BuildFailed):
-                failed = f"does not build: {entries.reason}"
-            else:
-                failed = "" if step.entry in entries else "the compiler says nothing of this entry"
-            row = KernelFacts(
-                candidate=candidate,
-                launch=step.name,
-                entry=step.entry,
-                facts=None,
-                threads=step.block[0] * step.block[1] * step.block[2],
-                dynamic_shared_bytes=step.shared_bytes,
-                occupancy=None,
-                problem=failed or None,
-            )
-            known = None if failed or isinstance(entries, BuildFailed) else entries[step.entry]
-            found.append(row if known is None else _with_facts(target, row, known))
-    return tuple(found)
-
-
-def _with_facts(target: Target, row: KernelFacts, facts: CompileFacts) -> KernelFacts:
-    shared_bytes = facts.shared_bytes + row.dynamic_shared_bytes
-    return dataclasses.replace(
-        row,
-        facts=facts,
-        occupancy=occupancy(target.limits, facts.registers, shared_bytes, row.threads, barriers=facts.barriers),
-        problem=launch_problem(target.limits, facts.registers, shared_bytes, row.threads),
-    )
-
-
-def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, ...]:
-    if facts is not None:
-        return ()
-    if target.limits.registers_per_sm == 0:
-        return ("no registers or occupancy: the cpu device has none; name a GPU's architecture, such as --arch sm_90",)
-    return (f"no registers, spills or occupancy: {nvcc.missing() or 'the compiler said nothing'}",)
 
 
 def reference(strategy: Strategy, analysis: Analysis) -> Program:

@@ -276,11 +276,8 @@ class _Lookup:
         if strict and any(each.content_key is None for each in self.found):
             raise Unsettled
         known = {each.family for each in self.found}
-        members = lookup_name(name).split(",")
-        claimed = _claimed(members, folder)
-        documents = self._documents(members, claimed)
-        spoken = [self.contents_of_file.whole_one(each) for each in self.found if documents[each.strategy]]
-        matched = {each.family for each in spoken if sources.are(each.hashes, documents[each.strategy])}
+        claimed = _claimed(lookup_name(name).split(","), folder)
+        spoken, matched = self._matched(name, claimed)
         if len(matched) != 1 and spoken:
             if strict and built is None:
                 raise Unsettled
@@ -291,6 +288,12 @@ class _Lookup:
         if not free:
             raise self._other_content(name, known, [file for files in claimed for file in files])
         return free, False
+
+    def _matched(self, name: str, claimed: list[list[str]]) -> tuple[list[Candidate], set[str]]:
+        """(what was found of which today's files or catalogue speak, the families that are as these have it)"""
+        documents = self._documents(lookup_name(name).split(","), claimed)
+        spoken = [self.contents_of_file.whole_one(each) for each in self.found if documents[each.strategy]]
+        return spoken, {each.family for each in spoken if sources.are(each.hashes, documents[each.strategy])}
 
     def _documents(self, members: list[str], claimed: list[list[str]]) -> dict[str, list[list[str]]]:
         """Strategy -> the documents of today that the members stand for: what files claim goes before the catalogue."""

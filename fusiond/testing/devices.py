@@ -37,9 +37,7 @@ from fusiond.program import (
     Fill,
     FillStep,
     Free,
-    Launch,
     Memory,
-    Pointer,
     Prefetch,
     Program,
     Role,
@@ -48,99 +46,9 @@ from fusiond.program import (
     Step,
     problems,
 )
-
-N = 1000
-
-KERNELS = """
-#include <cooperative_groups.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-__constant__ float table[4];
-
-__global__ void scale(const float* x, float* y, float by, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = x[i] * by;
-}
-
-__global__ void accumulate(const float* x, float* y, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] += x[i];
-}
-
-__global__ void lookup(float* y, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = table[i % 4];
-}
-
-__global__ void reverse(const float* x, float* y, int n) {
-  extern __shared__ float s[];
-  int i = threadIdx.x;
-  if (i < n) s[i] = x[i];
-  __syncthreads();
-  if (i < n) y[i] = s[n - 1 - i];
-}
-
-__global__ void total(const float* x, float* partial, float* y, int n) {
-  namespace cg = cooperative_groups;
-  cg::grid_group grid = cg::this_grid();
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int i = blockIdx.x; i < n; i += gridDim.x) sum += x[i];
-    partial[grid.block_rank()] = sum;
-  }
-  grid.sync();
-  float sum = 0;
-  for (int b = 0; b < gridDim.x; b++) sum += partial[b];
-  for (int i = (int)grid.thread_rank(); i < n; i += (int)grid.size()) y[i] = sum;
-}
-
-__global__ void narrow(const __half* x, __nv_bfloat16* y, __half by, __nv_bfloat16 add, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = __hadd(__float2bfloat16_rn(__half2float(__hmul(x[i], by))), add);
-}
-
-__global__ void stray(float* y, int index) { if (threadIdx.x == 0 && blockIdx.x == 0) y[index] = 1.0f; }
-
-__global__ void crash(float* y) { *reinterpret_cast<volatile int*>(threadIdx.x * 4) = 1; }
-"""
-ENTRIES = ("scale", "accumulate", "lookup", "reverse", "total", "narrow", "stray", "crash")
+from fusiond.testing.kernels import ENTRIES, KERNELS, N, X, Y, floats, launch
 
 Array = NDArray[Any]
-
-
-def _floats(name: str, role: Role, **fields: Any) -> Buffer:
-    return Buffer(
-        **{
-            "name": name,
-            "dtype": "float32",
-            "elements": N,
-            "role": role,
-            "fill": Fill(kind="uniform", low=1.0, high=2.0),
-            **fields,
-        }
-    )
-
-
-X, Y = _floats("x", Role.INPUT), _floats("y", Role.OUTPUT)
-
-
-def _launch(name: str, entry: str, *arguments: str | int | float, **fields: Any) -> Launch:
-    packed = tuple(
-        Pointer(buffer=each) if isinstance(each, str) else Scalar(dtype=f"{type(each).__name__}32", value=each)
-        for each in arguments
-    )
-    return Launch(
-        **{
-            "name": name,
-            "source": "kernels",
-            "entry": entry,
-            "grid": (4, 1, 1),
-            "block": (256, 1, 1),
-            "arguments": packed,
-            **fields,
-        }
-    )
 
 
 class DeviceContract:
@@ -224,7 +132,7 @@ class DeviceContract:
         assert {each.name for each in self.provider().devices()} >= {device.name}
 
     def test_normalising_changes_nothing_the_second_time(self, device: DeviceInfo) -> None:
-        program = self.program((X, Y), _launch("scale", "scale", "x", "y", 2.0, N))
+        program = self.program((X, Y), launch("scale", "scale", "x", "y", 2.0, N))
         capped = dataclasses.replace(program, sources=(dataclasses.replace(self.source(), register_cap=32),))
         for each in (program, capped):
             normal = self.provider().normalise(each)
@@ -259,9 +167,9 @@ class DeviceContract:
     def test_a_program_is_loaded_run_and_read(self, load: Callable[..., Loaded]) -> None:
         data = np.arange(N, dtype=np.float32)
         program = self.program(
-            (X, _floats("t", Role.SCRATCH), Y),
-            _launch("twice", "scale", "x", "t", 2.0, N),
-            _launch("thrice", "scale", "t", "y", 3.0, N, stream=1, after=("twice",)),
+            (X, floats("t", Role.SCRATCH), Y),
+            launch("twice", "scale", "x", "t", 2.0, N),
+            launch("thrice", "scale", "t", "y", 3.0, N, stream=1, after=("twice",)),
         )
         loaded = load(program, x=data)
         for seed in (0, 1):
@@ -272,7 +180,7 @@ class DeviceContract:
 
     def test_shared_memory_and_barriers(self, load: Callable[..., Loaded]) -> None:
         data = np.arange(N, dtype=np.float32)
-        step = _launch("r", "reverse", "x", "y", N, grid=(1, 1, 1), block=(1024, 1, 1), shared_bytes=4 * N)
+        step = launch("r", "reverse", "x", "y", N, grid=(1, 1, 1), block=(1024, 1, 1), shared_bytes=4 * N)
         loaded = load(self.program((X, Y), step), x=data)
         loaded.run(seed=0, checked=True)
         np.testing.assert_array_equal(loaded.read("y"), data[::-1])
@@ -280,11 +188,11 @@ class DeviceContract:
     def test_copies_both_ways_and_fills(self, load: Callable[..., Loaded]) -> None:
         host = {"memory": Memory.PAGEABLE}
         program = self.program(
-            (_floats("x", Role.INPUT, **host), _floats("dx", Role.SCRATCH), _floats("dy", Role.SCRATCH),
-             _floats("y", Role.OUTPUT, memory=Memory.PINNED)),
+            (floats("x", Role.INPUT, **host), floats("dx", Role.SCRATCH), floats("dy", Role.SCRATCH),
+             floats("y", Role.OUTPUT, memory=Memory.PINNED)),
             Copy(name="up", source=("x",), target=("dx",)),
             FillStep(name="zero", buffer="dy"),
-            _launch("add", "accumulate", "dx", "dy", N),
+            launch("add", "accumulate", "dx", "dy", N),
             Copy(name="down", source=("dy",), target=("y",)),
         )  # fmt: skip
         data = np.arange(N, dtype=np.float32)
@@ -296,11 +204,11 @@ class DeviceContract:
         """One memory for both sides, in any order that the plan allows; prefetching it changes no value."""
         managed = {"memory": Memory.MANAGED}
         program = self.program(
-            (_floats("x", Role.INPUT, **managed), _floats("t", Role.SCRATCH, **managed),
-             _floats("y", Role.OUTPUT, **managed)),
+            (floats("x", Role.INPUT, **managed), floats("t", Role.SCRATCH, **managed),
+             floats("y", Role.OUTPUT, **managed)),
             Prefetch(name="up", buffers=("x",), to_device=True, stream=1),
-            _launch("twice", "scale", "x", "t", 2.0, N, after=("up",)),
-            _launch("thrice", "scale", "t", "y", 3.0, N),
+            launch("twice", "scale", "x", "t", 2.0, N, after=("up",)),
+            launch("thrice", "scale", "t", "y", 3.0, N),
             Prefetch(name="down", buffers=("y",), to_device=False, stream=2, after=("thrice",)),
         )  # fmt: skip
         data = np.arange(N, dtype=np.float32)
@@ -317,10 +225,10 @@ class DeviceContract:
     def test_a_batch_of_copies(self, load: Callable[..., Loaded]) -> None:
         host = {"memory": Memory.PINNED}
         program = self.program(
-            (_floats("a", Role.INPUT, **host), _floats("b", Role.INPUT, **host), _floats("p", Role.SCRATCH),
-             _floats("q", Role.SCRATCH), _floats("y", Role.OUTPUT, **host), _floats("z", Role.OUTPUT, **host)),
+            (floats("a", Role.INPUT, **host), floats("b", Role.INPUT, **host), floats("p", Role.SCRATCH),
+             floats("q", Role.SCRATCH), floats("y", Role.OUTPUT, **host), floats("z", Role.OUTPUT, **host)),
             CopyBatch(name="up", copies=(("a", "p"), ("b", "q")), stream=1),
-            _launch("add", "accumulate", "p", "q", N, after=("up",)),
+            launch("add", "accumulate", "p", "q", N, after=("up",)),
             CopyBatch(name="down", copies=(("p", "y"), ("q", "z"))),
         )  # fmt: skip
         data = np.arange(N, dtype=np.float32)
@@ -333,10 +241,10 @@ class DeviceContract:
 
     def test_memory_of_the_pool(self, load: Callable[..., Loaded]) -> None:
         program = self.program(
-            (X, _floats("t", Role.SCRATCH), Y),
+            (X, floats("t", Role.SCRATCH), Y),
             Alloc(name="alloc", arena="t", pooled=True),
-            _launch("twice", "scale", "x", "t", 2.0, N),
-            _launch("thrice", "scale", "t", "y", 3.0, N),
+            launch("twice", "scale", "x", "t", 2.0, N),
+            launch("thrice", "scale", "t", "y", 3.0, N),
             Free(name="free", arena="t"),
         )
         data = np.arange(N, dtype=np.float32)
@@ -350,17 +258,17 @@ class DeviceContract:
 
     def test_a_cooperative_grid_waits_for_all_its_blocks(self, load: Callable[..., Loaded]) -> None:
         data = np.arange(N, dtype=np.float32)
-        step = _launch("t", "total", "x", "partial", "y", N, cooperative=True)
-        loaded = load(self.program((X, _floats("partial", Role.SCRATCH), Y), step), x=data)
+        step = launch("t", "total", "x", "partial", "y", N, cooperative=True)
+        loaded = load(self.program((X, floats("partial", Role.SCRATCH), Y), step), x=data)
         for seed in range(4):
             loaded.run(seed=seed, checked=True)
             np.testing.assert_array_equal(loaded.read("y"), np.full(N, data.sum()))
         assert loaded.sample_us(1) > 0
 
     def test_a_cooperative_grid_that_does_not_fit_is_refused(self, load: Callable[..., Loaded]) -> None:
-        step = _launch("t", "total", "x", "partial", "y", N, cooperative=True, grid=(100_000, 1, 1))
+        step = launch("t", "total", "x", "partial", "y", N, cooperative=True, grid=(100_000, 1, 1))
         with pytest.raises(ExecutionError) as caught:
-            load(self.program((X, _floats("partial", Role.SCRATCH, elements=100_000), Y), step)).run(
+            load(self.program((X, floats("partial", Role.SCRATCH, elements=100_000), Y), step)).run(
                 seed=0, checked=True
             )
         assert caught.value.outcome is Outcome.LAUNCH_REFUSED
@@ -368,9 +276,9 @@ class DeviceContract:
         assert len(caught.value.reason.splitlines()) == 1
 
     def test_numbers_of_sixteen_bits(self, load: Callable[..., Loaded]) -> None:
-        x = _floats("x", Role.INPUT, dtype="float16")
-        y = _floats("y", Role.OUTPUT, dtype="bfloat16", compare=Compare(kind="close", rtol=0.01, atol=0.01))
-        step = _launch("n", "narrow", "x", "y", N)
+        x = floats("x", Role.INPUT, dtype="float16")
+        y = floats("y", Role.OUTPUT, dtype="bfloat16", compare=Compare(kind="close", rtol=0.01, atol=0.01))
+        step = launch("n", "narrow", "x", "y", N)
         scalars = (Scalar(dtype="float16", value=1.5), Scalar(dtype="bfloat16", value=-2.0))
         step = dataclasses.replace(step, arguments=(*step.arguments[:2], *scalars, step.arguments[2]))
         loaded = load(self.program((x, y), step))
@@ -383,7 +291,7 @@ class DeviceContract:
     def test_constants_are_buffers_too(self, load: Callable[..., Loaded]) -> None:
         table = Buffer(name="table", dtype="float32", elements=4, role=Role.INPUT, symbol="kernels:table")
         values = np.array([5, 6, 7, 8], np.float32)
-        loaded = load(self.program((table, Y), _launch("l", "lookup", "y", N)), table=values)
+        loaded = load(self.program((table, Y), launch("l", "lookup", "y", N)), table=values)
         loaded.run(seed=0, checked=True)
         np.testing.assert_array_equal(loaded.read("y"), np.resize(values, N))
         np.testing.assert_array_equal(loaded.read("table"), values)
@@ -393,20 +301,20 @@ class DeviceContract:
         values = Buffer(name="v", dtype="float32", elements=4, role=Role.INPUT)
         data = np.array([1, 2, 3, 4], np.float32)
         up = Copy(name="up", source=("v",), target=("table",))
-        loaded = load(self.program((values, table, Y), up, _launch("l", "lookup", "y", N)), v=data)
+        loaded = load(self.program((values, table, Y), up, launch("l", "lookup", "y", N)), v=data)
         loaded.run(seed=0, checked=True)
         np.testing.assert_array_equal(loaded.read("y"), np.resize(data, N))
 
     def test_a_stray_write_is_seen_at_either_end(self, load: Callable[..., Loaded]) -> None:
         for index in (N, -1):
-            loaded = load(self.program((Y,), _launch("s", "stray", "y", index)))
+            loaded = load(self.program((Y,), launch("s", "stray", "y", index)))
             loaded.run(seed=0, checked=True)
             broken = loaded.broken_guards()
             assert len(broken) == 1
             assert "y" in broken[0]
 
     def test_a_block_that_is_too_large_is_refused(self, load: Callable[..., Loaded]) -> None:
-        step = _launch("scale", "scale", "x", "y", 2.0, N, block=(2048, 1, 1))
+        step = launch("scale", "scale", "x", "y", 2.0, N, block=(2048, 1, 1))
         with pytest.raises(ExecutionError) as caught:
             load(self.program((X, Y), step)).run(seed=0, checked=True)
         assert caught.value.outcome is Outcome.LAUNCH_REFUSED
@@ -422,7 +330,7 @@ class DeviceContract:
         low, high = (-1.5, 3.0) if dtypes.is_float(dtype) and kind != "integers" else (0, 1)
         if dtype == "int64" and kind == "integers":
             low, high = -(2**63), 2**63 - 1
-        x = _floats("x", Role.INOUT, dtype=dtype, elements=100_003, fill=Fill(kind=kind, low=low, high=high))
+        x = floats("x", Role.INOUT, dtype=dtype, elements=100_003, fill=Fill(kind=kind, low=low, high=high))
         loaded = load(self.program((x, Y), FillStep(name="f", buffer="y")))
         for seed in (0, 1, 0):
             executor.data.fill(loaded, x, seed)
@@ -442,7 +350,7 @@ class DeviceContract:
         self, executor: Executor, load: Callable[..., Loaded], dtype: str, how: Compare
     ) -> None:
         spec = Fill(kind="normal" if dtypes.is_float(dtype) else "integers", low=0, high=9)
-        x = _floats("x", Role.INOUT, dtype=dtype, elements=70_001, fill=spec, compare=how)
+        x = floats("x", Role.INOUT, dtype=dtype, elements=70_001, fill=spec, compare=how)
         reference = initial(x, 0)
         loaded = load(self.program((x, Y), FillStep(name="f", buffer="y")), x=reference)
         np.testing.assert_array_equal(executor.data.keep(loaded, x, "r"), reference)
@@ -461,9 +369,9 @@ class DeviceContract:
     def test_samples_take_time_and_what_accumulates_is_brought_back(
         self, executor: Executor, load: Callable[..., Loaded]
     ) -> None:
-        inout = _floats("y", Role.INOUT)
+        inout = floats("y", Role.INOUT)
         ones = np.ones(N, np.float32)
-        loaded = load(self.program((X, inout), _launch("add", "accumulate", "x", "y", N)), x=ones, y=ones)
+        loaded = load(self.program((X, inout), launch("add", "accumulate", "x", "y", N)), x=ones, y=ones)
         loaded.snapshot()
         assert loaded.sample_us(1) > 0
         loaded.restore()
@@ -492,20 +400,20 @@ class DeviceContract:
     def test_wrong_results_and_crashes_are_outcomes_and_the_next_call_works(
         self, supervisor: Supervisor, bundle: Callable[..., str], tmp_path: Path
     ) -> None:
-        good = bundle(_launch("scale", "scale", "x", "y", 2.0, N))
+        good = bundle(launch("scale", "scale", "x", "y", 2.0, N))
         references = tuple((seed, str(tmp_path / f"{seed}.npz")) for seed in (0, 1))
         for seed, path in references:
             assert supervisor.call(Reference(bundle=good, seed=seed, outputs=path), 60) == Checked(worst=0.0)
         with np.load(references[0][1]) as found:
             np.testing.assert_array_equal(found["y"], 2 * initial(X, 0))
-        zeroed = FillStep(name="zero", buffer="y"), _launch("add", "accumulate", "x", "y", N)
+        zeroed = FillStep(name="zero", buffer="y"), launch("add", "accumulate", "x", "y", N)
         for steps, outcome in (
             ((*zeroed, dataclasses.replace(zeroed[1], name="again")), None),
-            ((_launch("scale", "scale", "x", "y", 3.0, N),), Outcome.WRONG_RESULT),
-            ((_launch("short", "scale", "x", "y", 2.0, N - 1),), Outcome.WRONG_RESULT),
-            ((_launch("s", "scale", "x", "y", 2.0, N), _launch("w", "stray", "x", 0)), Outcome.WRONG_RESULT),
-            ((_launch("s", "scale", "x", "y", 2.0, N), _launch("w", "stray", "y", N)), Outcome.CRASHED),
-            ((_launch("crash", "crash", "y"),), Outcome.CRASHED),
+            ((launch("scale", "scale", "x", "y", 3.0, N),), Outcome.WRONG_RESULT),
+            ((launch("short", "scale", "x", "y", 2.0, N - 1),), Outcome.WRONG_RESULT),
+            ((launch("s", "scale", "x", "y", 2.0, N), launch("w", "stray", "x", 0)), Outcome.WRONG_RESULT),
+            ((launch("s", "scale", "x", "y", 2.0, N), launch("w", "stray", "y", N)), Outcome.CRASHED),
+            ((launch("crash", "crash", "y"),), Outcome.CRASHED),
         ):
             reply = supervisor.call(Check(bundle=bundle(*steps), references=references), 60)
             if outcome is None:
@@ -517,7 +425,7 @@ class DeviceContract:
             assert supervisor.call(Check(bundle=good, references=references), 60) == Checked(worst=0.0)
 
     def test_a_pair_is_sampled(self, supervisor: Supervisor, bundle: Callable[..., str]) -> None:
-        good = bundle(_launch("scale", "scale", "x", "y", 2.0, N))
+        good = bundle(launch("scale", "scale", "x", "y", 2.0, N))
         plan = Sampling(purpose=Purpose.SEARCH, noise_limit=100.0)
         reply = supervisor.call(Sample(candidate=good, baseline=good, plan=plan), 60)
         assert isinstance(reply, Measurement), reply

@@ -25,39 +25,23 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from fusiond import drawing
-from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.errors import RequestError
 from fusiond.keys import canonical, plain
 from fusiond.language import expressions
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
+from fusiond.model import Config, Job, Rejection, Workload
 from fusiond.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs, check_keys
 from fusiond.requests.planning import plan, prepare
-from fusiond.search.space import Space, check_seeds
+from fusiond.search.space import check_seeds
 from fusiond.strategy import Strategy, Target
+from fusiond.testing.cases import GPU, PROCESSOR, Case, Made
 
-PROCESSOR = DeviceLimits(
-    multiprocessors=1,
-    registers_per_sm=0,
-    registers_per_block=0,
-    shared_bytes_per_sm=MOST_SHARED_BYTES,
-    shared_bytes_per_block=MOST_SHARED_BYTES,
-    threads_per_sm=2048,
-    blocks_per_sm=32,
-)
-GPU = DeviceLimits(
-    multiprocessors=132,
-    shared_bytes_per_sm=MOST_SHARED_BYTES + 1024,
-    shared_bytes_per_block=MOST_SHARED_BYTES,
-    threads_per_sm=2048,
-    blocks_per_sm=32,
-)
 POINTS_LIMIT = 20_000
 
 _CHILD = """
@@ -77,28 +61,6 @@ for fields in given["jobs"]:
     job = Job(**fields)
     print(strategy.parse(job, JobInputs(registry, job)).key)
 """
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One job on one target, as far as it can be known without running."""
-
-    job: Job
-    target: Target
-    workload: Workload
-    analysis: Analysis
-    space: Space
-    seeds: tuple[tuple[str, Config], ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Made:
-    """A Program of a case; `again` makes it anew from another case, None where there is no such Program."""
-
-    where: str
-    program: Program
-    again: Callable[[Case], Program | None]
-    chosen_by_size: bool
 
 
 class StrategyContract:

@@ -60,16 +60,25 @@ def problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
         return "it writes into what it is given" if node.effect == "mutation" else "it draws random numbers"
     if node.operator not in TABLE:
         return "a library's"
+    return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
+
+
+def _tensor_problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     if not node.results or (node.results[0] is None and len(node.results) == 1):
-        return "its result is no tensor of a fixed shape and a known type"
+        return "its result is not a tensor of a fixed shape and a known type"
     shapes = [each for name in node.reads for each in tensors[name]]
     if any(each is None for each in shapes):
-        return "it reads what is no tensor of a fixed shape and a known type"
+        return "it reads what is not a tensor of a fixed shape and a known type"
     known = [each for each in (*shapes, *node.results) if each is not None]
     if any(not 0 < each.elements <= LARGEST for each in known):
         return "a tensor is empty, or too large"
     if len({each.device for each in known}) > 1:
         return "its tensors lie on several devices"
+    return ""
+
+
+def _argument_problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+    """What is wrong with its arguments, which writing it finds out."""
     writer = Writer()
     values: dict[str, Written] = {}
     for name in node.reads:

@@ -48,36 +48,108 @@ class Candidate:
 def search(lanes: Lanes, baseline: Unfused) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
     its budget was spent; empty when it did not. Where it is to stop, what is being measured is written down first."""
-    context, odd = lanes.left[0].context, lanes.left[0].odd
-    asks: list[Ask] = []
-    """Not on disk yet: they go there with the next trial, in one commit."""
-    space = context.strategy.space(context.analysis, context.answers)
-    kept = prior.prior(context, space)
-    study = _study(context, asks, space, kept)
-    known = f"; bounds of {counted(len(kept.ranked), 'config')} are known" if kept.ranked else ""
-    if kept.donors and not study.whole:
-        known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices, sizes or workloads"
-    context.phase("search", ("the whole space" if study.whole else f"{study.budget} configs") + known)
-    search_plan = context.search
-    begun, busy = time.monotonic(), context.measurer.busy_secs
-    deadline = begun + search_plan.timeout_secs
-    before = context.store.trials(context.row.id)
-    pruning = Pruning(context, kept, baseline.time_us, before)
-    ratios = [each.ratio or 0.0 for each in before]
-    best = max(ratios, default=0.0)
-    idle = len(ratios) - 1 - ratios.index(best) if best else 0
-    """Trials in a row without a gain."""
-    ended = ""
+    return _Search(lanes, baseline).run()
 
-    def record(own: Context, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
+
+class _Search:
+    """One job's study on its way: what was asked and measured, and what ends it."""
+
+    def __init__(self, lanes: Lanes, baseline: Unfused) -> None:
+        self._lanes, self._baseline = lanes, baseline
+        context, odd = lanes.left[0].context, lanes.left[0].odd
+        self._context = context
+        self._asks: list[Ask] = []
+        """Not on disk yet: they go there with the next trial, in one commit."""
+        space = context.strategy.space(context.analysis, context.answers)
+        self._kept = prior.prior(context, space)
+        self._study = _study(context, self._asks, space, self._kept)
+        self._ahead = _Ahead(context, self._study, odd, len(lanes.left))
+        before = context.store.trials(context.row.id)
+        self._pruning = Pruning(context, self._kept, baseline.time_us, before)
+        ratios = [each.ratio or 0.0 for each in before]
+        self._best = max(ratios, default=0.0)
+        self._idle = len(ratios) - 1 - ratios.index(self._best) if self._best else 0
+        """Trials in a row without a gain."""
+        self._ended = ""
+        self._stopped: Interrupted | None = None
+
+    def run(self) -> str:
+        """See `search`."""
+        context, study = self._context, self._study
+        context.phase("search", self._begins())
+        begun, busy = time.monotonic(), context.measurer.busy_secs
+        with Recorder(context.measurer) as recorder:
+            self._measure(recorder, begun + context.search.timeout_secs)
+        if self._stopped is not None:
+            raise self._stopped
+        early = ""
+        if self._ended and study.done < study.budget:
+            early = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {self._ended}"
+            context.phase("search", early)
+        wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
+        if wall > 0:
+            tried = counted(study.done, "candidate")
+            context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+        if pruned := self._pruning.pruned:
+            context.phase("pruned", f"{counted(pruned, 'candidate')} not measured, for a bound that was counted")
+        return early
+
+    def _begins(self) -> str:
+        kept, study = self._kept, self._study
+        known = f"; bounds of {counted(len(kept.ranked), 'config')} are known" if kept.ranked else ""
+        if kept.donors and not study.whole:
+            known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices, sizes or workloads"
+        return ("the whole space" if study.whole else f"{study.budget} configs") + known
+
+    def _measure(self, recorder: Recorder, deadline: float) -> None:
+        """Try out what the study asks for until it has nothing more to ask, or something ends it."""
+
+        def following() -> Candidate | None:
+            return None if self._ended or self._stopped else self._ahead.next(recorder)
+
+        def try_out(lane: Lane, candidate: Candidate) -> Trial:
+            own = lane.context, recorder, candidate, lane.references, lane.odd
+            return _trial(*own, self._baseline, self._best or None, self._pruning)
+
+        if self._context.finish():
+            self._ended = "as somebody asked"
+        else:
+            self._ahead.begin()
+        for lane, candidate, trial in self._lanes.each(following, try_out, self._work):
+            broken = self._pruning.learn(trial)
+            self._idle = 0 if (trial.ratio or 0.0) > self._best else self._idle + 1
+            self._best = max(self._best, trial.ratio or 0.0)
+            record = functools.partial(self._record, lane.context, candidate, trial, self._best, broken)
+            recorder.hand_over(self._work(candidate), record)
+            try:
+                self._context.pause_point()
+            except Interrupted as stop:
+                self._stopped = stop
+            if not (self._stopped or self._ended):  # what other devices are at is written down, too
+                self._ended = self._why_ended(deadline)
+
+    def _work(self, candidate: Candidate) -> str | None:
+        return self._context.work(candidate.program) if isinstance(candidate.program, Program) else None
+
+    def _why_ended(self, deadline: float) -> str:
+        """What ends the search now; empty where it goes on."""
+        asked = self._context.search
+        if self._context.finish():
+            return "as somebody asked"
+        if asked.patience is not None and self._best and self._idle >= asked.patience:
+            return f"since {counted(self._idle, 'trial')} in a row brought no gain"
+        return f"after {asked.timeout_secs:.0f} s, as the job asks" if time.monotonic() > deadline else ""
+
+    def _record(self, own: Context, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
         """What is left to do for a candidate that `own` measured: write it down, say so, and ask for more."""
+        context, study = self._context, self._study
         program = candidate.program if isinstance(candidate.program, Program) else None
         with context.store.transaction():
-            context.store.add_asks(context.row.id, asks)
-            own.save_trial(trial, program, baseline.program)
+            context.store.add_asks(context.row.id, self._asks)
+            own.save_trial(trial, program, self._baseline.program)
             if broken is not None:
                 context.store.add_rejections(context.row.id, [broken])
-        asks.clear()
+        self._asks.clear()
         study.tell(candidate.ask, trial)
         context.events.publish(
             say.TrialFinished(job=context.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
@@ -86,59 +158,7 @@ def search(lanes: Lanes, baseline: Unfused) -> str:
             loud = f"{broken.detail}; this job leaves nothing out for its bounds any more"
             log.error("%s: %s", context.row.id, loud)
             context.events.publish(say.PhaseStarted(job=context.row.id, phase="bounds", detail=loud))
-        ahead.told()
-
-    ahead = _Ahead(context, study, odd, len(lanes.left))
-    stopped: Interrupted | None = None
-    with Recorder(context.measurer) as recorder:
-
-        def following() -> Candidate | None:
-            return None if ended or stopped else ahead.next(recorder)
-
-        def try_out(lane: Lane, candidate: Candidate) -> Trial:
-            own = lane.context, recorder, candidate, lane.references, lane.odd
-            return _trial(*own, baseline, best or None, pruning)
-
-        def work_of(candidate: Candidate) -> str | None:
-            return context.work(candidate.program) if isinstance(candidate.program, Program) else None
-
-        if context.finish():
-            ended = "as somebody asked"
-        else:
-            ahead.begin()
-        for lane, candidate, trial in lanes.each(following, try_out, work_of):
-            broken = pruning.learn(trial)
-            idle = 0 if (trial.ratio or 0.0) > best else idle + 1
-            best = max(best, trial.ratio or 0.0)
-            recorder.hand_over(
-                work_of(candidate), functools.partial(record, lane.context, candidate, trial, best, broken)
-            )
-            try:
-                context.pause_point()
-            except Interrupted as stop:
-                stopped = stop
-            if stopped or ended:
-                continue  # what other devices are at is written down, too
-            if context.finish():
-                ended = "as somebody asked"
-            elif search_plan.patience is not None and best and idle >= search_plan.patience:
-                ended = f"since {counted(idle, 'trial')} in a row brought no gain"
-            elif time.monotonic() > deadline:
-                ended = f"after {search_plan.timeout_secs:.0f} s, as the job asks"
-    if stopped is not None:
-        raise stopped
-    if ended and study.done < study.budget:
-        ended = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {ended}"
-        context.phase("search", ended)
-    else:
-        ended = ""
-    wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
-    if wall > 0:
-        tried = counted(study.done, "candidate")
-        context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
-    if pruning.pruned:
-        context.phase("pruned", f"{counted(pruning.pruned, 'candidate')} not measured, for a bound that was counted")
-    return ended
+        self._ahead.told()
 
 
 def _study(context: Context, asks: list[Ask], space: Space, kept: Prior) -> Study:

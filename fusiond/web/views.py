@@ -107,12 +107,10 @@ def job(
     candidates = [each for each in lines if each.role == "candidate"]
     what = _WHAT[_evidence(store, row)]
     record = _answer_of(store, row)
-    knobs = list(dict.fromkeys(name for each in candidates for name in each.config))
-    varying = [name for name in knobs if len({str(each.config.get(name)) for each in candidates}) > 1]
-    best = max(
-        (each for each in candidates if each.ratio is not None), key=lambda each: each.ratio or 0.0, default=None
-    )
-    unfused = [each for each in lines if each.role != "candidate"]
+    varying, fixed = _knobs(candidates)
+    measured = (each for each in candidates if each.ratio is not None)
+    best = max(measured, key=lambda each: each.ratio or 0.0, default=None)
+    unfused = (each for each in lines if each.role != "candidate")
     said = {each.sequence: _words(each.config) for each in candidates} if len(lines) <= plots.MOST_CIRCLES else {}
     return {
         "row": row,
@@ -124,7 +122,7 @@ def job(
         ),
         "outcomes": plots.shares(_outcomes(candidates)),
         "knobs": varying,
-        "fixed": {name: candidates[0].config.get(name) for name in knobs if name not in varying} if candidates else {},
+        "fixed": fixed,
         "rows": _rows((each for each in candidates if after is None or each.sequence > after), varying, best),
         "best": best,
         "unfused": sorted(unfused, key=lambda each: (each.time_us is None, each.time_us or 0.0)),
@@ -135,6 +133,13 @@ def job(
         "drawings": _drawings(store, row.workload_key, row.device_key, row.search.cache),
         "shortened": shortened,
     }
+
+
+def _knobs(candidates: Sequence[TrialLine]) -> tuple[list[str], dict[str, Any]]:
+    """The parameters that differ between candidates, and the values of those that do not."""
+    knobs = list(dict.fromkeys(name for each in candidates for name in each.config))
+    varying = [name for name in knobs if len({str(each.config.get(name)) for each in candidates}) > 1]
+    return varying, {name: candidates[0].config.get(name) for name in knobs if name not in varying}
 
 
 def _job_tiles(row: JobRow, standing: Standing | None, best: TrialLine | None, what: str) -> list[Tile]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build import nvcc
+from fusiond.build import nvcc, ptx_entries
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
 from fusiond.model import BuildFailed
@@ -214,7 +214,7 @@ def test_caps_in_ptx() -> None:
 \tret;
 }
 """
-    capped = nvcc.with_register_cap(text, 40)
+    capped = ptx_entries.with_register_cap(text, 40)
     assert capped.count(".maxnreg 40\n{") == 2
     assert capped.count(".maxnreg 32 {") == 1
     assert ".minnctapersm 2 .maxnreg 40\n{" in capped

@@ -27,7 +27,7 @@ from fusiond.model import Config, Job, Outcome, Rejection, Trial, frozen
 from fusiond.program import Program
 from fusiond.requests.planning import Prepared, prepare
 from fusiond.strategy import Target
-from fusiond.testing.strategies import PROCESSOR
+from fusiond.testing.cases import PROCESSOR
 
 HERE = Path(__file__).parent
 TARGET = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)

@@ -1,0 +1,36 @@
+"""The code that the library runs: a row for each operation, and what it was translated from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.counting.layout import Layout
+from fusiond.counting.ptx import Instruction
+
+CODE = np.dtype(
+    [
+        ("operation", "i4"), ("kind", "u1"), ("negated", "u1"), ("unused", "u1"), ("counted", "u1"),
+        ("space", "u1"), ("bytes", "u1"), ("elements", "u1"), ("flags", "u1"), ("guard", "i4"),
+        ("d", "i4"), ("a", "i4"), ("b", "i4"), ("c", "i4"), ("e", "i4"), ("target", "i4"), ("reconverge", "i4"),
+        ("immediate", "i8"), ("vector", "i4", 8),
+    ],
+    align=True,
+)  # fmt: skip
+PLAIN, BRANCH, EXIT, BARRIER = range(4)
+"""Kinds of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel that can be run."""
+
+    instructions: NDArray[np.void]
+    sources: tuple[Instruction, ...]
+    """Of each of them, the instruction that it came from."""
+    register_bytes: int
+    constants: NDArray[np.uint8]
+    specials: tuple[tuple[int, int], ...]
+    layout: Layout

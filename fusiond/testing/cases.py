@@ -1,0 +1,51 @@
+"""What a strategy's contract is tried on: two kinds of target, and what is known there of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusiond.cuda.limits import MOST_SHARED_BYTES
+from fusiond.model import Analysis, Config, DeviceLimits, Job, Workload
+from fusiond.program import Program
+from fusiond.search.space import Space
+from fusiond.strategy import Target
+
+PROCESSOR = DeviceLimits(
+    multiprocessors=1,
+    registers_per_sm=0,
+    registers_per_block=0,
+    shared_bytes_per_sm=MOST_SHARED_BYTES,
+    shared_bytes_per_block=MOST_SHARED_BYTES,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+)
+GPU = DeviceLimits(
+    multiprocessors=132,
+    shared_bytes_per_sm=MOST_SHARED_BYTES + 1024,
+    shared_bytes_per_block=MOST_SHARED_BYTES,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One job on one target, as far as it can be known without running."""
+
+    job: Job
+    target: Target
+    workload: Workload
+    analysis: Analysis
+    space: Space
+    seeds: tuple[tuple[str, Config], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A Program of a case; `again` makes it anew from another case, None where there is no such Program."""
+
+    where: str
+    program: Program
+    again: Callable[[Case], Program | None]
+    chosen_by_size: bool

@@ -14,7 +14,7 @@ from fusiond_stitching.analysis.plan import BlockProgram, Kernel
 from fusiond_stitching.analysis.planner import Planned
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
 from fusiond_stitching.analysis.work import more_than_linear
-from fusiond_stitching.codegen.emit import near_ties
+from fusiond_stitching.codegen.tolerances import near_ties
 from fusiond_stitching.frontend.graph import Module
 
 

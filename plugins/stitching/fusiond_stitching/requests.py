@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -51,60 +51,75 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
     what is wrong with the job or the module's text."""
     if job.sizes:
         raise RequestError("a module has its sizes in itself; lower it again for others", where=job.where("sizes"))
-    if "module" not in job.request:
-        raise RequestError("the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path)
-    root = _node(job, "module")
-    name = root.text()
-    if name.lstrip().startswith("HloModule") or stablehlo.is_text(name):
-        path, hashes = root.where, {}
-        module = importer.read(_hlo(name, path), path)
-        title = module.name
-    else:
-        if "/" not in name and PurePath(name).suffix in (".hlo", ".txt", ".mlir"):
-            name = f"./{name}"
-        path = inputs.resolve("module", name, where=root.where)
-        text = inputs.text(path, where=root.where)
-        module = importer.read(_hlo(text, path), path)
-        title, hashes = PurePath(path).stem, {path: text_key(text)}
+    title, module, path, hashes = _module(job, inputs)
     if "frame" in job.request:
         module = _frame(module, _node(job, "frame"))
         title = f"{title}:{module.name}"
     if not any(module.fusable(each) for each in module.instructions):
-        frames = [each.name for each in module.all_frames]
-        hint = f"; it has frames, each a job of its own: `frame: {frames[0]}`" if frames else ""
-        if len(frames) > 1:
-            hint += f" (or {', '.join(frames[1:])})"
-        raise RequestError(f"there is nothing to fuse: no instruction but library calls{hint}", where=path)
-
-    def file(node: Node) -> tuple[str, str]:
-        given = node.text()
-        found = inputs.resolve("file", given if "/" in given else f"./{given}", where=node.where)
-        return found, inputs.digest(found, where=node.where)
-
-    filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, file)
-    dots = _node(job, "dots").choice(*DOTS) if "dots" in job.request else DOTS[0]
-    group = "group" in job.request and _node(job, "group").boolean()
+        raise _nothing_to_fuse(module, path)
+    filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, _files(inputs))
+    group = _flag(job, "group")
     if group and "groups" in job.request:
         raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
-    deterministic = "deterministic" in job.request and _node(job, "deterministic").boolean()
-    for name, count in scatter_updates.endless(module, deterministic=deterministic).items():
-        raise _node(job, "deterministic").fail(
-            f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and to look at {count} of them in "
-            f"order would not come to an end; leave this out"
-        )
     request = Request(
         job=job,
         module=module,
         fills=frozen(filled),
-        dots=dots,
-        accuracy=_node(job, "accuracy").choice(STRICT, AS_XLA) if "accuracy" in job.request else STRICT,
-        deterministic=deterministic,
+        dots=_choice(job, "dots", DOTS),
+        accuracy=_choice(job, "accuracy", (STRICT, AS_XLA)),
+        deterministic=_deterministic(job, module),
         probes=_count(job, "probes", PROBES, 10_000),
         groups=0 if group else _count(job, "groups", GROUPS, 1000),
         group=group,
     )
     hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
     return title, request, hashes
+
+
+def _module(job: Job, inputs: Inputs) -> tuple[str, Module, str, dict[str, str]]:
+    """(title, module, path for messages, path -> hash): from the text in the job, a file, or a catalogue name."""
+    if "module" not in job.request:
+        raise RequestError("the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path)
+    root = _node(job, "module")
+    name = root.text()
+    if name.lstrip().startswith("HloModule") or stablehlo.is_text(name):
+        module = importer.read(_hlo(name, root.where), root.where)
+        return module.name, module, root.where, {}
+    if "/" not in name and PurePath(name).suffix in (".hlo", ".txt", ".mlir"):
+        name = f"./{name}"
+    path = inputs.resolve("module", name, where=root.where)
+    text = inputs.text(path, where=root.where)
+    return PurePath(path).stem, importer.read(_hlo(text, path), path), path, {path: text_key(text)}
+
+
+def _nothing_to_fuse(module: Module, path: str) -> RequestError:
+    frames = [each.name for each in module.all_frames]
+    hint = f"; it has frames, each a job of its own: `frame: {frames[0]}`" if frames else ""
+    if len(frames) > 1:
+        hint += f" (or {', '.join(frames[1:])})"
+    return RequestError(f"there is nothing to fuse: no instruction but library calls{hint}", where=path)
+
+
+def _files(inputs: Inputs) -> Callable[[Node], tuple[str, str]]:
+    """Reads a file that a job names: (its path, its digest)."""
+
+    def file(node: Node) -> tuple[str, str]:
+        given = node.text()
+        found = inputs.resolve("file", given if "/" in given else f"./{given}", where=node.where)
+        return found, inputs.digest(found, where=node.where)
+
+    return file
+
+
+def _deterministic(job: Job, module: Module) -> bool:
+    """Whether sums of scatters shall be the same in every run; RequestError where that would not come to an end."""
+    asked = _flag(job, "deterministic")
+    for name, count in scatter_updates.endless(module, deterministic=asked).items():
+        raise _node(job, "deterministic").fail(
+            f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and to look at {count} of them in "
+            f"order would not come to an end; leave this out"
+        )
+    return asked
 
 
 def of_frame(request: Request, module: Module) -> Job:
@@ -129,6 +144,15 @@ def of_group(request: Request, part: Part) -> Request:
         job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=request.accuracy,
         deterministic=request.deterministic, probes=0, groups=0, group=True,
     )  # fmt: skip
+
+
+def _flag(job: Job, key: str) -> bool:
+    return key in job.request and _node(job, key).boolean()
+
+
+def _choice(job: Job, key: str, choices: tuple[str, ...]) -> str:
+    """One of these; the first one where the job says nothing."""
+    return _node(job, key).choice(*choices) if key in job.request else choices[0]
 
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:

@@ -35,7 +35,7 @@ from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.analysis.planner import Planned
 from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.codegen import emit, probes
+from fusiond_stitching.codegen import emit, probes, tolerances
 from fusiond_stitching.frontend import importer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
 from fusiond_stitching.requests import Request
@@ -391,7 +391,7 @@ class Stitching(StrategyBase[Request, Analysed]):
             return made
         if module is not about.request.module:
             # The tolerance follows the length of the sums as they were asked for, not as they are split.
-            wanted = emit.compares(about.request.module)
+            wanted = tolerances.compares(about.request.module)
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
         if about.request.accuracy == requests.AS_XLA:

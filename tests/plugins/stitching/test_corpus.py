@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.corpus import functions
 from fusiond_stitching.analysis import forms, planner, verify
-from fusiond_stitching.codegen import emit
+from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import fills, importer
 from fusiond_stitching.frontend.graph import Module
 
@@ -55,7 +55,7 @@ def test_what_it_computes(name: str, runner: Any) -> None:
     names = tuple(f"{name}[{place}]" for place in range(len(asked.outputs)))
     batch = Batch(text, module, given, names, tuple(oracle.run(text, given)))
     program = batch.program(plan)
-    near = set(emit.near_ties(asked))
+    near = set(tolerances.near_ties(asked))
     got = runner.run(program, batch.given())
     differences = batch.differences(program, got)
     kept = [each for each in differences if f"out_{each.split('[')[1].split(']')[0]}" not in near]

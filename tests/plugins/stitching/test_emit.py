@@ -27,7 +27,7 @@ from fusiond_stitching.analysis.plan import (
     Shared,
     Stage,
 )
-from fusiond_stitching.codegen import emit
+from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import importer
 
 from . import handmade, oracle
@@ -134,7 +134,7 @@ ENTRY main {
   ROOT r = (pred[9], s32[9], pred[9,5], pred[9], s32[9], f32[9]) tuple(summed, whole, direct, behind, rounded, sum)
 }
 """
-    assert emit.near_ties(importer.read(text, "ties.hlo")) == ("out_0", "out_4")
+    assert tolerances.near_ties(importer.read(text, "ties.hlo")) == ("out_0", "out_4")
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_the_tolerance_holds_for_long_sums_in_any_order():
         exact = x.astype(np.float64).sum(axis=0)
         serial = np.add.accumulate(x, axis=0)[-1]
         text = f"HloModule one\nENTRY main {{\n  ROOT y = f32[{length}] parameter(0)\n}}\n"
-        allowed = emit.tolerance(importer.read(text, "one.hlo")["y"], emit.Precision(length, 2.0**-23))
+        allowed = tolerances.tolerance(importer.read(text, "one.hlo")["y"], tolerances.Precision(length, 2.0**-23))
         error = np.abs(serial - exact) / (allowed.atol + allowed.rtol * np.abs(exact))
         assert error.max() < 0.7
         assert allowed.atol < 0.02
@@ -268,13 +268,13 @@ def test_the_tolerance_holds_for_long_sums_in_any_order():
 )
 def test_what_cannot_cancel_is_compared_by_its_own_size(body, relative):
     text = f"HloModule one\n\nENTRY main {{\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] {body}\n}}\n"
-    compare = emit.compares(importer.read(text, "one.hlo"))["out_0"]
+    compare = tolerances.compares(importer.read(text, "one.hlo"))["out_0"]
     assert (compare.atol < 1e-30) == relative
 
 
 def test_the_probabilities_of_a_long_softmax_are_compared_by_their_own_size():
     """An absolute tolerance of 5e-4, as sums that may cancel need it, would accept anything for numbers of 3e-5."""
     text = oracle.lowered(jax.nn.softmax, jax.ShapeDtypeStruct((2, 32768), np.float32))
-    compare = emit.compares(importer.read(text, "softmax.hlo"))["out_0"]
+    compare = tolerances.compares(importer.read(text, "softmax.hlo"))["out_0"]
     assert compare.atol < 1e-30
     assert compare.rtol < 1e-3

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.analysis import planner, traffic
-from fusiond_stitching.codegen import emit
+from fusiond_stitching.codegen import tolerances
 from fusiond_stitching.frontend import importer, top_k
 
 from . import handmade, oracle
@@ -79,9 +79,9 @@ def test_a_row_is_read_once_by_one_kernel() -> None:
 
 def test_what_only_chooses_rounds_nothing() -> None:
     """The indices are whole numbers that hang on floats; no order of a sum can change them."""
-    assert emit.near_ties(batch("three").module) == ()
+    assert tolerances.near_ties(batch("three").module) == ()
     text = oracle.lowered(lambda x: jax.lax.top_k(x.sum(1), 2), np.zeros((9, 40, 5), np.float32))
-    assert emit.near_ties(importer.read(text, "m.hlo")) == ("out_1",)
+    assert tolerances.near_ties(importer.read(text, "m.hlo")) == ("out_1",)
 
 
 @pytest.mark.parametrize(

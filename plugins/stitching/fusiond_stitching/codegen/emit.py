@@ -7,7 +7,6 @@ loop, say) share one entry.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from fusiond_stitching.analysis.plan import (
     Stage,
 )
 from fusiond_stitching.analysis.plan import Kind as ScheduleKind
-from fusiond_stitching.codegen import seams
+from fusiond_stitching.codegen import seams, tolerances
 from fusiond_stitching.codegen.kernel import Text, kernel_text
 from fusiond_stitching.codegen.scope import Unit
 from fusiond_stitching.codegen.semantics import TYPES, Unsupported
@@ -38,9 +37,6 @@ SOURCE = "module"
 _LIBRARY_THREADS = 128
 LIBRARY = "library_"
 """What the names of kernels in place of a library's begin with."""
-_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
-_STEP = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2}
-"""What one step of a float of 8 bits is of its value: other errors are so much smaller that they come to one step."""
 
 
 def program(
@@ -178,7 +174,7 @@ def _launch(issue: _Issue) -> Launch:
 def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
     """All parameters and outputs, what foreign instructions give and read, and the scratch buffers that somebody
     uses."""
-    compared = compares(module)
+    compared = tolerances.compares(module)
     found = []
     for name in (*module.parameters, *module.stand_ins):
         each = module[name]
@@ -214,129 +210,6 @@ def default_fill(instruction: Instruction) -> Fill:
     if kind == "float":
         return Fill(kind="uniform", low=-1.0, high=1.0)
     return Fill(kind="integers", low=0, high=1 if kind == "pred" else 9)
-
-
-_LEAST = {
-    "f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000,
-}  # fmt: skip
-"""What is smaller than this need not be right: numbers that lose bits as they become subnormal."""
-_POSITIVE = frozenset({"exponential", "abs", "sqrt", "rsqrt", "logistic"})
-_KEEPS_SIGN = frozenset({
-    "add", "multiply", "divide", "maximum", "minimum", "select", "clamp", "convert", "copy", "reshape", "broadcast",
-    "transpose", "slice", "reverse", "concatenate", "gather", "dynamic-slice", "reduce-precision",
-})  # fmt: skip
-_RELATIVE = (_KEEPS_SIGN - {"add"}) | {"parameter", "constant", "abs", "negate", "sqrt", "rsqrt", "cbrt", "iota"}
-"""What keeps the relative error of its operands."""
-
-
-# --- tolerances -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """How exact an instruction's value is. `length`: how many values at most are summed up on the way to it. `epsilon`:
-    the coarsest precision on that way. `step`: of the coarsest float of 8 bits on it, 0.0 where there is none."""
-
-    length: int
-    epsilon: float
-    step: float = 0.0
-
-
-def precisions(module: Module) -> dict[str, Precision]:
-    """Of all instructions. Ways begin anew behind a foreign instruction: its result is filled, and the same in every
-    plan."""
-    found: dict[str, Precision] = {}
-    for each in module.instructions:
-        length, epsilon, step = 1, _EPSILON.get(each.dtype, 0.0), _STEP.get(each.dtype, 0.0)
-        if each.name in module.foreign:
-            found[each.name] = Precision(length, epsilon, step)
-            continue
-        for operand in (found[name] for name in each.operands):
-            length = max(length, operand.length)
-            epsilon = max(epsilon, operand.epsilon)
-            step = max(step, operand.step)
-        if each.opcode == "reduce" and not each.attributes["computation"].chooses:
-            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
-        elif each.opcode == "dot":
-            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
-        elif each.opcode == "scatter":
-            length += module[each.operands[1]].elements
-        elif each.opcode == "scan":
-            loop = each.attributes["loop"]
-            inside = precisions(loop.body).values()
-            length += loop.trips * max(one.length for one in inside)
-            epsilon = max(epsilon, *(one.epsilon for one in inside))
-            step = max(step, *(one.step for one in inside))
-        found[each.name] = Precision(length, epsilon, step)
-    return found
-
-
-def without_cancellation(module: Module) -> frozenset[str]:
-    """Instructions whose rounding errors are relative to themselves, however small they are: products, quotients, roots
-    and exponentials, and sums of what is not negative. The probabilities of a long softmax are so small that any
-    absolute tolerance would prove nothing of them."""
-    relative: set[str] = set()
-    positive: set[str] = set()
-    unsummed: set[str] = set()
-    for each in module.instructions:
-        if each.name in module.foreign or TYPES[each.dtype].kind != "float":
-            relative.add(each.name)
-            unsummed.add(each.name)
-            continue
-        values = each.operands[1:] if each.opcode == "select" else each.operands
-        values = values[: len(values) // 2] if each.opcode == "reduce" else values
-        simple = each.attributes["computation"].simple if each.opcode == "reduce" else None
-        extreme = simple in ("maximum", "minimum")
-        if (extreme or each.opcode not in ("reduce", "dot", "scatter")) and all(name in unsummed for name in values):
-            unsummed.add(each.name)
-        not_negative = all(name in positive for name in values)
-        if (
-            each.opcode in _POSITIVE
-            or (not_negative and (each.opcode in _KEEPS_SIGN or extreme or simple == "add"))
-            or (each.opcode == "constant" and all(value >= 0 for value in each.attributes["values"]))
-        ):
-            positive.add(each.name)
-        keeps = each.opcode in _RELATIVE or extreme or (not_negative and "add" in (each.opcode, simple))
-        # The errors of an exponent are small in themselves, as long as no sum has made them large.
-        power = each.opcode == "exponential" and all(name in unsummed for name in values)
-        if power or (keeps and all(name in relative for name in values)):
-            relative.add(each.name)
-    return frozenset(relative)
-
-
-def tolerance(instruction: Instruction, precision: Precision, *, relative: bool = False) -> Compare:
-    """How two ways to compute an output may differ. Whole numbers must be equal. For floats, rounding errors grow with
-    the root of the sums' length, and those of a serial sum that cancels (its parts are as large as the root of their
-    number) with the length itself. `relative`: nothing cancels on the way."""
-    if TYPES[instruction.dtype].kind != "float":
-        return Compare()
-    root, epsilon, step = math.sqrt(precision.length), precision.epsilon, precision.step
-    rtol = epsilon * (64 + 16 * root) + step
-    if relative:
-        return Compare(kind="close", rtol=rtol, atol=_LEAST[instruction.dtype])
-    cancelled = min(epsilon, _EPSILON["f32"]) * precision.length / 8
-    return Compare(kind="close", rtol=rtol, atol=epsilon * (8 + 2 * root) + cancelled + step)
-
-
-def near_ties(module: Module) -> tuple[str, ...]:
-    """Buffers of whole numbers and truth values that depend on sums of floats: by a comparison, an argmax, a rounding.
-    They are compared exactly, and where two values all but tie, another order of a sum may give another result."""
-    precision = precisions(module)
-    return tuple(
-        buffer
-        for name, buffer in module.computed.items()
-        if TYPES[module[name].dtype].kind != "float" and precision[name].length > 1 and precision[name].epsilon > 0
-    )
-
-
-def compares(module: Module) -> dict[str, Compare]:
-    """Buffer of an output, or of what a foreign instruction reads -> how it is compared."""
-    precision = precisions(module)
-    relative = without_cancellation(module)
-    return {
-        buffer: tolerance(module[name], precision[name], relative=name in relative)
-        for name, buffer in module.computed.items()
-    }
 
 
 _PLAIN = re.compile(r"k\d+|library_\w+")

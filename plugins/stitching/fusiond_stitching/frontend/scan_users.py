@@ -9,10 +9,12 @@ It joins only where less is moved: a value that is stored anyway is not stored t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, Module, replaced, topological
+from fusiond_stitching.frontend.scans import Loop
 
 
 def with_users(
@@ -97,95 +99,131 @@ class _Users:
         return after < before
 
     def _take(self, own: set[str], joined: Sequence[str]) -> None:
-        loop, body = self.loop, self.loop.body
-        first = self.stacked[min(own)]
-        update, starts = body[first.operands[1]], first.operands[2:]
-        added: dict[str, Instruction] = {}
+        grown = _GrownBody(self.loop, self.results[0], self.found, self.stacked[min(own)])
+        body, update = self.loop.body, grown.update
         inside = {name: body[self.stacked[name].operands[1]].name for name in own}
-        operand_of = dict(zip(loop.inputs, self.results[0].operands, strict=True))
-        inputs, operands = list(loop.inputs), list(self.results[0].operands)
-        parameters, pieces = list(body.parameters), list[str]()
-
-        def parameter(name: str, like: Instruction) -> str:
-            added[name] = replaced(
-                like, name=name, opcode="parameter", operands=(), attributes=frozen({"number": len(parameters)})
-            )
-            parameters.append(name)
-            return name
-
-        def part(name: str) -> str:
-            """A trip's piece of a value outside of the loop."""
-            source = self.found[name]
-            known = next((each for each, operand in operand_of.items()
-                          if operand == name and each not in loop.carries), None)  # fmt: skip
-            if known is None:
-                known = parameter(f"{loop.name}@+{name}", source)
-                operand_of[known] = name
-                inputs.append(known)
-                operands.append(name)
-            if source.dims != first.dims:
-                return known
-            for each in (*body.instructions, *added.values()):
-                same = each.opcode == "dynamic-slice" and each.dims == update.dims
-                if same and each.operands == (known, *starts):
-                    return str(each.name)
-            piece = f"{known}/part"
-            pieces.append(piece)
-            added[piece] = replaced(
-                source, name=piece, opcode="dynamic-slice", dims=update.dims, operands=(known, *starts),
-                attributes=frozen({"sizes": update.dims}),
-            )  # fmt: skip
-            return piece
-
         for name in joined:
-            each = self.found[name]
-            values = tuple(inside[one] if one in inside else part(one) for one in each.operands)
-            inside[name] = f"{loop.name}@+{name}"
-            added[inside[name]] = replaced(each, name=inside[name], dims=update.dims, operands=values)
-        stored = self._stored(own, joined)
-        labels: dict[str, str] = {}
-        for name in stored:
-            if name in own:
-                labels[name] = self.stacked[name].name
-                continue
-            labels[name] = f"{loop.name}@+{name}/laid"
-            before = parameter(f"{labels[name]}/before", self.found[name])
-            added[labels[name]] = replaced(
-                self.found[name], name=labels[name], opcode="dynamic-update-slice",
-                operands=(before, inside[name], *starts), attributes=frozen({}),
-            )  # fmt: skip
-        whole = dataclasses.replace(
-            body,
-            instructions=topological((*body.instructions, *added.values())),
-            parameters=tuple(parameters),
-            outputs=(*body.outputs, *parameters[len(body.parameters) :]),
-        )
-        others = [name for name in loop.stacked if name not in {self.stacked[each].name for each in own}]
-        axes = loop.axis_of[update.name]
+            inside[name] = grown.piecewise(self.found[name], inside)
+        labels = {
+            name: self.stacked[name].name if name in own else grown.laid(self.found[name], inside[name])
+            for name in self._stored(own, joined)
+        }
+        others = [name for name in self.loop.stacked if name not in {self.stacked[each].name for each in own}]
+        axes = self.loop.axis_of[update.name]
         alone = all(axis is not None or dim == 1 for axis, dim in zip(axes, update.dims, strict=True))
-        alone = alone and all(start in loop.numbers for start in starts)
+        alone = alone and all(start in self.loop.numbers for start in grown.starts)
         made = dataclasses.replace(
-            loop,
-            body=whole,
-            inputs=tuple(inputs),
+            self.loop,
+            body=grown.body(),
+            inputs=tuple(grown.inputs),
             stacked=(*others, *labels.values()),
-            reads=(*loop.reads, *(pieces if alone else ())),
-            axis_of=frozen({**loop.axis_of, **dict.fromkeys((*pieces, *(inside[each] for each in joined)), axes)}),
-        )
+            reads=(*self.loop.reads, *(grown.pieces if alone else ())),
+            axis_of=frozen({
+                **self.loop.axis_of,
+                **dict.fromkeys((*grown.pieces, *(inside[each] for each in joined)), axes),
+            }),
+        )  # fmt: skip
+        self._replace(made, tuple(grown.operands), labels, own, joined)
+
+    def _replace(
+        self,
+        made: Loop,
+        operands: tuple[str, ...],
+        labels: Mapping[str, str],
+        own: Container[str],
+        joined: Iterable[str],
+    ) -> None:
+        """The results of the loop, and what has joined it, are those of another loop; or nothing, where nobody needs
+        them."""
         for each in self.results:
             if each.name in own and each.name not in labels:
                 del self.found[each.name]
             else:
                 attributes = frozen({**each.attributes, "loop": made})
-                self.found[each.name] = replaced(each, operands=tuple(operands), attributes=attributes)
+                self.found[each.name] = replaced(each, operands=operands, attributes=attributes)
         for name in joined:
             if name in labels:
                 attributes = frozen({"loop": made, "result": labels[name]})
-                self.found[name] = replaced(
-                    self.found[name], opcode="scan", operands=tuple(operands), attributes=attributes
-                )
+                self.found[name] = replaced(self.found[name], opcode="scan", operands=operands, attributes=attributes)
             else:
                 del self.found[name]
+
+
+class _GrownBody:
+    """The body of a loop with more in it: pieces of values outside, what is computed of them, what is laid down.
+    `first`: the dynamic-update-slice at whose places all of it is."""
+
+    def __init__(self, loop: Loop, result: Instruction, outside: Mapping[str, Instruction], first: Instruction) -> None:
+        self.loop = loop
+        self.outside = outside
+        self.whole_dims = first.dims
+        self.update = loop.body[first.operands[1]]
+        self.starts = first.operands[2:]
+        self.added: dict[str, Instruction] = {}
+        self.operand_of = dict(zip(loop.inputs, result.operands, strict=True))
+        self.inputs = list(loop.inputs)
+        self.operands = list(result.operands)
+        self.parameters = list(loop.body.parameters)
+        self.pieces: list[str] = []
+        """A trip's pieces of values outside."""
+
+    def piecewise(self, each: Instruction, inside: Mapping[str, str]) -> str:
+        """A trip's piece of an instruction outside, some of whose operands are inside."""
+        values = tuple(inside[one] if one in inside else self._piece(one) for one in each.operands)
+        return self._add(f"{self.loop.name}@+{each.name}", each, dims=self.update.dims, operands=values)
+
+    def laid(self, each: Instruction, piece: str) -> str:
+        """The whole of it, of which each trip lays down a piece."""
+        label = f"{self.loop.name}@+{each.name}/laid"
+        before = self._parameter(f"{label}/before", each)
+        return self._add(
+            label, each, opcode="dynamic-update-slice", operands=(before, piece, *self.starts), attributes=frozen({})
+        )
+
+    def body(self) -> Module:
+        body = self.loop.body
+        return dataclasses.replace(
+            body,
+            instructions=topological((*body.instructions, *self.added.values())),
+            parameters=tuple(self.parameters),
+            outputs=(*body.outputs, *self.parameters[len(body.parameters) :]),
+        )
+
+    def _add(self, name: str, like: Instruction, **changes: Any) -> str:
+        self.added[name] = replaced(like, name=name, **changes)
+        return name
+
+    def _parameter(self, name: str, like: Instruction) -> str:
+        number = frozen({"number": len(self.parameters)})
+        self.parameters.append(self._add(name, like, opcode="parameter", operands=(), attributes=number))
+        return name
+
+    def _piece(self, name: str) -> str:
+        """A trip's piece of a value outside of the loop; all of it where it has other dims."""
+        source, given = self.outside[name], self._given(name)
+        if source.dims != self.whole_dims:
+            return given
+        for each in (*self.loop.body.instructions, *self.added.values()):
+            same = each.opcode == "dynamic-slice" and each.dims == self.update.dims
+            if same and each.operands == (given, *self.starts):
+                return str(each.name)
+        piece = f"{given}/part"
+        self.pieces.append(piece)
+        return self._add(
+            piece, source, opcode="dynamic-slice", dims=self.update.dims, operands=(given, *self.starts),
+            attributes=frozen({"sizes": self.update.dims}),
+        )  # fmt: skip
+
+    def _given(self, name: str) -> str:
+        """The parameter that a value outside is in all trips."""
+        for each, operand in self.operand_of.items():
+            if operand == name and each not in self.loop.carries:
+                return each
+        given = self._parameter(f"{self.loop.name}@+{name}", self.outside[name])
+        self.operand_of[given] = name
+        self.inputs.append(given)
+        self.operands.append(name)
+        return given
 
 
 def _kind(body: Module, laid: Instruction) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ from fusiond_stitching.frontend.graph import Instruction, Module, topological
 from fusiond_stitching.frontend.known_numbers import BITS
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
-from fusiond_stitching.frontend.scan_axes import Axes, shared_by_threads
+from fusiond_stitching.frontend.scan_axes import Axes, Places, shared_by_threads
 
 OPCODE = "scan"
 BEFORE = "~all"
@@ -114,7 +114,7 @@ def converted(
     found, left = dict(instructions), dict(foreign)
     read = {operand for each in instructions.values() for operand in each.operands} | set(outputs)
     for call, loop in loops.items():
-        results = [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
+        results = _results_of(call, instructions)
         live = {each.attributes["result"]: each for each in results if each.name in read}
         if not live:
             continue
@@ -125,26 +125,36 @@ def converted(
             left |= {each.name: f"while {call!r}: {made}" for each in results}
             continue
         found |= {**maps, **known.before}
-        state, scan = made or ([], None)
+        given = [each for each in (*results, *known.laid) if each.name not in maps and each.name not in known.before]
         for each in (*results, *known.laid):
             left.pop(each.name, None)
-            place = each.attributes["result"]
-            if each.name in maps or each.name in known.before:
-                continue
-            if each in known.laid:
-                assert scan is not None
-                found[each.name] = _as(
-                    each, OPCODE, state, {"loop": scan, "result": _own(call, known.body.outputs[place])}
-                )
-            elif each.name not in read:
-                found.pop(each.name)
-            elif loop.body.outputs[place] == loop.body.parameters[place]:
-                found[each.name] = _as(each, "copy", [each.operands[place]], {})
-            elif scan is not None:
-                given = _own(call, known.body.outputs[place])
-                result = given if given in scan.stacked else _own(call, loop.body.parameters[place])
-                found[each.name] = _as(each, OPCODE, state, {"loop": scan, "result": result})
+        for each in given:
+            if each.name not in read and each not in known.laid:
+                del found[each.name]
+            elif (instead := _result(loop, known, each, made)) is not None:
+                found[each.name] = instead
     return found, left
+
+
+def _results_of(call: str, instructions: Mapping[str, Instruction]) -> list[Instruction]:
+    return [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
+
+
+def _result(
+    loop: While, known: _Recognised, each: Instruction, made: tuple[list[str], Loop | None] | None
+) -> Instruction | None:
+    """What stands for a result of a loop that is a scan now, or of one that is not needed any more."""
+    place = each.attributes["result"]
+    laid = each in known.laid
+    if not laid and loop.body.outputs[place] == loop.body.parameters[place]:
+        return _as(each, "copy", [each.operands[place]], {})
+    state, scan = made or ([], None)
+    if scan is None:
+        return None
+    result = _own(known.call, known.body.outputs[place])
+    if not laid and result not in scan.stacked:
+        result = _own(known.call, loop.body.parameters[place])
+    return _as(each, OPCODE, state, {"loop": scan, "result": result})
 
 
 def _as(result: Instruction, opcode: str, operands: Sequence[str], attributes: Mapping[str, object]) -> Instruction:
@@ -153,6 +163,20 @@ def _as(result: Instruction, opcode: str, operands: Sequence[str], attributes: M
 
 def _own(loop: str, name: str) -> str:
     return f"{loop}@{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The parts of a loop's state that its launch has to do with, by their numbers."""
+
+    needed: tuple[int, ...]
+    """Of which the live results are computed."""
+    carried: tuple[int, ...]
+    """Those that a trip changes, in the order in which it computes them."""
+    stacked: tuple[int, ...]
+    """Those that are laid down piece by piece."""
+    steps: Mapping[str, tuple[int, int]]
+    """Whole numbers that grow by the same amount from trip to trip: (first, step)."""
 
 
 class _Recognised:
@@ -255,45 +279,63 @@ class _Recognised:
     def _by(self, *, threads: bool) -> tuple[list[str], Loop | None] | str:
         """The loop, run by threads or by blocks."""
         assert self.run is not None
+        state = self._state(*self.run)
+        if isinstance(state, str):
+            return state
         body = self.body
-        trips, numbers = self.run
-        stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
-        steps = {name: step for name, values in numbers.items() if (step := _steps(values)) is not None}
-        needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
-        carried = [at for at in sorted(needed) if body.outputs[at] != body.parameters[at]]
-        if stacked & needed:
-            return "what its trips lay down is read by others of them"
         axes = Axes(
             body,
-            {body.parameters[at]: body.outputs[at] for at in carried},
-            [body[body.outputs[at]] for at in sorted(stacked)],
-            frozenset(numbers),
+            {body.parameters[at]: body.outputs[at] for at in sorted(state.carried)},
+            [body[body.outputs[at]] for at in state.stacked],
+            frozenset(self.run[1]),
         )
-        places = axes.found(self._slices(steps), by_block=not threads)
+        places = axes.found(self._slices(state.steps), by_block=not threads)
         if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
             return "its state does not fall apart into threads"
         self.shared = shared_by_threads(axes, places) if threads else ()
         kept = () if threads else scan_blocks.kept(axes, places)
         if isinstance(kept, str):
             return kept
-        own = functools.partial(_own, self.call)
-        order = sorted(carried, key=lambda at: body.number[body.outputs[at]])
-        return [self.operands[at].name for at in sorted(needed)], Loop(
+        axis_of = {**places.of, **{name: axes.of(name) for name in kept}}
+        return [self.operands[at].name for at in state.needed], self._made(state, places, axis_of, threads, kept)
+
+    def _state(self, trips: int, numbers: Mapping[str, Sequence[int]]) -> _State | str:
+        """What a loop has to carry; why it stays a boundary."""
+        body = self.body
+        stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
+        steps = {name: step for name, values in numbers.items() if (step := _steps(values)) is not None}
+        needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
+        if stacked & needed:
+            return "what its trips lay down is read by others of them"
+        carried = [at for at in needed if body.outputs[at] != body.parameters[at]]
+        carried.sort(key=lambda at: (body.number[body.outputs[at]], at))
+        return _State(tuple(sorted(needed)), tuple(carried), tuple(sorted(stacked)), steps)
+
+    def _made(
+        self,
+        state: _State,
+        places: Places,
+        axis_of: Mapping[str, tuple[int | None, ...]],
+        threads: bool,
+        kept: Sequence[str],
+    ) -> Loop:
+        assert self.run is not None
+        body, own = self.body, functools.partial(_own, self.call)
+        return Loop(
             name=self.call,
             body=_renamed(body, own),
-            trips=trips,
-            inputs=tuple(own(body.parameters[at]) for at in sorted(needed)),
-            carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in order}),
-            stacked=tuple(own(body.outputs[at]) for at in sorted(stacked)),
-            numbers=frozen({own(name): step for name, step in steps.items()}),
+            trips=self.run[0],
+            inputs=tuple(own(body.parameters[at]) for at in state.needed),
+            carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in state.carried}),
+            stacked=tuple(own(body.outputs[at]) for at in state.stacked),
+            numbers=frozen({own(name): step for name, step in state.steps.items()}),
             reads=tuple(map(own, places.reads)),
             axes=places.sizes,
-            axis_of=frozen({own(name): found for name, found in places.of.items()}
-                           | {own(name): axes.of(name) for name in kept}),
+            axis_of=frozen({own(name): found for name, found in axis_of.items()}),
             by_block=not threads,
             before=frozenset(own(each) for each in body.parameters if each.endswith(BEFORE)),
             kept=tuple(map(own, kept)),
-        )  # fmt: skip
+        )
 
     def _take_out(self, instructions: Iterable[Instruction]) -> bool:
         """What of them no trip changes is computed for all trips at once, before the loop; whether there was any."""

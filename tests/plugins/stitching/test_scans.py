@@ -404,6 +404,16 @@ def test_equal_loops_have_one_text() -> None:
     assert len({module[names[0]].attributes["loop"].key for names in module.scans.values()}) == 1
 
 
+def test_where_a_loop_is_written_is_no_part_of_what_it_is() -> None:
+    def sums(x: Any, h: Any) -> Any:
+        return lax.scan(lambda h, x: (h * 0.5 + x.sum(), h), h, x)[1]
+
+    text = oracle.lowered(sums, wide(9, 4), np.float32(0))
+    one, other = importer.read(text, "one.hlo"), importer.read(text.replace("\n\n", "\n\n\n"), "folder/other.hlo")
+    assert one.scans
+    assert importer.digest(one) == importer.digest(other)
+
+
 def broken(change: str) -> tuple[Module, Plan]:
     module, plan = planned(advantages, *[wide(9, 64)] * 3)
     (kernel,) = plan.kernels

@@ -146,7 +146,7 @@ class Instruction:
         return f"{self.name} = {self.dtype}[{','.join(map(str, self.dims))}] {self.opcode}({', '.join(self.operands)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Computation:
     """A function of scalars, as `reduce` and `scatter` apply it: for n values, parameters 0..n-1 are what was
     accumulated and n..2n-1 what is new; `results` name one instruction (or parameter) per value."""
@@ -165,6 +165,16 @@ class Computation:
         names = {each.name for each in self.parameters}
         commutes = only.opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
         return only.opcode if commutes and set(only.operands) == names and self.results == (only.name,) else None
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The computation with numbers for names: equal texts compute the same."""
+        number = {each.name: str(at) for at, each in enumerate((*self.parameters, *self.instructions))}
+        lines = [
+            f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
+            for each in (*self.parameters, *self.instructions)
+        ]
+        return "\n".join([*lines, str([number[each] for each in self.results])])
 
     @staticmethod
     def of_two(operation: str, dtype: str) -> Computation:

@@ -36,7 +36,7 @@ from fusiond_stitching.frontend import (
     static_windows,
     sunk_gathers,
 )
-from fusiond_stitching.frontend.graph import KNOWN, SOURCES, Computation, Instruction, topological
+from fusiond_stitching.frontend.graph import KNOWN, SOURCES, Instruction, topological
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +154,11 @@ def value_key(instruction: Instruction) -> str:
     values = instruction.attributes.get("values")
     attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
     computation = instruction.attributes.get("computation")
-    shown = "" if computation is None else _canonical(computation)
+    shown = "" if computation is None else computation.text
     return content_key(
         [instruction.opcode, instruction.dtype, list(instruction.dims), list(instruction.operands), repr(attributes),
          repr(values), shown]
     )  # fmt: skip
-
-
-def _canonical(computation: Computation) -> str:
-    """The computation with numbers for names: equal texts compute the same."""
-    number = {each.name: str(place) for place, each in enumerate((*computation.parameters, *computation.instructions))}
-    lines = [
-        f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
-        for each in (*computation.parameters, *computation.instructions)
-    ]
-    return "\n".join([*lines, str([number[each] for each in computation.results])])
 
 
 def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:

@@ -19,11 +19,12 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import loop_numbers, scan_blocks
-from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.graph import Computation, Instruction, Module, topological
 from fusiond_stitching.frontend.known_numbers import BITS
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
@@ -75,9 +76,8 @@ class Loop:
     def key(self) -> str:
         number = self.body.number
         lines = [
-            [each.opcode, each.dtype, list(each.dims), [number[o] for o in each.operands], repr(sorted(shown.items()))]
+            [each.opcode, each.dtype, list(each.dims), [number[o] for o in each.operands], _shown(each.attributes)]
             for each in self.body.instructions
-            for shown in [{name: value for name, value in each.attributes.items() if name != "call"}]
         ]
         return content_key(
             [lines, self.trips, [number[each] for each in self.inputs], list(self.axes),
@@ -94,6 +94,12 @@ class Loop:
     def place(self, result: str) -> int:
         """The number of a result's carry or dynamic-update-slice in the body."""
         return self.body.number[result]
+
+
+def _shown(attributes: Mapping[str, Any]) -> str:
+    """Attributes as text, which says nothing of names, or of where they stand in a file."""
+    said = {name: value.text if isinstance(value, Computation) else value for name, value in attributes.items()}
+    return repr(sorted((name, value) for name, value in said.items() if name != "call"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks.stitching import modules
 from fusiond.requests.planning import target_for_arch
 from fusiond_stitching.analysis import planner, verify
-from fusiond_stitching.analysis.plan import Plan
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.plan import StitchingPlan
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 ARCH = "sm_90"
 LIMITS = target_for_arch(ARCH).limits
@@ -73,7 +73,7 @@ def most_mb() -> int:
     return int(size) // 1024
 
 
-def planned(module: Module) -> list[tuple[Policy, Plan]]:
+def planned(module: HloModule) -> list[tuple[FusionPolicy, StitchingPlan]]:
     """Each plan with its policy. ValueError where there is none."""
     policies = modules.policies(LIMITS)
     every = [*policies.values(), dataclasses.replace(policies["packed"], registers=False)]

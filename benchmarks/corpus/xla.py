@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond_stitching.frontend import hlo
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape
 
 WANTED = "pip install --no-deps jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2"
 _H100 = """
@@ -222,7 +222,7 @@ def _written(inside: RawComputation) -> int:
 
 def size(shape: RawShape) -> int:
     """Bytes of a value; a type of less than a byte takes its part of one."""
-    if not isinstance(shape, Array):
+    if not isinstance(shape, ArrayShape):
         return sum(size(each) for each in shape.members)
     bits = 8 if shape.dtype == "pred" else 0
     found = _BITS.match(shape.dtype)

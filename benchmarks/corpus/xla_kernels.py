@@ -25,7 +25,7 @@ from fusiond.counting.model import H100
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.graph import DTYPES
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawShape
 
 _LINE = re.compile(
     r"\d+: (k\w+)\s+\[[^\]]*\] (\S+)(?: grid: \[([\d, ]+)\] threads: \[([\d, ]+)\]\s+shared_memory: (\d+))?"
@@ -185,7 +185,7 @@ def _leaves(
     shapes = [(index, value.shape)]
     for step in filter(None, index.split(",")):
         _, shape = shapes.pop()
-        assert not isinstance(shape, Array)
+        assert not isinstance(shape, ArrayShape)
         shapes = [(index, shape.members[int(step)])]
     for at, each in _arrays(shapes[0][1], index):
         if (value.name, at) not in places:
@@ -193,8 +193,8 @@ def _leaves(
         yield places[value.name, at], each.dtype
 
 
-def _arrays(shape: RawShape, index: str) -> Iterator[tuple[str, Array]]:
-    if isinstance(shape, Array):
+def _arrays(shape: RawShape, index: str) -> Iterator[tuple[str, ArrayShape]]:
+    if isinstance(shape, ArrayShape):
         yield index, shape
         return
     for at, member in enumerate(shape.members):

@@ -22,7 +22,7 @@ from benchmarks.stitching.beside import CLOSE
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.program import Program
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 
 class Unknown(Exception):
@@ -48,7 +48,7 @@ class Compiled:
         return Called(executor.cuda, executor.spans, program, framework, function)
 
 
-def compiled(module: Module, framework: Torch, options: Mapping[str, bool]) -> Function:
+def compiled(module: HloModule, framework: Torch, options: Mapping[str, bool]) -> Function:
     """The module by torch.compile, on the framework's device. NoCounterpart for an instruction that PyTorch cannot
     compute, Unknown for an option that it does not know."""
     torch = framework.torch

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.stitching.array_names import Names
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.frontend.graph import HloInstruction
 
 Dims = Sequence[int]
 
@@ -21,7 +21,7 @@ def started_places(names: Names, dims: Dims, sizes: Dims, starts: Sequence[Any])
     )
 
 
-def gathered_places(names: Names, of: Instruction, dims: Dims, start_dims: Dims, starts: Any) -> tuple[Any, ...]:
+def gathered_places(names: Names, of: HloInstruction, dims: Dims, start_dims: Dims, starts: Any) -> tuple[Any, ...]:
     """For a gather from an operand of shape `dims`; broadcast, they are of the gather's shape."""
     numbers = of.attributes
     windows = _Windows(
@@ -42,7 +42,7 @@ def gathered_places(names: Names, of: Instruction, dims: Dims, start_dims: Dims,
 
 
 def scattered_places(
-    names: Names, of: Instruction, dims: Dims, start_dims: Dims, update_dims: Dims, starts: Any
+    names: Names, of: HloInstruction, dims: Dims, start_dims: Dims, update_dims: Dims, starts: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """For a scatter into an operand of shape `dims`: the places, and whether the window of an update fits. Broadcast,
     both are of the updates' shape."""

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.stitching.array_names import Names, NoCounterpart
 from benchmarks.stitching.array_places import gathered_places, scattered_places, started_places
 from fusiond_stitching.codegen.semantics import TYPES
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 Step = Callable[..., Any]
 """From the arrays of the operands to the result."""
@@ -46,7 +46,7 @@ COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
 class Arrays:
     """A module as a function: flat arrays by the names of buffers (`in_0`, `out_0`), as they are in a Program."""
 
-    def __init__(self, module: Module, names: Names) -> None:
+    def __init__(self, module: HloModule, names: Names) -> None:
         """NoCounterpart for the first instruction that the array module cannot compute."""
         self.module, self.names = module, names
         self._steps: list[tuple[str, tuple[str, ...], Step]] = []
@@ -68,7 +68,7 @@ class Arrays:
                 values[name] = step(*(values[each] for each in operands))
         return {self.module.buffer_of(name): self.names.left(values[name]) for name in self.module.outputs}
 
-    def _step(self, of: Instruction) -> Step:
+    def _step(self, of: HloInstruction) -> Step:
         if of.name in self.module.foreign:
             raise NoCounterpart(self.module.foreign[of.name])
         self.names.type(of.dtype)
@@ -79,12 +79,12 @@ class Arrays:
             return self._plain(of)
         raise NoCounterpart(f"{of.opcode} of {of.dtype} has no counterpart in {self.names.title}")
 
-    def _operands(self, of: Instruction) -> tuple[Instruction, ...]:
+    def _operands(self, of: HloInstruction) -> tuple[HloInstruction, ...]:
         return self.module.operands(of)
 
     # --- element by element -----------------------------------------------------------------------------
 
-    def _plain(self, of: Instruction) -> Step:
+    def _plain(self, of: HloInstruction) -> Step:
         dtype = self._operands(of)[0].dtype
         kind = TYPES[dtype].kind
         opcode = OF_PREDICATES.get(of.opcode, of.opcode) if kind == "pred" else of.opcode
@@ -92,7 +92,7 @@ class Arrays:
             raise NoCounterpart(f"{opcode} of {dtype} has no counterpart in {self.names.title}")
         return self.names.function(opcode, SAME_NAME.get(opcode, ""))
 
-    def _divided(self, of: Instruction) -> Step:
+    def _divided(self, of: HloInstruction) -> Step:
         """Integers: towards zero, with what HLO says of a division by zero (all ones; the dividend as the remainder)
         and of the least value by -1, which processors refuse."""
         kind, names = TYPES[of.dtype], self.names
@@ -113,16 +113,16 @@ class Arrays:
 
         return step
 
-    def _compare(self, of: Instruction) -> Step:
+    def _compare(self, of: HloInstruction) -> Step:
         if of.attributes["total"] and TYPES[self._operands(of)[0].dtype].kind == "float":
             raise NoCounterpart(f"compare in total order has no counterpart in {self.names.title}")
         return COMPARED[of.attributes["direction"]]
 
-    def _clamp(self, of: Instruction) -> Step:
+    def _clamp(self, of: HloInstruction) -> Step:
         module = self.names.module
         return lambda low, x, high: module.minimum(module.maximum(x, low), high)
 
-    def _convert(self, of: Instruction) -> Step:
+    def _convert(self, of: HloInstruction) -> Step:
         """Floats to integers saturate, and NaN is 0."""
         source, target = TYPES[self._operands(of)[0].dtype], TYPES[of.dtype]
         names = self.names
@@ -143,21 +143,21 @@ class Arrays:
 
         return step
 
-    def _bitcast(self, of: Instruction) -> Step:
+    def _bitcast(self, of: HloInstruction) -> Step:
         (operand,) = self._operands(of)
         if TYPES[operand.dtype].bits != TYPES[of.dtype].bits:
             raise NoCounterpart(f"bitcast-convert of {operand.dtype} to {of.dtype} changes dimensions")
         return lambda x: x.view(self.names.type(of.dtype))
 
-    def _same(self, of: Instruction) -> Step:
+    def _same(self, of: HloInstruction) -> Step:
         return lambda x: x
 
     # --- where elements are -----------------------------------------------------------------------------
 
-    def _parameter(self, of: Instruction) -> Step:
+    def _parameter(self, of: HloInstruction) -> Step:
         return lambda array: self.names.entered(array, of.dtype).reshape(of.dims)
 
-    def _constant(self, of: Instruction) -> Step:
+    def _constant(self, of: HloInstruction) -> Step:
         values = of.attributes["values"]
         first = values[0] if values else 0
         if all(each == first for each in values):
@@ -165,36 +165,36 @@ class Arrays:
         made = self.names.array(values, of.dtype).reshape(of.dims)  # no part of what is compiled
         return lambda: made
 
-    def _reshape(self, of: Instruction) -> Step:
+    def _reshape(self, of: HloInstruction) -> Step:
         return lambda x: x.reshape(of.dims)
 
-    def _broadcast(self, of: Instruction) -> Step:
+    def _broadcast(self, of: HloInstruction) -> Step:
         dimensions = of.attributes["dimensions"]
         dims = tuple(size if at in dimensions else 1 for at, size in enumerate(of.dims))
         order = tuple(sorted(range(len(dimensions)), key=dimensions.__getitem__))
         names = self.names
         return lambda x: names.module.broadcast_to(names.permuted(x, order).reshape(dims), of.dims)
 
-    def _transpose(self, of: Instruction) -> Step:
+    def _transpose(self, of: HloInstruction) -> Step:
         return lambda x: self.names.permuted(x, of.attributes["dimensions"])
 
-    def _slice(self, of: Instruction) -> Step:
+    def _slice(self, of: HloInstruction) -> Step:
         given = (of.attributes[each] for each in ("starts", "limits", "strides"))
         places = tuple(slice(*each) for each in zip(*given, strict=True))
         return lambda x: x[places]
 
-    def _reverse(self, of: Instruction) -> Step:
+    def _reverse(self, of: HloInstruction) -> Step:
         return lambda x: self.names.module.flip(x, of.attributes["dimensions"])
 
-    def _iota(self, of: Instruction) -> Step:
+    def _iota(self, of: HloInstruction) -> Step:
         at, names = of.attributes["dimension"], self.names
         dims = tuple(size if each == at else 1 for each, size in enumerate(of.dims))
         return lambda: names.module.broadcast_to(names.counted(of.dims[at], of.dtype).reshape(dims), of.dims)
 
-    def _concatenate(self, of: Instruction) -> Step:
+    def _concatenate(self, of: HloInstruction) -> Step:
         return lambda *parts: self.names.module.concatenate(parts, of.attributes["dimension"])
 
-    def _pad(self, of: Instruction) -> Step:
+    def _pad(self, of: HloInstruction) -> Step:
         """Negative edges cut off, and elements may be apart."""
         operand = self._operands(of)[0]
         into, taken = [], []
@@ -215,15 +215,15 @@ class Arrays:
 
     # --- through indices --------------------------------------------------------------------------------
 
-    def _gather(self, of: Instruction) -> Step:
+    def _gather(self, of: HloInstruction) -> Step:
         operand, starts = self._operands(of)
         return lambda x, where: x[gathered_places(self.names, of, operand.dims, starts.dims, where)]
 
-    def _dynamic_slice(self, of: Instruction) -> Step:
+    def _dynamic_slice(self, of: HloInstruction) -> Step:
         dims = self._operands(of)[0].dims
         return lambda x, *starts: x[started_places(self.names, dims, of.dims, starts)]
 
-    def _dynamic_update_slice(self, of: Instruction) -> Step:
+    def _dynamic_update_slice(self, of: HloInstruction) -> Step:
         operand, update, *_ = self._operands(of)
 
         def step(x: Any, new: Any, *starts: Any) -> Any:
@@ -233,7 +233,7 @@ class Arrays:
 
         return step
 
-    def _scatter(self, of: Instruction) -> Step:
+    def _scatter(self, of: HloInstruction) -> Step:
         operand, starts, updates = self._operands(of)
         if of.attributes["computation"].simple != "add":
             raise NoCounterpart("scatter by another computation than add: the order of its updates is not given")
@@ -248,7 +248,7 @@ class Arrays:
 
     # --- reductions -------------------------------------------------------------------------------------
 
-    def _reduce(self, of: Instruction) -> Step:
+    def _reduce(self, of: HloInstruction) -> Step:
         operand, init = self._operands(of)[0], self._operands(of)[-1]
         opcode, kind = of.attributes["computation"].simple, TYPES[of.dtype].kind
         if opcode is None or len(of.operands) != 2:
@@ -269,7 +269,7 @@ class Arrays:
 
         return step
 
-    def _dot(self, of: Instruction) -> Step:
+    def _dot(self, of: HloInstruction) -> Step:
         """As one product of matrices, or of batches of them."""
         left, right = self._operands(of)
         if TYPES[of.dtype].kind != "float" and not self.names.integer_dots:
@@ -295,7 +295,7 @@ def _product(dims: Sequence[int], places: Sequence[int]) -> int:
     return math.prod(dims[at] for at in places)
 
 
-_SPECIAL: Mapping[str, Callable[[Arrays, Instruction], Step]] = {
+_SPECIAL: Mapping[str, Callable[[Arrays, HloInstruction], Step]] = {
     "parameter": Arrays._parameter,
     "constant": Arrays._constant,
     "copy": Arrays._same,

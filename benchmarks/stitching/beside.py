@@ -25,7 +25,7 @@ from fusiond.inputs.fills import fill
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Program
 from fusiond.tuning.measuring import Measurer, References
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 CLOSE = {"cuda": 0.02, "cpu": 1e-4}
 """How far an output may be from ours, over its largest element: on a GPU, XLA's dots may use tensor cores, whose
@@ -68,12 +68,12 @@ def row(
     return {"xla": found | times(rounds), "over_xla": gains(rounds)}
 
 
-def inputs(module: Module, program: Program, seed: int) -> list[Array]:
+def inputs(module: HloModule, program: Program, seed: int) -> list[Array]:
     """What our runs with this seed compute on, in the order of the parameters."""
     return [fill(program.buffer(module.buffer_of(each)), seed).reshape(module[each].dims) for each in module.parameters]
 
 
-def difference(module: Module, program: Program, right: Mapping[str, Array], outputs: Sequence[Array]) -> float:
+def difference(module: HloModule, program: Program, right: Mapping[str, Array], outputs: Sequence[Array]) -> float:
     """The worst over the outputs (`benchmarks.rivals.base.difference`); infinite where an output is missing."""
     if len(outputs) != len(module.outputs):
         return math.inf

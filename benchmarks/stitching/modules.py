@@ -14,9 +14,9 @@ from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.model import DeviceLimits
 from fusiond_stitching import space
 from fusiond_stitching.analysis import policy
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 
@@ -43,7 +43,7 @@ def text(name: str) -> str:
 
 
 @functools.cache
-def module(name: str) -> Module:
+def module(name: str) -> HloModule:
     return importer.read(text(name), f"{name}.hlo")
 
 
@@ -54,7 +54,7 @@ def xla() -> Mapping[str, Any]:
     return found
 
 
-def policies(limits: DeviceLimits) -> dict[str, Policy]:
+def policies(limits: DeviceLimits) -> dict[str, FusionPolicy]:
     """Plan -> policy: the strategy's own baselines and seeds on a device."""
     multiprocessors = max(1, limits.multiprocessors)
     shared = min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block)

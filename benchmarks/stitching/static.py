@@ -12,10 +12,10 @@ from benchmarks.stitching import generate, modules
 from fusiond.model import DeviceLimits, Job, Workload
 from fusiond.strategy import Target
 from fusiond_stitching.analysis import planner, traffic, verify
-from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.frontend import fills, hlo, importer
-from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.requests import GROUPS, PROBES, STRICT, Request
+from fusiond_stitching.frontend.graph import HloModule
+from fusiond_stitching.requests import GROUPS, PROBES, STRICT, StitchingRequest
 from fusiond_stitching.strategy import Stitching
 
 SIZES = (100, 1_000, 10_000)
@@ -87,7 +87,7 @@ def others(limits: DeviceLimits, say: Callable[[str], None]) -> dict[str, Any]:
     return {"functions": rows, "target": found.xla()["target"], "versions": found.xla()["versions"]}
 
 
-def _described(module: Module, plan: Plan) -> dict[str, Any]:
+def _described(module: HloModule, plan: StitchingPlan) -> dict[str, Any]:
     kernels = plan.kernels
     shared = [each.shared_bytes for each in kernels]
     return {
@@ -153,10 +153,10 @@ def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int
     return found
 
 
-def analysis_secs(module: Module, limits: DeviceLimits) -> float:
+def analysis_secs(module: HloModule, limits: DeviceLimits) -> float:
     """What all that `plan` shows of a module takes: five plans, what they move, and a look at the code."""
     job = Job(strategy=Stitching.name, request={"module": module.name}, sizes={})
-    asked = Request(
+    asked = StitchingRequest(
         job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", accuracy=STRICT,
         deterministic=False, probes=PROBES, groups=GROUPS, group=False,
     )  # fmt: skip

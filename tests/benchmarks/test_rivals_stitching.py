@@ -22,7 +22,7 @@ from benchmarks.stitching.arrays import Arrays
 from fusiond.inputs.fills import fill
 from fusiond.program import Buffer, Launch, Program, Role, Source
 from fusiond_stitching.frontend import fills, importer
-from fusiond_stitching.frontend.graph import DTYPES, Module
+from fusiond_stitching.frontend.graph import DTYPES, HloModule
 from tests.plugins.stitching import cases, oracle
 
 CLOSE = {"float16": 2e-3, "bfloat16": 2e-2}
@@ -48,7 +48,7 @@ def torch_names() -> Names:
     return TorchNames(pytest.importorskip("torch", reason="needs PyTorch as the rival: pip install torch"), "cpu")
 
 
-def inputs(module: Module) -> list[np.ndarray]:
+def inputs(module: HloModule) -> list[np.ndarray]:
     """As the strategy fills them, in the order of the parameters."""
     given = fills.read(module, None, lambda node: ("", ""))
     found = []
@@ -338,7 +338,7 @@ def test_a_run_that_goes_on_asks_only_the_rivals_that_are_left(rows: list[str]) 
     assert rows == ["nmt_fig3", "nmt_fig3"]
 
 
-def stand_in(module: Module) -> Program:
+def stand_in(module: HloModule) -> Program:
     """A Program with a module's buffers; its launch is never looked at."""
     buffers = [
         Buffer(name=module.buffer_of(each), dtype=DTYPES[module[each].dtype], elements=module[each].elements, role=role)

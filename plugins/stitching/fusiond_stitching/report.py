@@ -10,20 +10,20 @@ from fusiond.model import Record
 from fusiond.words import counted
 from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.composition import Composed
-from fusiond_stitching.analysis.plan import BlockProgram, Kernel
-from fusiond_stitching.analysis.planner import Planned
+from fusiond_stitching.analysis.plan import BlockProgram, StitchedKernel
+from fusiond_stitching.analysis.planner import PlannedModule
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
 from fusiond_stitching.analysis.work import more_than_linear
 from fusiond_stitching.codegen.tolerances import near_ties
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 
 def report(
-    module: Module,
-    plans: Mapping[str, Planned],
+    module: HloModule,
+    plans: Mapping[str, PlannedModule],
     shown: str,
-    frames: Mapping[str, Planned] | None = None,
-    modules: Mapping[str, Module] | None = None,
+    frames: Mapping[str, PlannedModule] | None = None,
+    modules: Mapping[str, HloModule] | None = None,
 ) -> dict[str, Any]:
     """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`, a plan
     of `module`. `frames` are the plans of the bodies of while and conditional. `modules`: of plans whose module is
@@ -76,7 +76,7 @@ def figures(record: Record | None, library_us: float | None) -> dict[str, float]
     return found
 
 
-def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) -> str:
+def composed(made: Composed, planned: PlannedModule, times_us: Mapping[str, float]) -> str:
     """What `schedules: measured` came to: how many groups run in their own way, what they take together by themselves
     (`times_us`: by part, where it is known), and the threads of the launches."""
     threads: dict[int, int] = {}
@@ -88,7 +88,7 @@ def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) ->
     return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
 
 
-def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
+def _boundary(module: HloModule, name: str, reason: str) -> dict[str, Any]:
     """A foreign instruction: why it is one, and the buffers round it. `call` is the same for the results of one call;
     `stand_in` is None where nobody here reads this one, `result` its place in the module's results, if it has one.
     `reads` names the buffers of its operands (those that have one: constants have none)."""
@@ -123,12 +123,12 @@ def _filled(boundary: Mapping[str, Any]) -> str:
     return f"{boundary['name']} {boundary['shape']}: {', '.join(said)}"
 
 
-def kernels(planned: Planned) -> int | None:
+def kernels(planned: PlannedModule) -> int | None:
     """How many launches are counted; None when there is no plan."""
     return None if planned.problems else len(planned.plan.kernels)
 
 
-def _group(module: Module, kernel: Kernel, program: BlockProgram) -> dict[str, Any]:
+def _group(module: HloModule, kernel: StitchedKernel, program: BlockProgram) -> dict[str, Any]:
     return {
         "name": f"{kernel.name}.{program.name}",
         "kernel": kernel.name,

@@ -16,7 +16,7 @@ from fusiond.program import Fill
 from fusiond.strategy import Inputs
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.frontend import fills, importer, scatter_updates, stablehlo
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 KEYS = ("module", "frame", "inputs", "dots", "accuracy", "deterministic", "probes", "groups", "group")
 DOTS = ("library", "stitched", "any")
@@ -28,11 +28,11 @@ GROUPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class StitchingRequest:
     """A Workload's payload."""
 
     job: Job = field(repr=False)
-    module: Module
+    module: HloModule
     fills: Mapping[str, Fill]
     dots: str
     accuracy: str
@@ -46,7 +46,7 @@ class Request:
     """The module is one group, of a larger one perhaps."""
 
 
-def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
+def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, str]]:
     """The workload's title, what is asked, and a hash of each source file. RequestError with file, line and key for
     what is wrong with the job or the module's text."""
     if job.sizes:
@@ -61,7 +61,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
     group = _flag(job, "group")
     if group and "groups" in job.request:
         raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
-    request = Request(
+    request = StitchingRequest(
         job=job,
         module=module,
         fills=frozen(filled),
@@ -76,7 +76,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
     return title, request, hashes
 
 
-def _module(job: Job, inputs: Inputs) -> tuple[str, Module, str, dict[str, str]]:
+def _module(job: Job, inputs: Inputs) -> tuple[str, HloModule, str, dict[str, str]]:
     """(title, module, path for messages, path -> hash): from the text in the job, a file, or a catalogue name."""
     if "module" not in job.request:
         raise RequestError("the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path)
@@ -92,7 +92,7 @@ def _module(job: Job, inputs: Inputs) -> tuple[str, Module, str, dict[str, str]]
     return PurePath(path).stem, importer.read(_hlo(text, path), path), path, {path: text_key(text)}
 
 
-def _nothing_to_fuse(module: Module, path: str) -> RequestError:
+def _nothing_to_fuse(module: HloModule, path: str) -> RequestError:
     frames = [each.name for each in module.all_frames]
     hint = f"; it has frames, each a job of its own: `frame: {frames[0]}`" if frames else ""
     if len(frames) > 1:
@@ -111,7 +111,7 @@ def _files(inputs: Inputs) -> Callable[[Node], tuple[str, str]]:
     return file
 
 
-def _deterministic(job: Job, module: Module) -> bool:
+def _deterministic(job: Job, module: HloModule) -> bool:
     """Whether sums of scatters shall be the same in every run; RequestError where that would not come to an end."""
     asked = _flag(job, "deterministic")
     for name, count in scatter_updates.endless(module, deterministic=asked).items():
@@ -122,14 +122,14 @@ def _deterministic(job: Job, module: Module) -> bool:
     return asked
 
 
-def of_frame(request: Request, module: Module) -> Job:
+def of_frame(request: StitchingRequest, module: HloModule) -> Job:
     """A frame as a job of its own (section 3.1). Its inputs are other ones than the module's."""
     given = request.job
     keys = {name: value for name, value in given.request.items() if name != "inputs"}
     return dataclasses.replace(given, request=frozen({**keys, "frame": module.name}))
 
 
-def of_group(request: Request, part: Part) -> Request:
+def of_group(request: StitchingRequest, part: Part) -> StitchingRequest:
     """A group as a job of its own: the same search, on the same device."""
     given = request.job
     keys: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
@@ -140,7 +140,7 @@ def of_group(request: Request, part: Part) -> Request:
     keys |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(keys), lines=frozen(), files=frozen(digests))
-    return Request(
+    return StitchingRequest(
         job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=request.accuracy,
         deterministic=request.deterministic, probes=0, groups=0, group=True,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def _hlo(text: str, path: str) -> str:
     return stablehlo.to_hlo(text, path) if stablehlo.is_text(text) else text
 
 
-def _frame(module: Module, node: Node) -> Module:
+def _frame(module: HloModule, node: Node) -> HloModule:
     """The body, condition or branch that a job asks for by its name."""
     found = {each.name: each for each in module.all_frames}
     if not found:

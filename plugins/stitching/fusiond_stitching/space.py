@@ -30,7 +30,7 @@ from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.search.space import Parameter, Space
 from fusiond_stitching.analysis.composition import EXCHANGES, LIMITS, ROWS, SHARED, Way
-from fusiond_stitching.analysis.policy import PAPER_SHARED_BYTES, Policy
+from fusiond_stitching.analysis.policy import PAPER_SHARED_BYTES, FusionPolicy
 
 THREADS = (256, 128, 512, 1024)
 GRAINS = (8192, 2048, 32768)
@@ -139,13 +139,13 @@ def shared_limits(limits: DeviceLimits) -> dict[str, int]:
     return {name: min(most, limits.shared_bytes_per_block) for name, most in given.items()}
 
 
-def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
+def policy(config: Config, limits: DeviceLimits, *, dots: str) -> FusionPolicy:
     """The policy that a config stands for. KeyError or TypeError when something is missing."""
     fusion = config.text("fusion")
     beyond = fusion != "paper"
     rows = config.text("rows") if beyond else SHARED
     paper_shared = config.text("shared") == "paper"
-    return Policy(
+    return FusionPolicy(
         threads=config.integer("threads"),
         grain=config.integer("grain"),
         shared_limit=shared_limits(limits)["paper" if paper_shared else "device"],

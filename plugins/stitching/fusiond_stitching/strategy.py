@@ -1,7 +1,7 @@
 """FusionStitching as a strategy (Long et al., 2018): an HLO module in few kernels.
 
-job --parse--> Module, fills --analyse--> plans, kernel counts --space--> rules, packing, barriers, grain, threads ...
-    --emit--> fusion, schedules, shared memory, CUDA C++ --> Program
+job --parse--> HloModule, fills --analyse--> plans, kernel counts --space--> rules, packing, barriers, grain, threads,
+    ... --emit--> fusion, schedules, shared memory, CUDA C++ --> Program
 
 A config is a policy; the policy and the module decide everything else (`planner`). What the device has answered for the
 performance library's keys (`probes`) steers the choice of schedules. Dots are plain kernels that are not counted, in
@@ -33,21 +33,21 @@ from fusiond_stitching.analysis import composition, drawing, forms, parts, perfl
 from fusiond_stitching.analysis.composition import Composed, Way
 from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
-from fusiond_stitching.analysis.planner import Planned
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.planner import PlannedModule
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit, probes, tolerances
 from fusiond_stitching.frontend import importer, scatter_updates
-from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.requests import Request
+from fusiond_stitching.frontend.graph import HloModule
+from fusiond_stitching.requests import StitchingRequest
 
 _NOTHING = Config(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysed:
+class StitchingAnalysis:
     """An Analysis' payload."""
 
-    request: Request
+    request: StitchingRequest
     limits: DeviceLimits = field(repr=False)
     forms: Forms = field(repr=False)
     text: str = ""
@@ -60,11 +60,11 @@ class Analysed:
     parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
     """The groups to measure by themselves, and the roots that each has in the packed plan."""
 
-    def module(self, config: Config = _NOTHING) -> Module:
+    def module(self, config: Config = _NOTHING) -> HloModule:
         """The module that a config fuses."""
         return self.forms(*self._form(config))
 
-    def plain(self, config: Config = _NOTHING) -> Module:
+    def plain(self, config: Config = _NOTHING) -> HloModule:
         """The module of an unfused way."""
         return self.forms.plain(*self._form(config))
 
@@ -77,7 +77,7 @@ _AS_XLA = ("-prec-div=false", "-prec-sqrt=false")
 """What nvcc is told to make of f32's `/` and sqrt what XLA's PTX has: div.full.f32 and sqrt.approx.f32."""
 
 
-class Stitching(StrategyBase[Request, Analysed]):
+class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
     name = "stitching"
@@ -87,10 +87,12 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[StitchingRequest]:
         return self._workload(*requests.read(job, inputs))
 
-    def _workload(self, title: str, request: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
+    def _workload(
+        self, title: str, request: StitchingRequest, hashes: Mapping[str, str] | None = None
+    ) -> Workload[StitchingRequest]:
         said = {name: each.content for name, each in sorted(request.fills.items())}
         content: dict[str, object] = {"module": importer.digest(request.module), "fills": said, "dots": request.dots}
         if request.group:
@@ -112,7 +114,9 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
+    def analyse(
+        self, workload: Workload[StitchingRequest], target: Target
+    ) -> Analysis[StitchingRequest, StitchingAnalysis]:
         request = workload.payload
         if request.group:
             return self._analyse_group(workload, target.limits)
@@ -151,17 +155,19 @@ class Stitching(StrategyBase[Request, Analysed]):
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
-    def _seeded(self, about: Analysed, seed: Config) -> Planned:
+    def _seeded(self, about: StitchingAnalysis, seed: Config) -> PlannedModule:
         return planner.remembered(about.module(seed), self._policy(about.request, seed, about.limits), about.limits)
 
-    def _stitched(self, request: Request, limits: DeviceLimits) -> Planned:
+    def _stitched(self, request: StitchingRequest, limits: DeviceLimits) -> PlannedModule:
         """The plan that the analysis of a module calls `stitched`."""
         about = _unplanned(request, limits)
         seeds = dict(self._base_seeds(about))
         plans = {name: self._seeded(about, seeds[name]) for name in ("paper", "packed")}
         return plans[_fewest(plans)]
 
-    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
+    def _chosen(
+        self, about: StitchingAnalysis, packed: Config, planned: PlannedModule
+    ) -> tuple[tuple[Part, tuple[str, ...]], ...]:
         """The groups of the packed plan to measure by themselves, each once: those first whose copies move most bytes
         together."""
         if not about.request.groups or planned.problems or len(planned.fusion.groups) < 2:
@@ -175,15 +181,19 @@ class Stitching(StrategyBase[Request, Analysed]):
         ordered = sorted(found.values(), key=lambda each: (-sum(bytes_[root] for root in each[1]), each[0].name))
         return tuple(ordered[: about.request.groups])
 
-    def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
+    def _own(
+        self, about: StitchingAnalysis, module: HloModule, rules: FusionPolicy, planned: PlannedModule
+    ) -> dict[str, Part]:
         """Root -> part, for the groups of a plan."""
         dots = "stitched" if rules.stitch_dots else "library"
         return parts.of_plan(module, planned, about.request.fills, dots=dots)
 
-    def _analyse_group(self, workload: Workload[Request], limits: DeviceLimits) -> Analysis[Request, Analysed]:
+    def _analyse_group(
+        self, workload: Workload[StitchingRequest], limits: DeviceLimits
+    ) -> Analysis[StitchingRequest, StitchingAnalysis]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
         request = workload.payload
-        about = Analysed(request=request, limits=limits, forms=_one_form(request))
+        about = StitchingAnalysis(request=request, limits=limits, forms=_one_form(request))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
             "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
@@ -202,7 +212,9 @@ class Stitching(StrategyBase[Request, Analysed]):
         alone = not rejections and len(plans["unfused"].plan.steps) == 1
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, alone=alone, payload=payload)
 
-    def _rejections(self, about: Analysed, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
+    def _rejections(
+        self, about: StitchingAnalysis, plans: Mapping[str, PlannedModule], shortest: str
+    ) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
         module = about.module()
         found = [
@@ -219,10 +231,10 @@ class Stitching(StrategyBase[Request, Analysed]):
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
-    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
+    def describe(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> str:
         return analysis.payload.text
 
-    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Job, ...]:
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
         about = analysis.payload
@@ -232,7 +244,7 @@ class Stitching(StrategyBase[Request, Analysed]):
             *(requests.of_frame(about.request, each) for each in about.request.module.all_frames if _worth(each)),
         )
 
-    def _records(self, about: Analysed, answers: Answers) -> dict[str, Record]:
+    def _records(self, about: StitchingAnalysis, answers: Answers) -> dict[str, Record]:
         """Part -> its record, where one is known in which a candidate was measured."""
         found = {}
         for part, _ in about.parts if answers else ():
@@ -241,15 +253,15 @@ class Stitching(StrategyBase[Request, Analysed]):
                 found[part.name] = record
         return found
 
-    def _ways(self, about: Analysed, answers: Answers) -> dict[str, Way]:
+    def _ways(self, about: StitchingAnalysis, answers: Answers) -> dict[str, Way]:
         """Part -> how it was fastest."""
         return {name: Way.of(each.config) for name, each in self._records(about, answers).items() if each.config}
 
-    def _times_us(self, about: Analysed, answers: Answers) -> dict[str, float]:
+    def _times_us(self, about: StitchingAnalysis, answers: Answers) -> dict[str, float]:
         """Part -> what it takes, once."""
         return {name: each.time_us for name, each in self._records(about, answers).items() if each.time_us is not None}
 
-    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Probe, ...]:
         about = analysis.payload
         if analysis.rejections or about.request.group:
             return ()
@@ -263,17 +275,17 @@ class Stitching(StrategyBase[Request, Analysed]):
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
 
-    def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
+    def probe_limit(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> int | None:
         return analysis.payload.request.probes
 
     # --- Analysis -> Config ---
 
-    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[StitchingRequest, StitchingAnalysis], answers: Answers) -> Space:
         about = analysis.payload
         return EMPTY if analysis.rejections else self._space(about, answers)
 
     def seeds(
-        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
+        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if analysis.rejections:
@@ -299,18 +311,18 @@ class Stitching(StrategyBase[Request, Analysed]):
         others = [each for each in found if each not in measured]
         return (*measured, *sorted(others, key=lambda each: self._cost(about, each[1])))
 
-    def _cost(self, about: Analysed, config: Config) -> float:
+    def _cost(self, about: StitchingAnalysis, config: Config) -> float:
         """Puts seeds in an order (`traffic.cost`); those that cost the same stay as they are."""
         plain, _ = spaces.parted(config)
         planned = self._seeded(about, plain)
         return math.inf if planned.problems else traffic.cost(about.module(plain), planned.plan)
 
-    def _base_seeds(self, about: Analysed) -> tuple[tuple[str, Config], ...]:
+    def _base_seeds(self, about: StitchingAnalysis) -> tuple[tuple[str, Config], ...]:
         """Where a search begins that knows of no parts."""
         large, scatters = about.forms.split, about.forms.scatters
         return spaces.seeds(about.limits, self._space(about), dots=about.request.dots, large=large, scatters=scatters)
 
-    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         module = about.request.module
         if analysis.rejections:
@@ -337,7 +349,9 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(
+        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers
+    ) -> Program | Rejection:
         about = analysis.payload
         if analysis.rejections:
             return analysis.rejections[0]
@@ -355,7 +369,7 @@ class Stitching(StrategyBase[Request, Analysed]):
             return found
         return dataclasses.replace(found, issue=spaces.issue(plain))
 
-    def _space(self, about: Analysed, known: Answers | None = None) -> Space:
+    def _space(self, about: StitchingAnalysis, known: Answers | None = None) -> Space:
         """Without `known`, what can be chosen whatever the parts' records say."""
         if about.request.group:
             return spaces.alone(about.limits)
@@ -365,21 +379,21 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     def _emitted(
         self,
-        about: Analysed,
-        module: Module,
-        rules: Policy,
+        about: StitchingAnalysis,
+        module: HloModule,
+        rules: FusionPolicy,
         name: str,
         *,
         known: Mapping[str, object],
         ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, perflib.Library(known))
+            planned = parts.planned(module, rules, about.limits, perflib.PerformanceLibrary(known))
             only = parts.only(planned)
             if isinstance(only, str):
                 return Rejection(rule="group", nodes=(module.name,), detail=only)
         else:
-            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
+            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
@@ -402,13 +416,20 @@ class Stitching(StrategyBase[Request, Analysed]):
         return made if about.request.dots == "library" else emit.timed_whole(made)
 
     def _composed(
-        self, about: Analysed, module: Module, rules: Policy, planned: Planned, ways: Mapping[str, Way]
+        self,
+        about: StitchingAnalysis,
+        module: HloModule,
+        rules: FusionPolicy,
+        planned: PlannedModule,
+        ways: Mapping[str, Way],
     ) -> Composed:
         own = self._own(about, module, rules, planned)
         labels = spaces.shared_limits(about.limits)
         return composition.composed(module, planned, own, ways, rules, labels, about.limits)
 
-    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(
+        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers
+    ) -> Config:
         """`shared` in bytes, and what came of `schedules: measured`."""
         about = analysis.payload
         try:
@@ -419,25 +440,27 @@ class Stitching(StrategyBase[Request, Analysed]):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.remembered(module, rules, about.limits, perflib.Library(answers))
+            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(answers))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
         return Config.of(values)
 
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+    def drawings(
+        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers
+    ) -> tuple[Drawing, ...]:
         """The module, with the kernels that a config's plan makes of it."""
         about = analysis.payload
         plain, _ = spaces.parted(config)
         module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, perflib.Library(answers))
+            planned = parts.planned(module, rules, about.limits, perflib.PerformanceLibrary(answers))
         else:
-            planned = planner.remembered(module, rules, about.limits, perflib.Library(answers))
+            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(answers))
         return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(
-        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
+        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], record: Record | None, answers: Answers
     ) -> Mapping[str, float]:
         """How long the dots take (our plain kernels, not a library's), and what follows of it for the whole module:
         FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
@@ -448,37 +471,37 @@ class Stitching(StrategyBase[Request, Analysed]):
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
-    def _policy(self, request: Request, config: Config, limits: DeviceLimits) -> Policy:
+    def _policy(self, request: StitchingRequest, config: Config, limits: DeviceLimits) -> FusionPolicy:
         given = Config.of({"fusion": "packed", **config}) if request.group else config
         return spaces.policy(given, limits, dots=request.dots)
 
-    def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
+    def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> FusionPolicy:
         rules = policy.unfused(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
-    def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
+    def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> FusionPolicy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
-def _unplanned(request: Request, limits: DeviceLimits) -> Analysed:
+def _unplanned(request: StitchingRequest, limits: DeviceLimits) -> StitchingAnalysis:
     shaped = forms.forms(request.module, limits.multiprocessors, deterministic=request.deterministic)
-    return Analysed(request=request, limits=limits, forms=shaped)
+    return StitchingAnalysis(request=request, limits=limits, forms=shaped)
 
 
-def _one_form(request: Request) -> Forms:
+def _one_form(request: StitchingRequest) -> Forms:
     """Of a group: it stays as it is, but for scatters that would not come to an end."""
     only = scatter_updates.rewritten(request.module, all_of_them=False, deterministic=request.deterministic)
     same = dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only)
     return Forms(same, same)
 
 
-def _fewest(plans: Mapping[str, Planned]) -> str:
+def _fewest(plans: Mapping[str, PlannedModule]) -> str:
     """Of packed and the paper's, the plan with fewer kernels; one without a plan has too many."""
     counts = {name: report.kernels(plans[name]) for name in ("packed", "paper")}
     return min(counts, key=lambda name: (counts[name] is None, counts[name] or 0))
 
 
-def _worth(frame: Module) -> bool:
+def _worth(frame: HloModule) -> bool:
     """A reshape alone is no work."""
     return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1

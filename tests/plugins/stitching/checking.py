@@ -13,10 +13,10 @@ from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Rejection
 from fusiond.program import Program
 from fusiond_stitching.analysis import planner, verify
-from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade, oracle
 from .cases import Case, cases
@@ -29,7 +29,7 @@ class Batch:
     """`names`: for each output, of which case it is the how-manieth."""
 
     text: str
-    module: Module
+    module: HloModule
     inputs: tuple[np.ndarray, ...]
     names: tuple[str, ...]
     wanted: tuple[np.ndarray, ...]
@@ -69,12 +69,12 @@ class Batch:
         ]
         return Batch(text, importer.read(text, group), inputs, tuple(names), tuple(oracle.run(text, inputs)))
 
-    def program(self, plan: Plan) -> Program:
+    def program(self, plan: StitchingPlan) -> Program:
         program = emit.program(self.module, plan)
         assert not isinstance(program, Rejection), program.detail
         return program
 
-    def check(self, runner: Runner, plan: Plan, *, seed: int = 0) -> None:
+    def check(self, runner: Runner, plan: StitchingPlan, *, seed: int = 0) -> None:
         """Runs a plan and compares every output."""
         program = self.program(plan)
         got = runner.run(program, self.given(), seed=seed)

@@ -10,13 +10,13 @@ import numpy as np
 
 from fusiond_stitching.analysis import containment, verify
 from fusiond_stitching.analysis.containment import StageReads
-from fusiond_stitching.analysis.plan import BlockProgram, Box, Chunk, Plan, Stage
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.analysis.plan import BlockProgram, BoxChunk, Chunk, Stage, StitchingPlan
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import index_sets
 
 
-def problems(module: Module, plan: Plan, *, shared_limit: int | None = None) -> tuple[str, ...]:
+def problems(module: HloModule, plan: StitchingPlan, *, shared_limit: int | None = None) -> tuple[str, ...]:
     """`verify.problems`, its sets of elements enumerated."""
     with mock.patch.multiple(containment, unproven=unproven, coverage=coverage):
         return verify.problems(module, plan, shared_limit=shared_limit)
@@ -33,7 +33,7 @@ def coverage(chunk: Chunk, dims: tuple[int, ...], blocks: int) -> str:
     return "" if (times == 1).all() else f"elements are written {times.min()} to {times.max()} times"
 
 
-def unproven(module: Module, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
+def unproven(module: HloModule, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
     """`containment.unproven`."""
     homes = {each.instruction: stage for stage in program.stages for each in stage.results}
     shared = {each.instruction for each in program.results if each.shared is not None}
@@ -51,10 +51,10 @@ def unproven(module: Module, program: BlockProgram, reads: Sequence[StageReads])
 
 
 def writes(chunk: Chunk, block: int) -> bool:
-    return chunk.writes(block) if isinstance(chunk, Box) else True
+    return chunk.writes(block) if isinstance(chunk, BoxChunk) else True
 
 
-def needed(module: Module, stage: Stage, read: StageReads, block: int) -> Mapping[str, index_sets.Mask]:
+def needed(module: HloModule, stage: Stage, read: StageReads, block: int) -> Mapping[str, index_sets.Mask]:
     """What one block reads of each value that its program has computed."""
     found: dict[str, index_sets.Mask] = {}
     follow = {*read.inlined, *read.own}

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond_stitching.analysis.plan import Chunk, Flat
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.analysis.plan import Chunk, FlatChunk
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -22,7 +22,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 def of_chunk(chunk: Chunk, dims: tuple[int, ...], block: int) -> Mask:
     """The elements of a tensor that a block computes."""
     mask = np.zeros(dims, dtype=np.bool_)
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         span = chunk.span(block, mask.size)
         mask.reshape(-1)[span.start : span.stop] = True
         return mask
@@ -30,7 +30,7 @@ def of_chunk(chunk: Chunk, dims: tuple[int, ...], block: int) -> Mask:
     return mask
 
 
-def read(module: Module, user: Instruction, place: int, mask: Mask) -> Mask:
+def read(module: HloModule, user: HloInstruction, place: int, mask: Mask) -> Mask:
     """The elements of operand number `place` that the elements `mask` of `user` need. ValueError for an opcode that is
     not known."""
     operand = module[user.operands[place]]
@@ -89,7 +89,7 @@ def _rank(values: Sequence[int]) -> tuple[int, ...]:
     return _order(_order(values))
 
 
-def _pairs(operand: Instruction, user: Instruction) -> list[tuple[int, int]]:
+def _pairs(operand: HloInstruction, user: HloInstruction) -> list[tuple[int, int]]:
     return list(zip(operand.dims, user.dims, strict=True))
 
 
@@ -105,7 +105,7 @@ def _broadcast(mask: Mask, dimensions: tuple[int, ...]) -> Mask:
     return found.transpose(_rank(dimensions))
 
 
-def _concatenated(module: Module, user: Instruction, place: int, mask: Mask) -> Mask:
+def _concatenated(module: HloModule, user: HloInstruction, place: int, mask: Mask) -> Mask:
     dimension = user.attributes["dimension"]
     sizes = [module[name].dims[dimension] for name in user.operands[: place + 1]]
     window = [slice(None)] * mask.ndim
@@ -113,7 +113,7 @@ def _concatenated(module: Module, user: Instruction, place: int, mask: Mask) -> 
     return mask[tuple(window)]
 
 
-def _padded(attributes: Any, operand: Instruction, mask: Mask, dims: tuple[int, ...]) -> Mask:
+def _padded(attributes: Any, operand: HloInstruction, mask: Mask, dims: tuple[int, ...]) -> Mask:
     found = np.zeros(operand.dims, dtype=np.bool_)
     inside, places = [], []
     for low, interior, dim, size in zip(attributes["low"], attributes["interior"], operand.dims, dims, strict=True):
@@ -125,7 +125,7 @@ def _padded(attributes: Any, operand: Instruction, mask: Mask, dims: tuple[int, 
     return found
 
 
-def _windows(attributes: Any, operand: Instruction, mask: Mask) -> Mask:
+def _windows(attributes: Any, operand: HloInstruction, mask: Mask) -> Mask:
     """One offset inside the windows after the other: where each window's element lies, if it lies in the operand."""
     found = np.zeros(operand.dims, dtype=np.bool_)
     rank = len(operand.dims)
@@ -145,7 +145,7 @@ def _windows(attributes: Any, operand: Instruction, mask: Mask) -> Mask:
     return found
 
 
-def _multiplied(attributes: Any, place: int, operand: Instruction, mask: Mask) -> Mask:
+def _multiplied(attributes: Any, place: int, operand: HloInstruction, mask: Mask) -> Mask:
     side = ("lhs", "rhs")[place]
     batch, sums = attributes[f"{side}_batch"], attributes[f"{side}_contracting"]
     free = [at for at in range(len(operand.dims)) if at not in batch + sums]
@@ -158,7 +158,7 @@ def _multiplied(attributes: Any, place: int, operand: Instruction, mask: Mask) -
     return np.broadcast_to(np.expand_dims(found, tuple(sums)), operand.dims)
 
 
-def _gathered(attributes: Any, place: int, operand: Instruction, mask: Mask) -> Mask:
+def _gathered(attributes: Any, place: int, operand: HloInstruction, mask: Mask) -> Mask:
     offsets = attributes["offset_dims"]
     if place == 1:
         found: Mask = np.asarray(mask.any(axis=tuple(offsets)))
@@ -178,7 +178,7 @@ def _gathered(attributes: Any, place: int, operand: Instruction, mask: Mask) -> 
     return np.broadcast_to(np.expand_dims(found, free), operand.dims)
 
 
-def _scattered(user: Instruction, place: int, operand: Instruction, mask: Mask) -> Mask:
+def _scattered(user: HloInstruction, place: int, operand: HloInstruction, mask: Mask) -> Mask:
     """Every index may matter; of the updates those whose window covers a dimension whole pass it."""
     if place == 1:
         return np.broadcast_to(mask.any(), operand.dims)

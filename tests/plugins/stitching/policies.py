@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond.model import DeviceLimits
-from fusiond_stitching.analysis.policy import Policy, paper
+from fusiond_stitching.analysis.policy import FusionPolicy, paper
 
 LIMITS = DeviceLimits(
     multiprocessors=4, registers_per_sm=0, shared_bytes_per_sm=227 * 1024, shared_bytes_per_block=227 * 1024,
@@ -12,10 +12,10 @@ LIMITS = DeviceLimits(
 MORE = {"layers": False, "merge": True, "recompute": True, "middle": True, "spill": True, "warp": True}
 POLICIES = {
     "paper": paper(),
-    "tiny": Policy(**MORE, packing=True, barriers=True, shared_limit=512, threads=32, grain=64),
-    "blocks": Policy(**MORE, packing=True, registers=True, shared_limit=48 << 10),
-    "stages": Policy(**MORE, packing=True, barriers=True, stitch_dots=True, grain=512, threads=128),
-    "grid": Policy(
+    "tiny": FusionPolicy(**MORE, packing=True, barriers=True, shared_limit=512, threads=32, grain=64),
+    "blocks": FusionPolicy(**MORE, packing=True, registers=True, shared_limit=48 << 10),
+    "stages": FusionPolicy(**MORE, packing=True, barriers=True, stitch_dots=True, grain=512, threads=128),
+    "grid": FusionPolicy(
         **MORE, packing=True, barriers=True, registers=True, per_thread=4, stitch_dots=True, grain=512, threads=128
     ),
 }

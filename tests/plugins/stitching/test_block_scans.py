@@ -15,7 +15,7 @@ from jax import lax
 
 from fusiond_stitching.analysis import planner, scan_memory, verify
 from fusiond_stitching.frontend import importer, scans
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scans import Loop
@@ -186,7 +186,7 @@ def batch(name: str) -> Batch:
     return Batch.made((Case(name=name, group="scans", function=function, inputs=inputs),), "scans")
 
 
-def loops(module: Module) -> list[Loop]:
+def loops(module: HloModule) -> list[Loop]:
     return [module[names[0]].attributes["loop"] for names in module.scans.values()]
 
 

@@ -20,10 +20,10 @@ from fusiond.program import Launch, Pointer, Program, Role, problems
 from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching.analysis import planner, split_reductions, traffic, verify
-from fusiond_stitching.analysis.plan import Kernel, LibraryCall, Plan
+from fusiond_stitching.analysis.plan import LibraryCall, StitchedKernel, StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills, importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.plugin import MODULES
 from fusiond_stitching.strategy import Stitching
 
@@ -265,7 +265,7 @@ def values_of(text: str, names: list[str], given: tuple[np.ndarray, ...]) -> lis
 class Cut:
     """A module with boundaries, its inputs, XLA's results in place of the stand-ins, and what must come out."""
 
-    module: Module
+    module: HloModule
     given: dict[str, np.ndarray]
     wanted: dict[str, np.ndarray]
 
@@ -276,14 +276,14 @@ class Cut:
         return Cut.made(text, module, tuple(each.astype(np.float32) for each in arrays))
 
     @staticmethod
-    def made(text: str, module: Module, arrays: tuple[np.ndarray, ...]) -> Cut:
+    def made(text: str, module: HloModule, arrays: tuple[np.ndarray, ...]) -> Cut:
         names = list(dict.fromkeys([*module.stand_ins, *module.computed]))
         found = dict(zip(names, values_of(text, [source(each) for each in names], arrays), strict=True))
         given = {module.buffer_of(name): array for name, array in zip(module.parameters, arrays, strict=True)}
         given |= {buffer: found[name] for name, buffer in module.stand_ins.items()}
         return Cut(module, given, {buffer: found[name] for name, buffer in module.computed.items()})
 
-    def check(self, runner, plan: Plan, seed: int = 0) -> Program:
+    def check(self, runner, plan: StitchingPlan, seed: int = 0) -> Program:
         assert verify.problems(self.module, plan) == ()
         program = emit.program(self.module, plan)
         assert isinstance(program, Program), program
@@ -307,11 +307,11 @@ def source(name: str) -> str:
 
 
 @functools.cache
-def module_of(name: str) -> Module:
+def module_of(name: str) -> HloModule:
     return importer.read(text_of(name), "boundaries.hlo")
 
 
-def planned(module: Module, policy: str) -> Plan:
+def planned(module: HloModule, policy: str) -> StitchingPlan:
     found = planner.plan(module, POLICIES[policy], LIMITS)
     assert found.problems == ()
     return found.plan
@@ -338,7 +338,7 @@ def test_plans_are_cut_at_boundaries(name, policy):
     assert traffic.ideal_bytes(module) <= traffic.moved(module, plan)
 
 
-def behind(module: Module, names) -> set[str]:
+def behind(module: HloModule, names) -> set[str]:
     """The boundaries that somebody depends on, however far away."""
     found, stack, seen = set(), list(names), set()
     while stack:
@@ -539,7 +539,7 @@ ENTRY main {
 # --- verify: mutants ------------------------------------------------------------------------------------
 
 
-def steps_of(plan: Plan) -> dict[str, int]:
+def steps_of(plan: StitchingPlan) -> dict[str, int]:
     found = {}
     for at, step in enumerate(plan.steps):
         names = [step.instruction] if isinstance(step, LibraryCall) else [
@@ -558,24 +558,24 @@ def test_a_boundary_at_the_wrong_place_is_told(name, policy):
         if not isinstance(step, LibraryCall):
             continue
         rest = [*plan.steps[:at], *plan.steps[at + 1 :]]
-        missing = verify.problems(module, Plan(steps=tuple(rest)))
+        missing = verify.problems(module, StitchingPlan(steps=tuple(rest)))
         assert any(f"library call {step.instruction} is never made" in each for each in missing)
         needed = steps_of(plan)
         first = max((needed.get(module.base(each).name, -1) for each in module[step.instruction].operands), default=-1)
         if first >= 0:
             early = [*rest[:first], step, *rest[first:]]
-            assert verify.problems(module, Plan(steps=tuple(early)))
+            assert verify.problems(module, StitchingPlan(steps=tuple(early)))
         readers = [needed[each] for each in module.users[step.instruction] if each in needed]
         if readers:
             late = [*rest[: max(readers)], step, *rest[max(readers) :]]
-            assert verify.problems(module, Plan(steps=tuple(late)))
+            assert verify.problems(module, StitchingPlan(steps=tuple(late)))
 
 
 def test_a_kernel_across_a_boundary_is_told():
     """What stands before and behind a sort in one launch, with a grid barrier or without."""
     module = module_of("two halves of a group")
     plan = planned(module, "grid")
-    kernels = [step for step in plan.steps if isinstance(step, Kernel)]
+    kernels = [step for step in plan.steps if isinstance(step, StitchedKernel)]
     calls = [step for step in plan.steps if isinstance(step, LibraryCall)]
     assert len(kernels) >= 3
     phases = tuple(phase for kernel in kernels for phase in kernel.phases)
@@ -583,7 +583,7 @@ def test_a_kernel_across_a_boundary_is_told():
     one = dataclasses.replace(kernels[0], phases=phases, shared_bytes=shared)
     for at in range(len(calls) + 1):
         steps = (*calls[:at], one, *calls[at:])
-        assert verify.problems(module, Plan(steps=steps))
+        assert verify.problems(module, StitchingPlan(steps=steps))
 
 
 # --- fills ----------------------------------------------------------------------------------------------

@@ -18,10 +18,21 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.race import find_in
 from fusiond.program import Program
 from fusiond_stitching.analysis import planner, verify
-from fusiond_stitching.analysis.plan import BlockProgram, Box, Global, Kernel, Plan, Result, Shared, Split, Stage, whole
+from fusiond_stitching.analysis.plan import (
+    BlockProgram,
+    BoxChunk,
+    Global,
+    Shared,
+    Split,
+    Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
+    whole,
+)
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
 from .checking import Batch
@@ -60,25 +71,25 @@ def count(program: Program, pattern: str) -> int:
 
 
 @functools.cache
-def planned(name: str, policy: str) -> tuple[Batch, Plan]:
+def planned(name: str, policy: str) -> tuple[Batch, StitchingPlan]:
     batch = module(name)
     return batch, planner.plan(batch.module, POLICIES[policy], LIMITS).plan
 
 
-def stages(plan: Plan) -> Iterator[tuple[Kernel, BlockProgram, Stage]]:
+def stages(plan: StitchingPlan) -> Iterator[tuple[StitchedKernel, BlockProgram, Stage]]:
     for kernel in plan.kernels:
         for program in kernel.programs:
             for stage in program.stages:
                 yield kernel, program, stage
 
 
-def with_stage(plan: Plan, old: Stage, new: Stage) -> Plan:
+def with_stage(plan: StitchingPlan, old: Stage, new: Stage) -> StitchingPlan:
     def in_program(program: BlockProgram) -> BlockProgram:
         return dataclasses.replace(program, stages=tuple(new if each is old else each for each in program.stages))
 
     steps = []
     for step in plan.steps:
-        if isinstance(step, Kernel):
+        if isinstance(step, StitchedKernel):
             phases = tuple(
                 dataclasses.replace(phase, programs=tuple(in_program(each) for each in phase.programs))
                 for phase in step.phases
@@ -251,7 +262,7 @@ def test_a_reduction_without_its_init(runner, policy):
 # --- the plan -------------------------------------------------------------------------------------------
 
 
-def shared_results(module: Module, program: BlockProgram) -> list[tuple[int, Result, Shared]]:
+def shared_results(module: HloModule, program: BlockProgram) -> list[tuple[int, StageResult, Shared]]:
     return [
         (place, result, result.shared)
         for place, stage in enumerate(program.stages)
@@ -260,7 +271,7 @@ def shared_results(module: Module, program: BlockProgram) -> list[tuple[int, Res
     ]
 
 
-def moved(stage: Stage, result: Result, offset: int) -> Stage:
+def moved(stage: Stage, result: StageResult, offset: int) -> Stage:
     homes = tuple(
         dataclasses.replace(home, offset=offset) if isinstance(home, Shared) else home for home in result.homes
     )
@@ -270,7 +281,7 @@ def moved(stage: Stage, result: Result, offset: int) -> Stage:
     )
 
 
-def last_read(module: Module, program: BlockProgram, name: str) -> int:
+def last_read(module: HloModule, program: BlockProgram, name: str) -> int:
     """The last stage that reads a value, directly or through what is inlined."""
     computed = {result.instruction for result in program.results}
     last = -1
@@ -321,14 +332,14 @@ def test_a_wrong_sword(runner, name):
     batch, plan = planned(name, "paper")
     tried = 0
     for _, _, stage in stages(plan):
-        if tried == 4 or not isinstance(stage.chunk, Box):
+        if tried == 4 or not isinstance(stage.chunk, BoxChunk):
             continue
         for at, split in enumerate(stage.chunk.splits):
             if split.size < 2:
                 continue
             half = Split(split.size // 2, split.parts, split.stride)
             splits = (*stage.chunk.splits[:at], half, *stage.chunk.splits[at + 1 :])
-            mutant = with_stage(plan, stage, dataclasses.replace(stage, chunk=Box(splits)))
+            mutant = with_stage(plan, stage, dataclasses.replace(stage, chunk=BoxChunk(splits)))
             program = emit.program(batch.module, mutant)
             assert killed(runner, batch, program), stage
             tried += 1
@@ -344,7 +355,7 @@ def test_a_value_that_is_not_written(runner):
         if result is None:
             continue
         homes = tuple(home for home in result.homes if not isinstance(home, Global))
-        kept = tuple(Result(each.instruction, homes) if each is result else each for each in stage.results)
+        kept = tuple(StageResult(each.instruction, homes) if each is result else each for each in stage.results)
         program = emit.program(batch.module, with_stage(plan, stage, dataclasses.replace(stage, results=kept)))
         if result.instruction in batch.module.is_output:
             assert killed(runner, batch, program)

@@ -14,21 +14,21 @@ from benchmarks.stitching import sized
 from fusiond_stitching.analysis import containment, planner, schedule, verify
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
+    BoxChunk,
     Chunk,
-    Flat,
+    FlatChunk,
     Global,
-    Kernel,
     Phase,
-    Plan,
-    Result,
     Shared,
     Split,
     Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
 )
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import enumerated
 from .graphs import modules
@@ -49,14 +49,14 @@ def chunks(draw: st.DrawFn, dims: tuple[int, ...]) -> Chunk:
         return draw(st.sampled_from([each.chunk(dims) for each in schedule.space(dims, middle=True)]))
     if draw(st.integers(0, 5)) == 0:
         size = draw(st.integers(1, max(1, math.prod(dims))))
-        return Flat(size, -(-math.prod(dims) // size))
+        return FlatChunk(size, -(-math.prod(dims) // size))
     splits = []
     for dim in dims:
         size = draw(st.integers(1, dim))
         stride = draw(st.sampled_from([1, 1, 2, 3, 4, 5, 6, 8, 9, 12]))
         most = -(-dim // size)
         splits.append(Split(size, draw(st.sampled_from([most, most, most, 1])), stride))
-    return Box(tuple(splits))
+    return BoxChunk(tuple(splits))
 
 
 DIMS = st.lists(st.integers(1, 6), max_size=3).map(tuple)
@@ -116,7 +116,7 @@ STEPPED = frozenset({"slice", "pad", "window"})
 """Operations with steps that sets fill up: behind them a sound plan may be refused."""
 
 
-def other_chunks(plan: Plan, data: st.DataObject) -> tuple[Plan, BlockProgram, Stage] | None:
+def other_chunks(plan: StitchingPlan, data: st.DataObject) -> tuple[StitchingPlan, BlockProgram, Stage] | None:
     """The plan with another chunk for one stage of a block program with several."""
     several = [each for each in stages(plan) if len(each[0].stages) > 1 and each[0].blocks <= 300]
     if not several:
@@ -168,9 +168,11 @@ ENTRY main {
 """
 
 
-def softmax() -> tuple[Module, Plan]:
+def softmax() -> tuple[HloModule, StitchingPlan]:
     module = importer.read(PAIR, "pair.hlo")
-    return module, planner.plan(module, Policy(**MORE, packing=True, grain=512, shared_limit=48 << 10), LIMITS).plan
+    return module, planner.plan(
+        module, FusionPolicy(**MORE, packing=True, grain=512, shared_limit=48 << 10), LIMITS
+    ).plan
 
 
 def test_a_neighbours_row_is_not_own():
@@ -179,10 +181,12 @@ def test_a_neighbours_row_is_not_own():
     found = 0
     for program, at, changed in stages(plan):
         stage = program.stages[at]
-        if program.blocks < 2 or not isinstance(stage.chunk, Box) or stage.reduction is None:
+        if program.blocks < 2 or not isinstance(stage.chunk, BoxChunk) or stage.reduction is None:
             continue
         (split,) = stage.chunk.splits
-        other = changed(dataclasses.replace(stage, chunk=Box((Split(split.size, split.parts // 2, split.stride * 2),))))
+        other = changed(
+            dataclasses.replace(stage, chunk=BoxChunk((Split(split.size, split.parts // 2, split.stride * 2),)))
+        )
         assert any("has not computed" in each for each in verify.problems(module, other))
         assert enumerated.problems(module, other)
         found += 1
@@ -196,9 +200,9 @@ def test_what_only_the_first_replica_writes_is_not_read_back_by_the_others():
         stage = program.stages[at]
         if stage.reduction is None:
             continue
-        whole = Box(tuple(Split(dim) for dim in stage.dims))
+        whole = BoxChunk(tuple(Split(dim) for dim in stage.dims))
         home = module.buffer_of(stage.results[0].instruction)
-        spilled = tuple(Result(each.instruction, (Global(home),)) for each in stage.results)
+        spilled = tuple(StageResult(each.instruction, (Global(home),)) for each in stage.results)
         other = changed(dataclasses.replace(stage, chunk=whole, results=spilled))
         assert program.blocks > 1
         assert any("another block writes it" in each for each in verify.problems(module, other))
@@ -221,25 +225,29 @@ REVERSED = ("reverse", ", dimensions={0}")
 INVERTED = ("cosine", "")
 
 
-def of_rows(parts: int) -> Box:
-    return Box((Split(64 // parts, parts), Split(96)))
+def of_rows(parts: int) -> BoxChunk:
+    return BoxChunk((Split(64 // parts, parts), Split(96)))
 
 
-def two_stages(way: tuple[str, str], chunk: Chunk, home: Chunk, blocks: int, *, shared: bool) -> tuple[Module, Plan]:
+def two_stages(
+    way: tuple[str, str], chunk: Chunk, home: Chunk, blocks: int, *, shared: bool
+) -> tuple[HloModule, StitchingPlan]:
     """e in one stage, y in the next one: it reads e at its own index, and through r."""
     module = importer.read(TWICE.replace("WAY", way[0]).replace("ATTRIBUTES", way[1]), "twice.hlo")
     size = 4 * home.size
     where = Shared(0, size) if shared else Global(module.buffer_of("e"))
-    first = Stage(chunk=home, dims=(64, 96), results=(Result("e", (where,)),))
-    last = Stage(chunk=chunk, dims=(64, 96), results=(Result("y", (Global(module.buffer_of("y")),)),), barrier=True)
+    first = Stage(chunk=home, dims=(64, 96), results=(StageResult("e", (where,)),))
+    last = Stage(
+        chunk=chunk, dims=(64, 96), results=(StageResult("y", (Global(module.buffer_of("y")),)),), barrier=True
+    )
     program = BlockProgram(
         name="g0", blocks=blocks, stages=(first, last), root="y", schedule=schedule.flat(64 * 96, 96),
         shared_bytes=size if shared else 0,
     )  # fmt: skip
-    kernel = Kernel(
+    kernel = StitchedKernel(
         name="k0", phases=(Phase(programs=(program,)),), threads=32, grid=blocks, shared_bytes=program.shared_bytes
     )
-    return module, Plan(steps=(kernel,))
+    return module, StitchingPlan(steps=(kernel,))
 
 
 @pytest.mark.parametrize("check", [verify.problems, enumerated.problems])
@@ -268,9 +276,11 @@ def test_replicas_read_their_own_chunk_from_shared_memory_only(check, shared):
 
 
 LARGE = {
-    "beyond": Policy(**MORE, packing=True, lift=True, shared_limit=48 << 10, multiprocessors=132),
-    "grid": Policy(**MORE, packing=True, barriers=True, stitch_dots=True, shared_limit=200 << 10, multiprocessors=132),
-    "paper": Policy(multiprocessors=132),
+    "beyond": FusionPolicy(**MORE, packing=True, lift=True, shared_limit=48 << 10, multiprocessors=132),
+    "grid": FusionPolicy(
+        **MORE, packing=True, barriers=True, stitch_dots=True, shared_limit=200 << 10, multiprocessors=132
+    ),
+    "paper": FusionPolicy(multiprocessors=132),
 }
 
 
@@ -292,9 +302,9 @@ def test_a_plan_of_real_size_with_another_chunk_is_refused():
     told = 0
     for program, at, changed in itertools.islice(stages(plan), 8):
         stage = program.stages[at]
-        if not isinstance(stage.chunk, Box) or program.blocks < 2:
+        if not isinstance(stage.chunk, BoxChunk) or program.blocks < 2:
             continue
         splits = tuple(dataclasses.replace(each, stride=each.stride * 2) for each in stage.chunk.splits)
-        assert verify.problems(module, changed(dataclasses.replace(stage, chunk=Box(splits))))
+        assert verify.problems(module, changed(dataclasses.replace(stage, chunk=BoxChunk(splits))))
         told += 1
     assert told

@@ -12,7 +12,7 @@ from benchmarks.corpus import functions
 from fusiond_stitching.analysis import forms, planner, verify
 from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import fills, importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
 from .checking import Batch
@@ -21,7 +21,7 @@ from .policies import LIMITS, POLICIES
 NEEDED = "pip install flax optax equinox"
 
 
-def inputs(module: Module) -> tuple[np.ndarray, ...]:
+def inputs(module: HloModule) -> tuple[np.ndarray, ...]:
     """Positive floats (optimizers take roots of what they hold), and whole numbers that are indices where they are
     read so."""
     random = np.random.default_rng(3)

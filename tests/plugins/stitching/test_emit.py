@@ -14,18 +14,18 @@ from fusiond.program import Launch
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Exchange,
+    ChunkSchedule,
     Global,
-    Kernel,
-    Kind,
+    LaneExchange,
     LibraryCall,
     Phase,
-    Plan,
     Reduction,
-    Result,
-    Schedule,
+    ScheduleKind,
     Shared,
     Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
 )
 from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import importer
@@ -93,7 +93,7 @@ ENTRY main {
     here = importer.read(text, "sorts.hlo")
     plan = handmade.unfused(here)
     assert not isinstance(emit.program(here, plan), Rejection)
-    made = emit.program(here, Plan(steps=plan.kernels))
+    made = emit.program(here, StitchingPlan(steps=plan.kernels))
     assert isinstance(made, Rejection)
     assert made.rule == "no_code"
     assert "sort" in made.detail
@@ -191,27 +191,27 @@ ENTRY main {
 """
 
 
-def softmax_plan(here) -> Plan:
+def softmax_plan(here) -> StitchingPlan:
     """Three rows a block: the maximum by shuffles, the sum through shared memory, exp kept in between."""
-    rows = Schedule(0, 4, Kind.ROW)
+    rows = ChunkSchedule(0, 4, ScheduleKind.ROW)
     one, two = rows.chunk((12,)), rows.chunk((12, 40))
     stages = (
         Stage(
-            chunk=one, dims=(12,), results=(Result("m", (Shared(0, 16),)),),
-            reduction=Reduction(lanes=16, exchange=Exchange.WARP),
+            chunk=one, dims=(12,), results=(StageResult("m", (Shared(0, 16),)),),
+            reduction=Reduction(lanes=16, exchange=LaneExchange.WARP),
         ),
-        Stage(chunk=two, dims=(12, 40), results=(Result("e", (Shared(16, 480),)),), barrier=True),
+        Stage(chunk=two, dims=(12, 40), results=(StageResult("e", (Shared(16, 480),)),), barrier=True),
         Stage(
-            chunk=one, dims=(12,), results=(Result("s", (Shared(0, 16),)),), barrier=True,
-            reduction=Reduction(lanes=16, exchange=Exchange.SHARED, workspace=Shared(496, 256)),
+            chunk=one, dims=(12,), results=(StageResult("s", (Shared(0, 16),)),), barrier=True,
+            reduction=Reduction(lanes=16, exchange=LaneExchange.SHARED, workspace=Shared(496, 256)),
         ),
         Stage(
-            chunk=two, dims=(12, 40), results=(Result("p", (Global(here.buffer_of("p")),)),), barrier=True
+            chunk=two, dims=(12, 40), results=(StageResult("p", (Global(here.buffer_of("p")),)),), barrier=True
         ),
     )  # fmt: skip
     program = BlockProgram(name="softmax", blocks=4, stages=stages, root="p", schedule=rows, shared_bytes=752)
-    kernel = Kernel(name="k0", phases=(Phase(programs=(program,)),), threads=64, grid=4, shared_bytes=752)
-    return Plan(steps=(kernel, LibraryCall(instruction="y")))
+    kernel = StitchedKernel(name="k0", phases=(Phase(programs=(program,)),), threads=64, grid=4, shared_bytes=752)
+    return StitchingPlan(steps=(kernel, LibraryCall(instruction="y")))
 
 
 def test_the_text_of_a_softmax(runner):

@@ -8,7 +8,7 @@ import pytest
 
 from fusiond_stitching.analysis import fusion, planner, policy, schedule
 from fusiond_stitching.analysis.deep_fusion import fuse
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import required
 from fusiond_stitching.frontend import importer
 
@@ -21,7 +21,7 @@ add_f32 {
   ROOT a.3 = f32[] add(a.1, a.2)
 }
 """
-BEYOND = Policy(layers=False, merge=True, middle=True, packing=True, warp=True, spill=True)
+BEYOND = FusionPolicy(layers=False, merge=True, middle=True, packing=True, warp=True, spill=True)
 
 
 def module(*lines):
@@ -47,7 +47,7 @@ BOTH_AXES = (
 
 def test_a_row_reduction_and_what_reads_it_are_one_group():
     assert groups(module(*SOFTMAX)) == [{"e", "s", "d"}]
-    assert groups(module(*SOFTMAX), Policy()) == [{"e", "s", "d"}]
+    assert groups(module(*SOFTMAX), FusionPolicy()) == [{"e", "s", "d"}]
 
 
 def test_a_dependence_across_blocks_ends_a_group():
@@ -96,8 +96,8 @@ def test_a_layer_of_library_calls_parts_what_is_not_related_too():
         "t = f32[16,16] tanh(y)", "u = f32[16,16] sine(t)", "v = f32[16,16] cosine(u)",
         "ROOT r = (f32[16,16], f32[16,16]) tuple(e, v)",
     )  # fmt: skip
-    assert len(groups(module(*lines), Policy())) > len(
-        groups(module(*lines), dataclasses.replace(Policy(), layers=False))
+    assert len(groups(module(*lines), FusionPolicy())) > len(
+        groups(module(*lines), dataclasses.replace(FusionPolicy(), layers=False))
     )
 
 
@@ -129,10 +129,10 @@ def test_elementwise_fusion_inside_a_layer_stops_at_the_footprint():
     whole = module(*lines, f"ROOT r = ({shapes}) tuple({names})")
     each = 2 * 32 * 32 * 4
     for count in (1, 2, 3, 6):
-        found = groups(whole, dataclasses.replace(Policy(), footprint_bytes=count * each))
+        found = groups(whole, dataclasses.replace(FusionPolicy(), footprint_bytes=count * each))
         assert len(found) == 6 // count
         assert max(map(len, found)) == count
-    assert len(groups(whole, dataclasses.replace(Policy(), footprint_bytes=0))) == 6
+    assert len(groups(whole, dataclasses.replace(FusionPolicy(), footprint_bytes=0))) == 6
 
 
 def test_batched_dots_are_fused_where_it_is_asked_for():
@@ -228,8 +228,8 @@ def test_the_same_module_gives_the_same_groups():
 
 def test_every_schedule_of_a_group_is_one_of_its_root():
     graph = module_of("nmt_attn")
-    for group in fuse(graph, Policy()).groups:
+    for group in fuse(graph, FusionPolicy()).groups:
         legal = set(schedule.space(graph[group.root].dims))
         for candidate in group.candidates:
-            if candidate.schedule.sched_type is not schedule.Kind.FLAT:
+            if candidate.schedule.sched_type is not schedule.ScheduleKind.FLAT:
                 assert candidate.schedule in legal

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
 from fusiond_stitching.frontend import hlo
-from fusiond_stitching.frontend.hlo import Array, Several
+from fusiond_stitching.frontend.hlo import ArrayShape, Several
 
 
 def entry(*lines: str) -> str:
@@ -105,7 +105,9 @@ def test_nine_digits_name_one_float32(value):
 
 def test_shapes_layouts_and_attributes():
     raw = only('  ROOT r.1 = (f32[2,3]{0,1}, (s32[], bf16[7]{0})) custom-call(), custom_call_target="a,b={c}"')
-    assert raw.shape == Several((Array("f32", (2, 3), (0, 1)), Several((Array("s32", ()), Array("bf16", (7,), (0,))))))
+    assert raw.shape == Several(
+        (ArrayShape("f32", (2, 3), (0, 1)), Several((ArrayShape("s32", ()), ArrayShape("bf16", (7,), (0,)))))
+    )
     assert raw.text("custom_call_target") == '"a,b={c}"'
     assert not raw.shape.members[0].plain
     assert str(raw.shape) == "(f32[2,3], (s32[], bf16[7]))"

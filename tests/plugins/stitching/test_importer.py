@@ -7,7 +7,7 @@ import pytest
 
 from fusiond.errors import RequestError
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
 
@@ -26,7 +26,7 @@ def entry(*lines: str) -> str:
     return "\n".join(["HloModule m", "", ADD, "ENTRY main {", *(f"  {each}" for each in lines), "}", ""])
 
 
-def evaluated(module: Module, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def evaluated(module: HloModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a module of few opcodes, on float32."""
     found: dict[str, np.ndarray] = {}
     for each in module.instructions:
@@ -270,7 +270,7 @@ def test_a_scatter_whose_work_would_never_end_is_left_to_a_library() -> None:
     """Of updates that overlap the last one counts and a device has no atomic that keeps it; rows can be sorted, windows
     that begin anywhere cannot."""
 
-    def table(rows: int) -> Module:
+    def table(rows: int) -> HloModule:
         return importer.read(
             entry(
                 f"t = f32[{rows}] parameter(0)",

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from fusiond_stitching.analysis import schedule
-from fusiond_stitching.analysis.plan import Flat
+from fusiond_stitching.analysis.plan import FlatChunk
 from fusiond_stitching.analysis.propagate import required
 from fusiond_stitching.frontend import importer
 
@@ -118,6 +118,6 @@ def test_chunks_of_a_schedule_cover_a_tensor_once(dims):
         counts = sum(index_sets.of_chunk(chunk, dims, block).astype(int) for block in range(each.blocks(dims)))
         assert (counts == 1).all(), each
     for size in (1, 2, 5, 100):
-        flat = Flat(size, -(-int(np.prod(dims, dtype=int)) // size))
+        flat = FlatChunk(size, -(-int(np.prod(dims, dtype=int)) // size))
         counts = sum(index_sets.of_chunk(flat, dims, block).astype(int) for block in range(flat.parts))
         assert (counts == 1).all()

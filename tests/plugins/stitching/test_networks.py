@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.analysis import planner, policy, verify
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
 
 from . import oracle
@@ -19,8 +19,8 @@ from .checking import Batch
 from .policies import LIMITS, MORE
 
 RNG = np.random.default_rng(11)
-PACKED = Policy(**MORE, packing=True, lift=True, shared_limit=48 << 10)
-GRID = Policy(**MORE, packing=True, lift=True, barriers=True, stitch_dots=True, grain=256, threads=64)
+PACKED = FusionPolicy(**MORE, packing=True, lift=True, shared_limit=48 << 10)
+GRID = FusionPolicy(**MORE, packing=True, lift=True, barriers=True, stitch_dots=True, grain=256, threads=64)
 
 
 def floats(*dims, scale=1.0):

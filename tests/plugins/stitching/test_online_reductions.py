@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.analysis import online_reductions, planner, row_groups, rows, split_reductions, verify
-from fusiond_stitching.analysis.plan import Place
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.analysis.plan import RowPlace
+from fusiond_stitching.frontend.graph import HloModule
 
 from .cases import Case
 from .checking import Batch
@@ -46,7 +46,7 @@ def batch(function: Any, *inputs: np.ndarray) -> Batch:
     return Batch.made((Case(name="online", group="online", function=function, inputs=inputs),), "online")
 
 
-def pairs(module: Module) -> int:
+def pairs(module: HloModule) -> int:
     return sum(each.opcode == "reduce" and len(each.operands) == 4 for each in module.instructions)
 
 
@@ -83,7 +83,7 @@ def test_columns_of_all_kinds(split: bool, registers: bool, runner: Any, monkeyp
     plan = planner.plan(module, policy, LIMITS).plan
     assert verify.problems(module, plan) == ()
     stages = [each for kernel in plan.kernels for program in kernel.programs for each in program.stages]
-    together = any(each.place is Place.COLUMN and len(each.results) > 1 for each in stages)
+    together = any(each.place is RowPlace.COLUMN and len(each.results) > 1 for each in stages)
     assert together == (registers and split)
     for seed in (0, 1):
         found.check(runner, plan, seed=seed)

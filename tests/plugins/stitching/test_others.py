@@ -76,7 +76,7 @@ def test_a_stencil_applied_often_does_not_make_endless_code():
     """Each round reads the one before at nine places: written into one kernel, eight rounds are 9^8 of them."""
     text = oracle.lowered(lambda x: stencil(x, 8), rand(16, 16))
     module = importer.read(text, "stencil")
-    for rules in (policy.xla_rules(), policy.Policy(**MORE, packing=True)):
+    for rules in (policy.xla_rules(), policy.FusionPolicy(**MORE, packing=True)):
         planned = planner.plan(module, rules, LIMITS)
         assert verify.problems(module, planned.plan) == ()
         made = emit.program(module, planned.plan)
@@ -122,7 +122,7 @@ def test_random_bits_are_written_out_where_jax_has_a_loop_for_them(runner):
     assert " while(" in text
     module = importer.read(text, "dropout")
     assert not module.foreign
-    planned = planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS)
+    planned = planner.plan(module, policy.FusionPolicy(**MORE, packing=True), LIMITS)
     assert len(planned.plan.kernels) == 1
     Batch(text, module, inputs, ("kept",), tuple(oracle.run(text, inputs))).check(runner, planned.plan)
 
@@ -136,7 +136,7 @@ def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
     assert sum(each.opcode == "multiply" for each in module.instructions) == rounds
     inputs = (np.arange(3, 10, dtype=np.uint32),)
     batch = Batch(text, module, inputs, ("last",), tuple(oracle.run(text, inputs)))
-    batch.check(runner, planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS).plan)
+    batch.check(runner, planner.plan(module, policy.FusionPolicy(**MORE, packing=True), LIMITS).plan)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_any_other_loop_of_so_many_trips_is_one_launch(change, runner):
     assert (module.foreign, module.frames, len(module.scans)) == ({}, (), 1)
     inputs = (np.arange(3, 10).astype(np.float32 if "kind" in change else np.uint32),)
     batch = Batch(text, module, inputs, ("last",), tuple(oracle.run(text, inputs)))
-    batch.check(runner, planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS).plan)
+    batch.check(runner, planner.plan(module, policy.FusionPolicy(**MORE, packing=True), LIMITS).plan)
 
 
 @pytest.mark.parametrize(

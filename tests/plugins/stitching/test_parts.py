@@ -33,11 +33,11 @@ from fusiond.tuning import tuner
 from fusiond_stitching import space
 from fusiond_stitching.analysis import parts, planner, split_reductions, verify
 from fusiond_stitching.analysis.composition import Way, composed
-from fusiond_stitching.analysis.planner import Planned
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.planner import PlannedModule
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import fills, importer, printer
-from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.strategy import Stitching
 
 from . import oracle
@@ -77,8 +77,8 @@ BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
 class Split:
     """A catalogue module under the packed seed."""
 
-    module: Module
-    planned: Planned
+    module: HloModule
+    planned: PlannedModule
     fills: dict
 
     @staticmethod
@@ -157,7 +157,7 @@ def test_each_group_by_itself_is_planned_as_it_lies_in_the_module(name):
         )  # fmt: skip
 
 
-def shuffled(module: Module, random_: random.Random) -> Module:
+def shuffled(module: HloModule, random_: random.Random) -> HloModule:
     """The same module under other names, its instructions, parameters and outputs in another order."""
     new = {
         each.name: f"n{number}" for number, each in enumerate(random_.sample(module.instructions, len(module.number)))
@@ -167,13 +167,13 @@ def shuffled(module: Module, random_: random.Random) -> Module:
     ordered = topological(random_.sample([*parameters, *rest], len(module.number)))
     count = iter(range(len(parameters)))
 
-    def renamed(each: Instruction) -> Instruction:
+    def renamed(each: HloInstruction) -> HloInstruction:
         attributes = {"number": next(count)} if each.opcode == "parameter" else each.attributes
         operands = tuple(new[name] for name in each.operands)
         return dataclasses.replace(each, name=new[each.name], operands=operands, attributes=attributes)
 
     found = [renamed(each) for each in ordered]
-    return Module(
+    return HloModule(
         name="other",
         instructions=tuple(found),
         parameters=tuple(each.name for each in found if each.opcode == "parameter"),
@@ -243,7 +243,7 @@ def test_a_group_of_two_modules_is_one_part_of_both():
     assert shared <= {prepare(registry(), each).workload.key for each in Stitching().parts(second)}
 
 
-def ran(module: Module, values: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
+def ran(module: HloModule, values: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
     """A module through XLA: the outputs, under the names of the whole one."""
     inputs = [values[names[each]].reshape(module[each].dims) for each in module.parameters]
     results = oracle.run(printer.written(module, "one").translate({ord("~"): "_", ord("/"): "_"}), inputs)
@@ -594,7 +594,7 @@ def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
     assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
 
 
-RULES = Policy(
+RULES = FusionPolicy(
     layers=False, merge=True, recompute=True, middle=True, spill=True, warp=True, lift=True, packing=True, grain=64,
     threads=64, shared_limit=4096, multiprocessors=4,
 )  # fmt: skip

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.frontend import importer, passes
-from fusiond_stitching.frontend.graph import Instruction
-from fusiond_stitching.frontend.passes import Graph
+from fusiond_stitching.frontend.graph import HloInstruction
+from fusiond_stitching.frontend.passes import HloGraph
 
 from .test_importer import SAME, entry, evaluated
 
@@ -26,7 +26,7 @@ def test_the_list_is_what_the_module_says() -> None:
 
 def test_a_canonical_graph_stays_as_it_is() -> None:
     module = importer.read(TEXT, "m.hlo")
-    graph = Graph(instructions=dict(module.by_name), outputs=module.outputs, foreign=module.foreign)
+    graph = HloGraph(instructions=dict(module.by_name), outputs=module.outputs, foreign=module.foreign)
     again = passes.canonical(graph)
     assert dict(again.instructions) == dict(module.by_name)
     assert again.outputs == module.outputs
@@ -47,21 +47,21 @@ def test_every_pass_keeps_what_is_computed(name: str, monkeypatch: pytest.Monkey
             np.testing.assert_allclose(mine.reshape(theirs.shape), theirs, rtol=1e-5, atol=1e-5)
 
 
-def without(graph: Graph, chosen: Callable[[Instruction], bool]) -> Graph:
+def without(graph: HloGraph, chosen: Callable[[HloInstruction], bool]) -> HloGraph:
     return dataclasses.replace(
         graph, instructions={name: each for name, each in graph.instructions.items() if not chosen(each)}
     )
 
 
-def loses_operand(graph: Graph) -> Graph:
+def loses_operand(graph: HloGraph) -> HloGraph:
     return without(graph, lambda each: each.opcode == "constant")
 
 
-def loses_output(graph: Graph) -> Graph:
+def loses_output(graph: HloGraph) -> HloGraph:
     return without(graph, lambda each: each.name in graph.outputs)
 
 
-def shape_that_does_not_follow(graph: Graph) -> Graph:
+def shape_that_does_not_follow(graph: HloGraph) -> HloGraph:
     wrong = {
         name: dataclasses.replace(each, dims=(*each.dims, 2)) if each.opcode == "add" else each
         for name, each in graph.instructions.items()

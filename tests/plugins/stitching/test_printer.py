@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 import fusiond_stitching.plugin as plugin
 from fusiond_stitching.frontend import importer, printer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
 from .graphs import modules
@@ -78,7 +78,7 @@ ENTRY main {
 """  # noqa: E501
 
 
-def same(one: Module, other: Module) -> bool:
+def same(one: HloModule, other: HloModule) -> bool:
     return (importer.digest(one), one.parameters, one.outputs) == (
         importer.digest(other),
         other.parameters,

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fusiond_stitching.analysis import perflib, planner
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade, oracle
 from .checking import Batch
@@ -21,7 +21,7 @@ from .policies import LIMITS
 
 BOTH = st.booleans()
 POLICY = st.builds(
-    Policy,
+    FusionPolicy,
     threads=st.sampled_from([32, 64, 128]), grain=st.sampled_from([16, 64, 512, 8192]),
     shared_limit=st.sampled_from([1024, 2048, 20480]), layers=BOTH, merge=BOTH, recompute=BOTH, middle=BOTH, spill=BOTH,
     warp=BOTH, packing=BOTH, barriers=BOTH, stitch_dots=BOTH, registers=BOTH, per_thread=st.sampled_from([1, 4, 16]),
@@ -36,7 +36,7 @@ SLOW = settings(
 FAST = settings(SLOW, max_examples=1)
 
 
-class Drawn(perflib.Library):
+class Drawn(perflib.PerformanceLibrary):
     """A performance library that knows everything, and nothing true: any schedule may be the best."""
 
     def __init__(self, seed: int) -> None:
@@ -50,7 +50,7 @@ class Drawn(perflib.Library):
         return 1.0 + hashlib.sha256(f"{self.seed} {key}".encode()).digest()[0]
 
 
-def inputs(module: Module) -> tuple[np.ndarray, ...]:
+def inputs(module: HloModule) -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(11)
     found = []
     for name in module.parameters:
@@ -62,7 +62,7 @@ def inputs(module: Module) -> tuple[np.ndarray, ...]:
     return tuple(found)
 
 
-def check(runner, text: str, policy: Policy, seed: int, *, unfused: bool) -> None:
+def check(runner, text: str, policy: FusionPolicy, seed: int, *, unfused: bool) -> None:
     module = importer.read(text, "random.hlo")
     given = inputs(module)
     names = tuple(f"out_{place}" for place, _ in enumerate(module.outputs))

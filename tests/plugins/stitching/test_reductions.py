@@ -12,33 +12,33 @@ import pytest
 
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
+    BoxChunk,
     Chunk,
-    Exchange,
-    Flat,
+    ChunkSchedule,
+    FlatChunk,
     Global,
-    Kernel,
-    Kind,
+    LaneExchange,
     Phase,
-    Plan,
     Reduction,
-    Result,
-    Schedule,
+    ScheduleKind,
     Shared,
     Split,
     Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
 )
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.codegen.reduction import workspace_bytes
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 THREADS = 64
 FORMS = [
     Reduction(lanes=1),
-    *(Reduction(lanes=lanes, exchange=Exchange.WARP) for lanes in (2, 8, 32, THREADS)),
-    *(Reduction(lanes=lanes, exchange=Exchange.SHARED) for lanes in (4, 32, THREADS)),
-    *(Reduction(lanes=lanes, exchange=Exchange.SHARED, inner=False) for lanes in (2, 16, THREADS)),
+    *(Reduction(lanes=lanes, exchange=LaneExchange.WARP) for lanes in (2, 8, 32, THREADS)),
+    *(Reduction(lanes=lanes, exchange=LaneExchange.SHARED) for lanes in (4, 32, THREADS)),
+    *(Reduction(lanes=lanes, exchange=LaneExchange.SHARED, inner=False) for lanes in (2, 16, THREADS)),
 ]
 SHAPES = {(7, 33): (1,), (33, 7): (0,), (3, 5, 40): (0, 2), (130,): (0,), (4, 0): (1,), (2, 7, 3): (1,)}
 OPERATIONS = {
@@ -101,14 +101,14 @@ def module_text(wanted: list[Reduce]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def kernel(module: Module, number: int, each: Reduce) -> Kernel:
+def kernel(module: HloModule, number: int, each: Reduce) -> StitchedKernel:
     elements = math.prod(each.kept)
-    chunk: Chunk = Flat(3, -(-elements // 3)) if number % 3 == 0 else _box(each.kept, number)
+    chunk: Chunk = FlatChunk(3, -(-elements // 3)) if number % 3 == 0 else _box(each.kept, number)
     form = each.form
     stage = Stage(
         chunk=chunk,
         dims=each.kept,
-        results=(Result(each.name, (Global(module.buffer_of(each.name)),)),),
+        results=(StageResult(each.name, (Global(module.buffer_of(each.name)),)),),
         reduction=form,
     )
     needed = workspace_bytes(module, stage, THREADS)
@@ -125,10 +125,10 @@ def kernel(module: Module, number: int, each: Reduce) -> Kernel:
         blocks=chunk.parts,
         stages=(stage,),
         root=each.name,
-        schedule=Schedule(0, 1, Kind.ROW),
+        schedule=ChunkSchedule(0, 1, ScheduleKind.ROW),
         shared_bytes=16 + needed,
     )
-    return Kernel(
+    return StitchedKernel(
         name=each.name,
         phases=(Phase(programs=(program,)),),
         threads=THREADS,
@@ -137,7 +137,7 @@ def kernel(module: Module, number: int, each: Reduce) -> Kernel:
     )
 
 
-def _box(dims: tuple[int, ...], number: int) -> Box:
+def _box(dims: tuple[int, ...], number: int) -> BoxChunk:
     """Some splits, also with a last part that is shorter."""
     splits = []
     stride = 1
@@ -146,7 +146,7 @@ def _box(dims: tuple[int, ...], number: int) -> Box:
         count = -(-size // part)
         splits.append(Split(part, count, stride) if count > 1 else Split(size))
         stride *= count
-    return Box(tuple(splits))
+    return BoxChunk(tuple(splits))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def everything():
     return wanted, importer.read(text, "reduces.hlo")
 
 
-def inputs(module: Module) -> dict[str, np.ndarray]:
+def inputs(module: HloModule) -> dict[str, np.ndarray]:
     random = np.random.default_rng(3)
     found = {}
     for name in module.parameters:
@@ -175,7 +175,7 @@ def inputs(module: Module) -> dict[str, np.ndarray]:
 def test_every_exchange(everything, runner, part):
     wanted, module = everything
     steps = [kernel(module, number, each) for number, each in enumerate(wanted) if number % 6 == part]
-    program = emit.program(module, Plan(steps=tuple(steps)))
+    program = emit.program(module, StitchingPlan(steps=tuple(steps)))
     given = inputs(module)
     for seed in (0, 1):
         got = runner.run(program, given, seed=seed)
@@ -193,13 +193,13 @@ def test_every_exchange(everything, runner, part):
 
 def test_a_workspace_that_is_too_small_is_refused(everything):
     wanted, module = everything
-    number = next(n for n, each in enumerate(wanted) if each.form.exchange is Exchange.SHARED)
+    number = next(n for n, each in enumerate(wanted) if each.form.exchange is LaneExchange.SHARED)
     good = kernel(module, number, wanted[number])
     (stage,) = good.phases[0].programs[0].stages
     form = stage.reduction
     small = Reduction(form.lanes, form.exchange, form.inner, Shared(16, form.workspace.size_bytes - 16))
     bad = dataclasses.replace(stage, reduction=small)
     program = dataclasses.replace(good.phases[0].programs[0], stages=(bad,))
-    made = emit.program(module, Plan(steps=(dataclasses.replace(good, phases=(Phase(programs=(program,)),)),)))
+    made = emit.program(module, StitchingPlan(steps=(dataclasses.replace(good, phases=(Phase(programs=(program,)),)),)))
     assert made.rule == "no_code"
     assert "workspace" in made.detail

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.analysis import planner, row_groups, split_reductions, stages, traffic, verify
-from fusiond_stitching.analysis.plan import Phase, Place, Plan, Registers
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.plan import Phase, Registers, RowPlace, StitchingPlan
+from fusiond_stitching.analysis.policy import FusionPolicy
 
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, MORE, POLICIES
 
-ROWS = Policy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
+ROWS = FusionPolicy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
 
 
 def softmax(x: Any) -> Any:
@@ -198,7 +198,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 
-def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) -> tuple[Batch, planner.Planned]:
+def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) -> tuple[Batch, planner.PlannedModule]:
     function, inputs = CASES[name]
     batch = Batch.made((Case(name=name, group="rows", function=function, inputs=inputs),), "rows")
     module = split_reductions.reductions(batch.module, LIMITS.multiprocessors)
@@ -234,7 +234,7 @@ def test_long_rows_are_held_in_shared_memory_as_far_as_they_go(name: str, shared
         batch.check(runner, found.plan, seed=seed)
 
 
-def changed(found: planner.Planned, stage: int | None = None, **changes: Any) -> Plan:
+def changed(found: planner.PlannedModule, stage: int | None = None, **changes: Any) -> StitchingPlan:
     """The plan of one kernel with its rows, or one of its stages, said otherwise."""
     (kernel,) = found.plan.kernels
     (program,) = kernel.programs
@@ -245,7 +245,7 @@ def changed(found: planner.Planned, stage: int | None = None, **changes: Any) ->
         stages = list(program.stages)
         stages[stage] = dataclasses.replace(stages[stage], **changes)
         program = dataclasses.replace(program, stages=tuple(stages))
-    return Plan(steps=(dataclasses.replace(kernel, phases=(Phase(programs=(program,)),)),))
+    return StitchingPlan(steps=(dataclasses.replace(kernel, phases=(Phase(programs=(program,)),)),))
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,9 @@ def test_a_few_numbers_of_a_row_are_stored_by_it() -> None:
     found = planner.plan(batch.module, policy, LIMITS)
     assert verify.problems(batch.module, found.plan) == ()
     ((program,),) = (each.programs for each in found.plan.kernels)
-    (few,) = [at for at, stage in enumerate(program.stages) if stage.place is Place.FEW]
+    (few,) = [at for at, stage in enumerate(program.stages) if stage.place is RowPlace.FEW]
     assert {batch.module[each.instruction].dims for each in program.stages[few].results} == {(48, 3)}
-    for wrong, said in (({"place": Place.ROW}, "as large as its place"), ({"sweep": 0}, "before it is reduced")):
+    for wrong, said in (({"place": RowPlace.ROW}, "as large as its place"), ({"sweep": 0}, "before it is reduced")):
         problems = verify.problems(batch.module, changed(found, few, **wrong))
         assert any(said in each for each in problems), problems
 
@@ -290,7 +290,7 @@ def test_what_is_read_before_it_is_there_is_refused() -> None:
     sums = next(at for at, stage in enumerate(program.stages) if stage.reduction is not None and stage.sweep == 1)
     assert any("before it is reduced" in each for each in verify.problems(batch.module, changed(found, sums, sweep=2)))
     kept = next(at for at, stage in enumerate(program.stages) if Registers() in stage.results[0].homes and at < sums)
-    if program.stages[kept].place is Place.WIDE:
+    if program.stages[kept].place is RowPlace.WIDE:
         late = changed(found, kept, sweep=2)
         assert any("too early" in each for each in verify.problems(batch.module, late))
 
@@ -390,7 +390,7 @@ def test_channels_of_a_group_have_sums_of_their_own(
     monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
     batch, found = planned(name, threads, per_thread)
     programs = [each for kernel in found.plan.kernels for each in kernel.programs]
-    (one,) = [each for each in programs if any(stage.place is Place.PIECE for stage in each.stages)]
+    (one,) = [each for each in programs if any(stage.place is RowPlace.PIECE for stage in each.stages)]
     assert one.rows is not None
     assert one.rows.between == {"channels": 3, "channels of halves": 2, "channels, streamed": 3}.get(name, 4)
     others = {result.instruction for each in programs if each is not one for result in each.results}
@@ -424,8 +424,8 @@ def test_a_number_that_is_not_yet_reduced_is_refused() -> None:
         if stage.reduction is not None:
             late = verify.problems(batch.module, changed(found, at, sweep=stage.sweep + 1))
             assert any("before it is reduced" in each for each in late), (stage, late)
-    pieces = next(at for at, stage in enumerate(program.stages) if stage.place is Place.PIECE)
-    assert verify.problems(batch.module, changed(found, pieces, place=Place.ROW))
+    pieces = next(at for at, stage in enumerate(program.stages) if stage.place is RowPlace.PIECE)
+    assert verify.problems(batch.module, changed(found, pieces, place=RowPlace.ROW))
 
 
 @pytest.mark.parametrize(

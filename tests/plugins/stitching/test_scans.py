@@ -16,10 +16,10 @@ from jax import lax
 
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis import policy as policies
-from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer, loop_numbers, scan_users
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.scan_axes import Axes
 
 from . import oracle
@@ -290,7 +290,7 @@ def wide(*dims: int) -> Any:
     return jax.ShapeDtypeStruct(dims, np.float32)
 
 
-def planned(function: Any, *shapes: Any) -> tuple[Module, Plan]:
+def planned(function: Any, *shapes: Any) -> tuple[HloModule, StitchingPlan]:
     module = importer.read(oracle.lowered(function, *shapes), "m.hlo")
     return module, planner.plan(module, RULES["grid"], LIMITS).plan
 
@@ -414,7 +414,7 @@ def test_where_a_loop_is_written_is_no_part_of_what_it_is() -> None:
     assert importer.digest(one) == importer.digest(other)
 
 
-def broken(change: str) -> tuple[Module, Plan]:
+def broken(change: str) -> tuple[HloModule, StitchingPlan]:
     module, plan = planned(advantages, *[wide(9, 64)] * 3)
     (kernel,) = plan.kernels
     (program,) = kernel.programs

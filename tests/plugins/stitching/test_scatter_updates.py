@@ -17,9 +17,9 @@ from jax import lax
 
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis import policy as policies
-from fusiond_stitching.analysis.plan import Box, Kernel, Plan
+from fusiond_stitching.analysis.plan import BoxChunk, StitchedKernel, StitchingPlan
 from fusiond_stitching.frontend import importer, printer, scatter_updates
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from .cases import Case
 from .checking import Batch
@@ -146,12 +146,12 @@ def test_a_column_of_cache_lines_at_a_time(name: str, runner: Any, monkeypatch: 
     found = batch(name)
     plan = planner.plan(found.module, dataclasses.replace(RULES["blocks"], update_tiles=True, threads=32), LIMITS).plan
     tiles = [program for kernel in plan.kernels for program in kernel.programs if program.updates]
-    assert any(isinstance(program.stages[0].chunk, Box) for program in tiles)
+    assert any(isinstance(program.stages[0].chunk, BoxChunk) for program in tiles)
     assert verify.problems(found.module, plan) == ()
     found.check(runner, plan)
 
 
-def kernels(plan: Plan) -> list[Kernel]:
+def kernels(plan: StitchingPlan) -> list[StitchedKernel]:
     return list(plan.kernels)
 
 
@@ -213,11 +213,11 @@ def test_which_scatters_go_by_their_updates(computation: str, unique: bool, dtyp
 # --- plans broken on purpose ----------------------------------------------------------------------------
 
 
-def broken(change: str) -> tuple[Module, Plan]:
+def broken(change: str) -> tuple[HloModule, StitchingPlan]:
     module = scatter_updates.rewritten(importer.read(scatter_text("add", rows=64), "m"))
     plan = planner.plan(module, RULES["blocks"], LIMITS).plan
     fill, update = plan.steps
-    assert isinstance(update, Kernel)
+    assert isinstance(update, StitchedKernel)
     program = next(update.programs)
     (stage,) = program.stages
     if change == "the other way round":

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond_stitching.analysis import schedule
-from fusiond_stitching.analysis.plan import Box, Flat, Kind, Schedule
+from fusiond_stitching.analysis.plan import BoxChunk, ChunkSchedule, FlatChunk, ScheduleKind
 
 from . import index_sets
 
@@ -25,12 +25,12 @@ def test_divisors(number):
 @pytest.mark.parametrize("dims", DIMS)
 def test_the_space_is_the_product_of_the_three_parameters(dims):
     wanted = {
-        Schedule(split_dim, sword, kind)
-        for kind in (Kind.ROW, Kind.COLUMN)
+        ChunkSchedule(split_dim, sword, kind)
+        for kind in (ScheduleKind.ROW, ScheduleKind.COLUMN)
         for split_dim in range(len(dims))
         for sword in range(1, dims[split_dim] + 1)
         if dims[split_dim] % sword == 0
-    } or {Schedule(0, 1, Kind.ROW)}
+    } or {ChunkSchedule(0, 1, ScheduleKind.ROW)}
     assert set(schedule.space(dims)) == wanted
     assert len(list(schedule.space(dims))) == len(wanted)
 
@@ -38,28 +38,35 @@ def test_the_space_is_the_product_of_the_three_parameters(dims):
 @pytest.mark.parametrize("dims", DIMS)
 def test_blocks_are_those_of_figure_5(dims):
     for each in schedule.space(dims, middle=True):
-        if each.sched_type is Kind.ROW:
+        if each.sched_type is ScheduleKind.ROW:
             blocks = math.prod(dims[: each.split_dim]) * each.sword
-        elif each.sched_type is Kind.COLUMN:
+        elif each.sched_type is ScheduleKind.COLUMN:
             blocks = math.prod(dims[each.split_dim + 1 :]) * each.sword
         else:
             blocks = each.sword
         assert each.blocks(dims) == blocks
         chunk = each.chunk(dims)
-        assert isinstance(chunk, Box)
+        assert isinstance(chunk, BoxChunk)
         assert chunk.parts == blocks
         assert chunk.size * blocks == math.prod(dims)
 
 
 def test_blocks_are_numbered_row_major():
     """Row(1, 2) of [3, 4, 5]: 6 blocks; block 3 is row 1, the second half of dimension 1."""
-    chunk = Schedule(1, 2, Kind.ROW).chunk((3, 4, 5))
+    chunk = ChunkSchedule(1, 2, ScheduleKind.ROW).chunk((3, 4, 5))
     assert chunk.ranges(3, (3, 4, 5)) == (range(1, 2), range(2, 4), range(5))
-    chunk = Schedule(1, 2, Kind.COLUMN).chunk((3, 4, 5))
+    chunk = ChunkSchedule(1, 2, ScheduleKind.COLUMN).chunk((3, 4, 5))
     assert chunk.ranges(7, (3, 4, 5)) == (range(3), range(2, 4), range(2, 3))
 
 
-@pytest.mark.parametrize("each", [Schedule(0, 5, Kind.ROW), Schedule(2, 1, Kind.ROW), Schedule(1, 0, Kind.COLUMN)])
+@pytest.mark.parametrize(
+    "each",
+    [
+        ChunkSchedule(0, 5, ScheduleKind.ROW),
+        ChunkSchedule(2, 1, ScheduleKind.ROW),
+        ChunkSchedule(1, 0, ScheduleKind.COLUMN),
+    ],
+)
 def test_a_sword_that_does_not_divide_is_refused(each):
     with pytest.raises(ValueError, match="sword must divide"):
         each.chunk((12, 10))
@@ -71,7 +78,7 @@ def test_candidates_cover_the_tensor_and_end_with_the_single_block(dims, wanted)
     found = schedule.candidates(dims, wanted, True)
     chunks = [chunk for _, chunk, _ in found]
     assert len(set(chunks)) == len(chunks)
-    assert found[-1] == (Schedule(0, 1, Kind.ROW), chunks[-1], 1)
+    assert found[-1] == (ChunkSchedule(0, 1, ScheduleKind.ROW), chunks[-1], 1)
     legal = set(schedule.space(dims, middle=True))
     for each, chunk, blocks in found:
         assert each in legal
@@ -105,5 +112,5 @@ def test_of_every_way_to_cut_the_nearest_is_kept():
 def test_flat_chunks():
     each = schedule.flat(1000, 256)
     assert each.blocks((10, 100)) == 4
-    assert each.chunk((10, 100)) == Flat(256, 4)
-    assert schedule.flat(3, 256).chunk((3,)) == Flat(3, 1)
+    assert each.chunk((10, 100)) == FlatChunk(256, 4)
+    assert schedule.flat(3, 256).chunk((3,)) == FlatChunk(3, 1)

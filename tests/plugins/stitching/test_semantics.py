@@ -19,7 +19,7 @@ from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.codegen.semantics import (
     TYPES,
     Functions,
-    Unsupported,
+    NoCode,
     binary,
     bitcast_convert,
     clamp,
@@ -99,7 +99,7 @@ class Cases:
     def add(self, name: str, result: str, expression: Callable[[], str], wanted: Callable[[Any, Any], Any]) -> None:
         try:
             text = expression()
-        except Unsupported:
+        except NoCode:
             self.refused.append(name)
             return
         self.found.append((name, result, text, wanted))

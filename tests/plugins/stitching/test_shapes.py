@@ -11,7 +11,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Rejection
 from fusiond.program import problems
 from fusiond_stitching.analysis import planner, split_reductions, verify
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills, importer
 from fusiond_stitching.plugin import MODULES
@@ -190,7 +190,7 @@ def test_damaged_texts_are_refused_or_planned_and_never_a_traceback(name):
         read += 1
         fills.read(found, None, lambda node: ("", ""))
         found = split_reductions.reductions(found, 4)
-        planned = planner.plan(found, Policy(**MORE, packing=True, stitch_dots=True))
+        planned = planner.plan(found, FusionPolicy(**MORE, packing=True, stitch_dots=True))
         if not planned.problems:
             assert verify.problems(found, planned.plan) == ()
             program = emit.program(found, planned.plan)

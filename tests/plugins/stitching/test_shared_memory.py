@@ -13,7 +13,7 @@ from fusiond_stitching.analysis import shared_memory
 from fusiond_stitching.analysis.shared_memory import (
     ALIGNMENT,
     Dominance,
-    Wanted,
+    SharedBuffer,
     dominators,
     layout,
     overlaps,
@@ -82,14 +82,14 @@ def test_dominators_of_a_loop():
 @st.composite
 def buffers(draw, most=9):
     """Buffers with lives; some may be written in place of an earlier one that they touch."""
-    found: list[Wanted] = []
+    found: list[SharedBuffer] = []
     for at in range(draw(st.integers(1, most))):
         first = draw(st.integers(0, 8))
         last = draw(st.integers(first, 9))
         size = 16 * draw(st.integers(1, 6))
         touching = [each.name for each in found if each.last == first and each.first < first]
         place = draw(st.sampled_from([None, *touching]))
-        found.append(Wanted(f"b{at}", size, first, last, place))
+        found.append(SharedBuffer(f"b{at}", size, first, last, place))
     return tuple(found)
 
 
@@ -98,7 +98,7 @@ def clashes(wanted, offsets):
     same bytes, the earlier one read for the last time in the stage that writes the later one."""
     found = set()
     for stage in range(10):
-        owners: dict[int, list[Wanted]] = {}
+        owners: dict[int, list[SharedBuffer]] = {}
         for each in sorted(wanted, key=lambda one: (one.first, one.name)):
             if not each.first <= stage <= each.last:
                 continue
@@ -139,7 +139,7 @@ def test_by_dominance_only_what_dominates_shares(wanted, successors):
     """Buffers named like nodes of a data flow: space is shared along the tree only; others (workspaces) with all."""
     renamed = {each.name: f"n{at}" for at, each in enumerate(wanted)}
     mine = tuple(
-        Wanted(renamed[each.name], each.size_bytes, each.first, each.last, renamed.get(each.in_place_of or ""))
+        SharedBuffer(renamed[each.name], each.size_bytes, each.first, each.last, renamed.get(each.in_place_of or ""))
         for each in wanted
     )
     tree = dominators(successors, "n0")
@@ -162,10 +162,10 @@ def test_the_papers_figure():
         "exponential": ("reduce1",), "reduce1": (),
     }  # fmt: skip
     wanted = (
-        Wanted("reduce1", 256, 0, 1),
-        Wanted("exponential", 2048, 1, 3),
-        Wanted("reduce2", 256, 2, 3),
-        Wanted("divide", 2048, 3, 4, "exponential"),
+        SharedBuffer("reduce1", 256, 0, 1),
+        SharedBuffer("exponential", 2048, 1, 3),
+        SharedBuffer("reduce2", 256, 2, 3),
+        SharedBuffer("divide", 2048, 3, 4, "exponential"),
     )
     tree = dominators(flow, "dot")
     assert tree == {
@@ -184,9 +184,9 @@ def test_the_papers_figure():
 def test_a_write_in_place_gives_way_to_what_is_in_the_way():
     """The earlier buffer's space may not be free any more in all its bytes: then the later one goes elsewhere."""
     wanted = (
-        Wanted("a", 32, 0, 2),
-        Wanted("b", 32, 2, 3, "a"),
-        Wanted("c", 32, 2, 4, "a"),
+        SharedBuffer("a", 32, 0, 2),
+        SharedBuffer("b", 32, 2, 3, "a"),
+        SharedBuffer("c", 32, 2, 4, "a"),
     )
     offsets = layout(wanted)
     assert overlaps(wanted, offsets) == []
@@ -224,7 +224,7 @@ def test_shrinking_relieves_every_stage_and_spares_the_rest(wanted, limit, data)
 
 
 def test_shrinking_takes_none_where_nothing_helps():
-    wanted = (Wanted("a", 64, 0, 1), Wanted("b", 64, 5, 6))
+    wanted = (SharedBuffer("a", 64, 0, 1), SharedBuffer("b", 64, 5, 6))
     assert relieved(wanted, 64, ["a", "b"]) == []
     assert relieved(wanted, 32, []) == []
     assert relieved(wanted, 32, ["b"]) == ["b"]
@@ -235,12 +235,14 @@ def test_shrinking_takes_none_where_nothing_helps():
 
 
 def ends_too_early(wanted):
-    return tuple(Wanted(each.name, each.size_bytes, each.first, max(each.first, each.last - 1)) for each in wanted)
+    return tuple(
+        SharedBuffer(each.name, each.size_bytes, each.first, max(each.first, each.last - 1)) for each in wanted
+    )
 
 
 def too_small(wanted):
     return tuple(
-        Wanted(each.name, each.size_bytes - 16, each.first, each.last) if each.size_bytes > 16 else each
+        SharedBuffer(each.name, each.size_bytes - 16, each.first, each.last) if each.size_bytes > 16 else each
         for each in wanted
     )
 
@@ -248,7 +250,12 @@ def too_small(wanted):
 @pytest.mark.parametrize("mutation", [ends_too_early, too_small])
 def test_layouts_of_wrong_buffers_are_told(mutation):
     """A layout made from lives or sizes that are too small is not sound for the true ones."""
-    wanted = (Wanted("a", 64, 0, 2), Wanted("b", 32, 1, 3), Wanted("c", 64, 2, 4), Wanted("d", 32, 3, 5))
+    wanted = (
+        SharedBuffer("a", 64, 0, 2),
+        SharedBuffer("b", 32, 1, 3),
+        SharedBuffer("c", 64, 2, 4),
+        SharedBuffer("d", 32, 3, 5),
+    )
     assert overlaps(wanted, layout(wanted)) == []
     assert overlaps(wanted, layout(mutation(wanted)))
 
@@ -256,5 +263,5 @@ def test_layouts_of_wrong_buffers_are_told(mutation):
 def test_a_shared_life_is_not_forgotten(monkeypatch):
     """The planner with its test of lives broken."""
     monkeypatch.setattr(shared_memory, "_first_fit", lambda size_bytes, spans: 0)
-    wanted = (Wanted("a", 64, 0, 2), Wanted("b", 64, 1, 3))
+    wanted = (SharedBuffer("a", 64, 0, 2), SharedBuffer("b", 64, 1, 3))
     assert overlaps(wanted, layout(wanted)) == [("a", "b")]

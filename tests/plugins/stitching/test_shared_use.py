@@ -9,15 +9,15 @@ from fusiond_stitching.analysis import shared_use
 from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
-    Exchange,
-    Kind,
+    BoxChunk,
+    ChunkSchedule,
+    LaneExchange,
     Reduction,
-    Result,
-    Schedule,
+    ScheduleKind,
     Shared,
     Split,
     Stage,
+    StageResult,
 )
 
 
@@ -35,20 +35,25 @@ def thread(stage: Stage, element: int, threads: int) -> int:
 def reductions(draw: st.DrawFn, threads: int) -> Reduction | None:
     lanes = draw(st.sampled_from([each for each in (1, 2, 4, 8, 32, threads) if threads % each == 0]))
     inner = lanes == threads or draw(st.booleans())
-    exchange = Exchange.NONE if lanes == 1 else Exchange.SHARED
+    exchange = LaneExchange.NONE if lanes == 1 else LaneExchange.SHARED
     return draw(st.sampled_from([None, Reduction(lanes, exchange, inner)]))
 
 
 @given(st.sampled_from([32, 64, 96]), st.integers(2, 300), st.booleans(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_read_of_what_another_thread_wrote_needs_a_barrier(threads, size, same, data):
-    chunk = Box((Split(size),))
+    chunk = BoxChunk((Split(size),))
     writer, reader = (
-        Stage(chunk=chunk, dims=(size,), results=(Result(name, homes),), reduction=data.draw(reductions(threads)))
+        Stage(chunk=chunk, dims=(size,), results=(StageResult(name, homes),), reduction=data.draw(reductions(threads)))
         for name, homes in (("e", (Shared(0, 4096),)), ("y", ()))
     )
     program = BlockProgram(
-        name="g0", blocks=1, stages=(writer, reader), root="y", schedule=Schedule(0, 1, Kind.ROW), shared_bytes=4096
+        name="g0",
+        blocks=1,
+        stages=(writer, reader),
+        root="y",
+        schedule=ChunkSchedule(0, 1, ScheduleKind.ROW),
+        shared_bytes=4096,
     )
     reads = [StageReads(), StageReads(own={"e": same}, by={"e": {0}})]
     alone = same and all(thread(writer, at, threads) == thread(reader, at, threads) for at in range(size))

@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.model import Rejection
 from fusiond_stitching.analysis import planner, split_reductions, traffic, verify
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
 
@@ -79,7 +79,7 @@ def test_both_steps_compute_what_one_did(runner):
     here = Batch(text, module, (ROWS,), tuple(f"out_{at}" for at in range(len(wanted))), tuple(wanted))
     after = split_reductions.reductions(module, SMS)
     assert len(steps(after)) == 5
-    for policy in (Policy(**MORE, packing=True), Policy(**MORE, packing=True, barriers=True, threads=64)):
+    for policy in (FusionPolicy(**MORE, packing=True), FusionPolicy(**MORE, packing=True, barriers=True, threads=64)):
         planned = planner.plan(after, policy, LIMITS)
         assert planned.problems == ()
         assert verify.problems(after, planned.plan) == ()
@@ -101,7 +101,7 @@ def test_whole_numbers_are_equal(dtype, runner):
     after = split_reductions.reductions(module, SMS)
     assert len(steps(after)) == 3
     here = Batch(text, after, (array,), ("max", "min", "sum"), tuple(wanted))
-    here.check(runner, planner.plan(after, Policy(**MORE, packing=True), LIMITS).plan)
+    here.check(runner, planner.plan(after, FusionPolicy(**MORE, packing=True), LIMITS).plan)
 
 
 def test_minus_zero_survives_a_split_sum(runner):
@@ -109,7 +109,7 @@ def test_minus_zero_survives_a_split_sum(runner):
     text, module = graph(lambda x: jax.lax.reduce(x, np.float32(-0.0), jax.lax.add, (0,)), zeros)
     after = split_reductions.reductions(module, SMS)
     assert len(steps(after)) == 1
-    program = emit.program(after, planner.plan(after, Policy(**MORE), LIMITS).plan)
+    program = emit.program(after, planner.plan(after, FusionPolicy(**MORE), LIMITS).plan)
     (got,) = runner.run(program, {"in_0": zeros}).values()
     assert np.array_equal(np.signbit(got), np.signbit(oracle.run(text, [zeros])[0]))
 
@@ -130,9 +130,11 @@ def test_layer_norm_and_its_gradients_are_one_pass_over_the_data_and_a_small_ker
     """Forward, loss, and three gradients: every large tensor is read once and written once, in two launches."""
     shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((8192, 1024), (1024,), (1024,), (8192, 1024))]
     module = split_reductions.reductions(importer.read(oracle.lowered(norm_step, *shapes), "norm"), 132)
-    policy = Policy(**MORE, packing=True, shared_limit=48 << 10, multiprocessors=132)
+    policy = FusionPolicy(**MORE, packing=True, shared_limit=48 << 10, multiprocessors=132)
     late = planner.plan(module, policy)
-    early = planner.plan(module, Policy(**MORE, packing=True, shared_limit=48 << 10, multiprocessors=132, lift=True))
+    early = planner.plan(
+        module, FusionPolicy(**MORE, packing=True, shared_limit=48 << 10, multiprocessors=132, lift=True)
+    )
     assert early.problems == ()
     assert len(early.plan.kernels) <= len(late.plan.kernels) == 2
     assert traffic.moved(module, early.plan) < 0.6 * traffic.moved(module, late.plan)
@@ -147,8 +149,10 @@ def test_what_is_lifted_computes_the_same(runner):
     module = split_reductions.reductions(whole, SMS)
     wanted = oracle.run(text, arrays)
     here = Batch(text, module, tuple(arrays), ("loss", "dg", "db", "dx"), tuple(wanted))
-    plain = planner.plan(module, Policy(**MORE, packing=True, grain=2048, multiprocessors=SMS), LIMITS)
-    lifted = planner.plan(module, Policy(**MORE, packing=True, grain=2048, multiprocessors=SMS, lift=True), LIMITS)
+    plain = planner.plan(module, FusionPolicy(**MORE, packing=True, grain=2048, multiprocessors=SMS), LIMITS)
+    lifted = planner.plan(
+        module, FusionPolicy(**MORE, packing=True, grain=2048, multiprocessors=SMS, lift=True), LIMITS
+    )
     assert traffic.moved(module, lifted.plan) < traffic.moved(module, plain.plan)
     assert verify.problems(module, lifted.plan) == ()
     here.check(runner, lifted.plan)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.stitching import modules
 from fusiond_stitching.analysis import planner, structural_hash
-from fusiond_stitching.analysis.plan import Kernel
+from fusiond_stitching.analysis.plan import StitchedKernel
 from fusiond_stitching.analysis.policy import unfused
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.codegen.kernel import kernel_text
@@ -34,7 +34,7 @@ def kernels(module, policy):
     unit = emit._unit(module)
     available = set(module.parameters)
     for step in plan.steps:
-        kernel = step if isinstance(step, Kernel) else emit.library_kernel(module, step)
+        kernel = step if isinstance(step, StitchedKernel) else emit.library_kernel(module, step)
         text = kernel_text(module, kernel, unit, available)
         yield structural_hash.outline(module, kernel, available), text
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}

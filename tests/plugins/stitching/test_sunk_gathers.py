@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond_stitching.frontend import short_reduces, sunk_gathers
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade
 from .cases import Case
@@ -58,7 +58,7 @@ def batch(name: str, function: Callable[..., Any], *inputs: np.ndarray) -> Batch
     return Batch.made((Case(name=name, group="gather", function=function, inputs=inputs),), "gather")
 
 
-def looked_up_in(module: Module) -> set[str]:
+def looked_up_in(module: HloModule) -> set[str]:
     return {module[each.operands[0]].opcode for each in module.instructions if each.opcode == "gather"}
 
 

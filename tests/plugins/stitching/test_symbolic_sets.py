@@ -16,11 +16,11 @@ from jax import lax
 
 from fusiond.model import frozen
 from fusiond_stitching.analysis import schedule, symbolic_reads, symbolic_sets
-from fusiond_stitching.analysis.plan import Box, Chunk, Flat, Split, boxed
+from fusiond_stitching.analysis.plan import BoxChunk, Chunk, FlatChunk, Split, boxed
 from fusiond_stitching.analysis.propagate import required
 from fusiond_stitching.analysis.symbolic_sets import Elements
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 from . import graphs, index_sets
 from .test_index_sets import COVERED, EXACT, module_of
@@ -67,13 +67,13 @@ def chunks_of(dims: tuple[int, ...]) -> list[tuple[Chunk, int]]:
 
 
 @st.composite
-def boxes(draw: st.DrawFn, dims: tuple[int, ...]) -> tuple[Box, int]:
+def boxes(draw: st.DrawFn, dims: tuple[int, ...]) -> tuple[BoxChunk, int]:
     """Parts that need not divide a dimension, numbered anyhow, in blocks of which some are replicas, or too few."""
     splits = []
     for dim in dims:
         size = draw(st.integers(1, dim))
         splits.append(Split(size, draw(st.integers(1, -(-dim // size))), draw(st.sampled_from([1, 2, 3, 4, 6, 8]))))
-    return Box(tuple(splits)), draw(st.integers(1, 30))
+    return BoxChunk(tuple(splits)), draw(st.integers(1, 30))
 
 
 DIMS = st.lists(st.integers(1, 6), max_size=3).map(tuple)
@@ -83,7 +83,7 @@ DIMS = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 @MANY
 def test_a_chunk_is_its_elements(dims, data):
     chunk, blocks = data.draw(boxes(dims))
-    flat = Flat(data.draw(st.integers(1, 9)), 3)
+    flat = FlatChunk(data.draw(st.integers(1, 9)), 3)
     for each in (chunk, flat):
         found = (symbolic_sets.of_chunk(each, dims, blocks),)
         for block in range(blocks):
@@ -105,7 +105,7 @@ def test_what_is_read_covers_the_index_sets_and_lies_in_what_the_planner_require
                     mine = index_sets.of_chunk(chunk, user.dims, block)
                     wanted = index_sets.read(module, user, place, mine)
                     got = mask_of(found, operand.dims, block)
-                    if isinstance(chunk, Box) and name not in (*APPROXIMATE, *WINDOWS):
+                    if isinstance(chunk, BoxChunk) and name not in (*APPROXIMATE, *WINDOWS):
                         np.testing.assert_array_equal(got, wanted, f"{user} operand {place}, {chunk}, block {block}")
                     assert not (wanted & ~got).any(), f"{user} operand {place}, {chunk}, block {block}"
 
@@ -160,7 +160,7 @@ def test_a_view_covers_the_same_elements(drawn, data):
 @settings(max_examples=300, deadline=None)
 def test_a_run_is_exact_in_each_view_in_which_it_is_a_box(drawn, data):
     dims, view = drawn
-    chunk, blocks = data.draw(st.sampled_from([each for each in chunks_of(dims) if isinstance(each[0], Box)]))
+    chunk, blocks = data.draw(st.sampled_from([each for each in chunks_of(dims) if isinstance(each[0], BoxChunk)]))
     reshaped = required(tensor("y", dims, "reshape"), 0, tensor("x", view), chunk)
     found = symbolic_sets.viewed(symbolic_sets.of_chunk(chunk, dims, blocks), view)
     assert symbolic_sets.contained((found,), symbolic_sets.of_chunk(reshaped, view, blocks))
@@ -180,16 +180,18 @@ def test_a_reshape_keeps_the_elements_and_takes_its_own_dims_where_they_can_say_
         wanted = index_sets.of_chunk(chunk, dims, block)
         np.testing.assert_array_equal(mask_of((found,), dims, block), wanted)
     asked = required(tensor("y", dims, "reshape"), 0, tensor("x", view), chunk)
-    if isinstance(chunk, Box) and asked.size == chunk.size and chunk in [each for each, _ in chunks_of(dims)]:
+    if isinstance(chunk, BoxChunk) and asked.size == chunk.size and chunk in [each for each, _ in chunks_of(dims)]:
         assert found.view == view
 
 
-def tensor(name: str, dims: tuple[int, ...], opcode: str = "parameter") -> Instruction:
-    return Instruction(name=name, opcode=opcode, dtype="f32", dims=dims, operands=("x",) if opcode == "reshape" else ())
+def tensor(name: str, dims: tuple[int, ...], opcode: str = "parameter") -> HloInstruction:
+    return HloInstruction(
+        name=name, opcode=opcode, dtype="f32", dims=dims, operands=("x",) if opcode == "reshape" else ()
+    )
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> Module:
+def chains(draw: st.DrawFn) -> HloModule:
     """x0, and what is read of it through a few reshapes and others."""
     dims, _ = draw(shapes())
     found = [tensor("x0", dims)]
@@ -216,7 +218,7 @@ def chains(draw: st.DrawFn) -> Module:
         else:
             opcode, dims = "tanh", before
         found.append(
-            Instruction(
+            HloInstruction(
                 name=f"x{number}",
                 opcode=opcode,
                 dtype="f32",
@@ -225,7 +227,7 @@ def chains(draw: st.DrawFn) -> Module:
                 attributes=frozen(attributes),
             )
         )
-    return Module(name="chain", instructions=tuple(found), parameters=("x0",), outputs=(found[-1].name,))
+    return HloModule(name="chain", instructions=tuple(found), parameters=("x0",), outputs=(found[-1].name,))
 
 
 @given(chains(), st.data())
@@ -251,12 +253,12 @@ def test_a_dimension_that_was_cut_on_the_way_stays_cut(chain, parts):
         dataclasses.replace(tensor(name, dims, "reshape" if at else "parameter"), operands=names[at - 1 : at])
         for at, (name, dims) in enumerate(zip(names, chain, strict=True))
     ]
-    module = Module(name="chain", instructions=tuple(found), parameters=("x0",), outputs=(names[-1],))
+    module = HloModule(name="chain", instructions=tuple(found), parameters=("x0",), outputs=(names[-1],))
     for chunk, blocks in [*chunks_of(chain[-1]), (boxed(chain[-1], parts), math.prod(parts))]:
         follow(module, chunk, blocks)
 
 
-def follow(module: Module, chunk: Chunk, blocks: int) -> None:
+def follow(module: HloModule, chunk: Chunk, blocks: int) -> None:
     last = module[module.outputs[0]]
     found: Elements = (symbolic_sets.of_chunk(chunk, last.dims, blocks),)
     for user in reversed(module.instructions[1:]):
@@ -309,7 +311,7 @@ def test_of_schedules_what_is_not_shown_to_be_contained_is_not(dims, data):
         not (index_sets.of_chunk(inner, dims, block) & ~index_sets.of_chunk(outer, dims, block)).any()
         for block in range(blocks)
     )
-    if isinstance(inner, Box) and isinstance(outer, Box):
+    if isinstance(inner, BoxChunk) and isinstance(outer, BoxChunk):
         assert symbolic_sets.contained((mine,), yours) == contained
     else:
         assert contained or not symbolic_sets.contained((mine,), yours)

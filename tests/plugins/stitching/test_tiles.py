@@ -17,10 +17,10 @@ from fusiond.counting import apart
 from fusiond.program import Program
 from fusiond_stitching.analysis import planner, tiles, verify
 from fusiond_stitching.analysis import policy as policies
-from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 from . import oracle
 from .cases import Case
@@ -77,7 +77,7 @@ def batch(name: str) -> Batch:
     return Batch.made((Case(name=name, group="tiles", function=function, inputs=inputs),), "tiles")
 
 
-def programs(plan: Plan) -> list[Any]:
+def programs(plan: StitchingPlan) -> list[Any]:
     return [program for kernel in plan.kernels for program in kernel.programs]
 
 
@@ -114,7 +114,7 @@ def test_any_number_of_warps_does_a_tile(threads: int, runner: Any) -> None:
     ],
 )
 def test_dimensions_that_stay_together_are_one(dims: Any, order: Any, merged: Any) -> None:
-    transpose = Instruction(name="t", opcode="transpose", dtype="f32", dims=dims, attributes={"dimensions": order})
+    transpose = HloInstruction(name="t", opcode="transpose", dtype="f32", dims=dims, attributes={"dimensions": order})
     assert tiles.merged(transpose) == merged
 
 
@@ -157,7 +157,7 @@ def test_each_sector_is_read_once_and_written_once(function: Any, shape: Any, dt
 # --- plans and code broken on purpose -------------------------------------------------------------------
 
 
-def broken(change: str) -> tuple[Module, Plan]:
+def broken(change: str) -> tuple[HloModule, StitchingPlan]:
     module = batch("parts of tiles").module
     plan = planner.plan(module, RULES["blocks"], LIMITS).plan
     (kernel,) = plan.kernels

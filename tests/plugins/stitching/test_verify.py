@@ -13,21 +13,21 @@ import fusiond_stitching
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
-    Exchange,
+    BoxChunk,
     Global,
-    Kernel,
+    LaneExchange,
     LibraryCall,
     Phase,
-    Plan,
-    Result,
     Shared,
     Split,
     Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
 )
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 NAMES = sorted(each.stem for each in FOLDER.glob("*.hlo"))
@@ -36,22 +36,22 @@ BEYOND = {
     "layers": False, "merge": True, "recompute": True, "middle": True, "warp": True, "spill": True, "packing": True,
 }  # fmt: skip
 POLICIES = {
-    "paper": Policy(),
-    "beyond": Policy(**BEYOND),
-    "barriers": Policy(**BEYOND, barriers=True),
-    "small blocks": Policy(**BEYOND, threads=64, grain=512),
-    "little memory": Policy(**BEYOND, shared_limit=1024),
-    "one block": Policy(**BEYOND, grain=1 << 20, shared_limit=200 * 1024),
+    "paper": FusionPolicy(),
+    "beyond": FusionPolicy(**BEYOND),
+    "barriers": FusionPolicy(**BEYOND, barriers=True),
+    "small blocks": FusionPolicy(**BEYOND, threads=64, grain=512),
+    "little memory": FusionPolicy(**BEYOND, shared_limit=1024),
+    "one block": FusionPolicy(**BEYOND, grain=1 << 20, shared_limit=200 * 1024),
 }
 
 
 @functools.cache
-def module_of(name: str) -> Module:
+def module_of(name: str) -> HloModule:
     return importer.read((FOLDER / f"{name}.hlo").read_text(), name)
 
 
 @functools.cache
-def planned(name: str, policy: str) -> Plan:
+def planned(name: str, policy: str) -> StitchingPlan:
     return planner.plan(module_of(name), POLICIES[policy]).plan
 
 
@@ -71,14 +71,14 @@ def test_planned_plans_are_sound(name, policy):
 
 # --- mutants --------------------------------------------------------------------------------------------
 
-Mutants = Iterator[Plan]
+Mutants = Iterator[StitchingPlan]
 
 
-def with_step(plan: Plan, at: int, *steps: Kernel | LibraryCall) -> Plan:
+def with_step(plan: StitchingPlan, at: int, *steps: StitchedKernel | LibraryCall) -> StitchingPlan:
     return dataclasses.replace(plan, steps=(*plan.steps[:at], *steps, *plan.steps[at + 1 :]))
 
 
-def programs(plan: Plan) -> Iterator[tuple[BlockProgram, Callable[[BlockProgram], Plan]]]:
+def programs(plan: StitchingPlan) -> Iterator[tuple[BlockProgram, Callable[[BlockProgram], StitchingPlan]]]:
     """Every block program, and the plan that has another one in its stead."""
     for step, kernel in enumerate(plan.steps):
         if isinstance(kernel, LibraryCall):
@@ -94,7 +94,7 @@ def programs(plan: Plan) -> Iterator[tuple[BlockProgram, Callable[[BlockProgram]
                 yield program, made
 
 
-def stages(plan: Plan) -> Iterator[tuple[BlockProgram, int, Callable[[Stage], Plan]]]:
+def stages(plan: StitchingPlan) -> Iterator[tuple[BlockProgram, int, Callable[[Stage], StitchingPlan]]]:
     for program, made in programs(plan):
         for at, _ in enumerate(program.stages):
 
@@ -105,7 +105,7 @@ def stages(plan: Plan) -> Iterator[tuple[BlockProgram, int, Callable[[Stage], Pl
             yield program, at, changed
 
 
-def results(plan: Plan) -> Iterator[tuple[Stage, Result, Callable[[Result | None], Plan]]]:
+def results(plan: StitchingPlan) -> Iterator[tuple[Stage, StageResult, Callable[[StageResult | None], StitchingPlan]]]:
     for program, at, changed in stages(plan):
         stage = program.stages[at]
         for place, result in enumerate(stage.results):
@@ -119,13 +119,13 @@ def results(plan: Plan) -> Iterator[tuple[Stage, Result, Callable[[Result | None
             yield stage, result, made
 
 
-def barrier_dropped(plan: Plan) -> Mutants:
+def barrier_dropped(plan: StitchingPlan) -> Mutants:
     for program, at, changed in stages(plan):
         if program.stages[at].barrier:
             yield changed(dataclasses.replace(program.stages[at], barrier=False))
 
 
-def freed_too_early(plan: Plan) -> Mutants:
+def freed_too_early(plan: StitchingPlan) -> Mutants:
     """A buffer lies where another one is that is still read: the first of two that a later stage reads."""
     for program, made in programs(plan):
         reading = dict(alive(program))
@@ -147,7 +147,7 @@ def alive(program: BlockProgram) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 @functools.cache
-def reads(program: BlockProgram, at: int, wanted: Result) -> bool:
+def reads(program: BlockProgram, at: int, wanted: StageResult) -> bool:
     """Whether a stage reads a value: of the module that is being tried, through whatever is inlined."""
     module = CURRENT[-1]
     computed = {each.instruction for each in program.results}
@@ -163,7 +163,7 @@ def reads(program: BlockProgram, at: int, wanted: Result) -> bool:
     return False
 
 
-CURRENT: list[Module] = []
+CURRENT: list[HloModule] = []
 
 
 def moved(program: BlockProgram, name: str, onto: str) -> BlockProgram:
@@ -178,34 +178,34 @@ def moved(program: BlockProgram, name: str, onto: str) -> BlockProgram:
             if each.instruction == name and each.shared is not None:
                 shared = Shared(target.offset, each.shared.size_bytes)
                 rest = tuple(home for home in each.homes if isinstance(home, Global))
-                each = Result(name, (shared, *rest))
+                each = StageResult(name, (shared, *rest))
             new.append(each)
         several.append(dataclasses.replace(stage, results=tuple(new)))
     size = max(program.shared_bytes, target.offset + homes[name].size_bytes)
     return dataclasses.replace(program, stages=tuple(several), shared_bytes=size)
 
 
-def buffer_too_small(plan: Plan) -> Mutants:
+def buffer_too_small(plan: StitchingPlan) -> Mutants:
     for _, result, made in results(plan):
         if result.shared is not None:
             less = Shared(result.shared.offset, result.shared.size_bytes - 16)
             rest = tuple(home for home in result.homes if isinstance(home, Global))
-            yield made(Result(result.instruction, (less, *rest)))
+            yield made(StageResult(result.instruction, (less, *rest)))
 
 
-def arena_too_small(plan: Plan) -> Mutants:
+def arena_too_small(plan: StitchingPlan) -> Mutants:
     for program, made in programs(plan):
         if program.shared_bytes:
             yield made(dataclasses.replace(program, shared_bytes=program.shared_bytes - 16))
 
 
-def kernel_without_arena(plan: Plan) -> Mutants:
+def kernel_without_arena(plan: StitchingPlan) -> Mutants:
     for at, kernel in enumerate(plan.steps):
-        if isinstance(kernel, Kernel) and kernel.shared_bytes:
+        if isinstance(kernel, StitchedKernel) and kernel.shared_bytes:
             yield with_step(plan, at, dataclasses.replace(kernel, shared_bytes=kernel.shared_bytes - 16))
 
 
-def without_workspace(plan: Plan) -> Mutants:
+def without_workspace(plan: StitchingPlan) -> Mutants:
     for program, at, changed in stages(plan):
         reduction = program.stages[at].reduction
         if reduction is not None and reduction.workspace is not None:
@@ -213,20 +213,21 @@ def without_workspace(plan: Plan) -> Mutants:
             yield changed(dataclasses.replace(program.stages[at], reduction=bare))
 
 
-def lanes_that_say_nothing(plan: Plan) -> Mutants:
+def lanes_that_say_nothing(plan: StitchingPlan) -> Mutants:
     for program, at, changed in stages(plan):
         reduction = program.stages[at].reduction
         if reduction is not None and reduction.lanes > 1:
             yield changed(
                 dataclasses.replace(
-                    program.stages[at], reduction=dataclasses.replace(reduction, exchange=Exchange.NONE, workspace=None)
+                    program.stages[at],
+                    reduction=dataclasses.replace(reduction, exchange=LaneExchange.NONE, workspace=None),
                 )
             )
         if reduction is not None:
             yield changed(dataclasses.replace(program.stages[at], reduction=None))
 
 
-def result_dropped(plan: Plan) -> Mutants:
+def result_dropped(plan: StitchingPlan) -> Mutants:
     """An output or an operand of a library call is not computed. (Anything else would be inlined by its readers, which
     is slow but sound.)"""
     module = CURRENT[-1]
@@ -235,40 +236,40 @@ def result_dropped(plan: Plan) -> Mutants:
             yield made(None)
 
 
-def needs_buffer(module: Module, name: str) -> bool:
+def needs_buffer(module: HloModule, name: str) -> bool:
     users = [module[each] for each in module.users[name]]
     return name in module.is_output or any(
         module.library(each) or (each.opcode == "reshape" and needs_buffer(module, each.name)) for each in users
     )
 
 
-def home_dropped(plan: Plan) -> Mutants:
+def home_dropped(plan: StitchingPlan) -> Mutants:
     for _, result, made in results(plan):
         for home in result.homes:
             rest = tuple(each for each in result.homes if each != home)
             if isinstance(home, Global) or not rest:
-                yield made(Result(result.instruction, rest))
+                yield made(StageResult(result.instruction, rest))
 
 
-def wrong_buffer(plan: Plan) -> Mutants:
+def wrong_buffer(plan: StitchingPlan) -> Mutants:
     for _, result, made in results(plan):
         if result.stored is not None:
-            yield made(Result(result.instruction, (*result.homes[:-1], Global("t99999"))))
+            yield made(StageResult(result.instruction, (*result.homes[:-1], Global("t99999"))))
 
 
-def step_dropped(plan: Plan) -> Mutants:
+def step_dropped(plan: StitchingPlan) -> Mutants:
     module = CURRENT[-1]
     for at, step in enumerate(plan.steps):
         if isinstance(step, LibraryCall) or any(needs_buffer(module, name) for name in names_of(step)):
             yield dataclasses.replace(plan, steps=(*plan.steps[:at], *plan.steps[at + 1 :]))
 
 
-def step_repeated(plan: Plan) -> Mutants:
+def step_repeated(plan: StitchingPlan) -> Mutants:
     for at, step in enumerate(plan.steps):
         yield with_step(plan, at, step, step)
 
 
-def steps_swapped(plan: Plan) -> Mutants:
+def steps_swapped(plan: StitchingPlan) -> Mutants:
     """Only where the later step reads what the earlier one computes."""
     module = CURRENT[-1]
     for at in range(len(plan.steps) - 1):
@@ -279,11 +280,11 @@ def steps_swapped(plan: Plan) -> Mutants:
             yield dataclasses.replace(plan, steps=(*plan.steps[:at], second, first, *plan.steps[at + 2 :]))
 
 
-def names_of(kernel: Kernel) -> set[str]:
+def names_of(kernel: StitchedKernel) -> set[str]:
     return {each.instruction for program in kernel.programs for each in program.results}
 
 
-def reaches(module: Module, start: set[str], wanted: set[str]) -> bool:
+def reaches(module: HloModule, start: set[str], wanted: set[str]) -> bool:
     stack = [name for each in start for name in module[each].operands]
     seen: set[str] = set()
     while stack:
@@ -296,46 +297,46 @@ def reaches(module: Module, start: set[str], wanted: set[str]) -> bool:
     return False
 
 
-def grid_barrier_dropped(plan: Plan) -> Mutants:
+def grid_barrier_dropped(plan: StitchingPlan) -> Mutants:
     """The block programs of all phases side by side."""
     for at, kernel in enumerate(plan.steps):
-        if isinstance(kernel, Kernel) and kernel.cooperative:
+        if isinstance(kernel, StitchedKernel) and kernel.cooperative:
             phase = Phase(programs=tuple(kernel.programs))
             yield with_step(plan, at, dataclasses.replace(kernel, phases=(phase,), grid=phase.blocks))
 
 
-def phases_swapped(plan: Plan) -> Mutants:
+def phases_swapped(plan: StitchingPlan) -> Mutants:
     for at, kernel in enumerate(plan.steps):
-        if isinstance(kernel, Kernel) and kernel.cooperative:
+        if isinstance(kernel, StitchedKernel) and kernel.cooperative:
             yield with_step(plan, at, dataclasses.replace(kernel, phases=tuple(reversed(kernel.phases))))
 
 
-def too_few_blocks(plan: Plan) -> Mutants:
+def too_few_blocks(plan: StitchingPlan) -> Mutants:
     for at, kernel in enumerate(plan.steps):
-        if isinstance(kernel, Kernel) and not kernel.cooperative and kernel.grid > 1:
+        if isinstance(kernel, StitchedKernel) and not kernel.cooperative and kernel.grid > 1:
             yield with_step(plan, at, dataclasses.replace(kernel, grid=kernel.grid - 1))
     for program, made in programs(plan):
         if program.blocks > 1 and any(each.stored for each in program.results):
             yield made(dataclasses.replace(program, blocks=program.blocks - 1))
 
 
-def wrong_sword(plan: Plan) -> Mutants:
+def wrong_sword(plan: StitchingPlan) -> Mutants:
     """A stage whose values another stage reads is cut elsewhere: twice as finely, or by its neighbour's part."""
     for program, at, changed in stages(plan):
         stage = program.stages[at]
-        if not isinstance(stage.chunk, Box) or not any(each.homes for each in stage.results):
+        if not isinstance(stage.chunk, BoxChunk) or not any(each.homes for each in stage.results):
             continue
         for place, split in enumerate(stage.chunk.splits):
             if split.size % 2 == 0 and split.size:
                 finer = Split(split.size // 2, split.parts, split.stride)
                 splits = (*stage.chunk.splits[:place], finer, *stage.chunk.splits[place + 1 :])
-                yield changed(dataclasses.replace(stage, chunk=Box(splits)))
+                yield changed(dataclasses.replace(stage, chunk=BoxChunk(splits)))
                 break
         for place, split in enumerate(stage.chunk.splits):
             if split.parts > 1 and split.stride == 1 and program.blocks > 2:
                 other = Split(split.size, split.parts, program.blocks)
                 splits = (*stage.chunk.splits[:place], other, *stage.chunk.splits[place + 1 :])
-                yield changed(dataclasses.replace(stage, chunk=Box(splits)))
+                yield changed(dataclasses.replace(stage, chunk=BoxChunk(splits)))
                 break
 
 

@@ -16,7 +16,7 @@ from fusiond.errors import RequestError
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.policy import unfused
 from fusiond_stitching.frontend import importer, printer, windows
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.frontend.graph import HloInstruction
 
 from . import index_sets, oracle
 from .cases import Case, rand, special
@@ -163,9 +163,9 @@ def test_what_a_window_reads_is_exact(drawn):
     wide = windows.dims_of(attributes, dims)
     if 0 in wide:
         return
-    x = Instruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
-    value = Instruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
-    user = Instruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
+    x = HloInstruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
+    value = HloInstruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
+    user = HloInstruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
     module = importer.Module(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
     mask = np.random.default_rng(1).random(wide) < 0.5
     # By hand, element by element.

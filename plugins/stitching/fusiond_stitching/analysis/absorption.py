@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, Iterable
 
 from fusiond_stitching.analysis.fusion import CHAIN, library
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import EXPENSIVE, MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import EXPENSIVE, MOVEMENT, SOURCES, HloInstruction, HloModule
 
 FAR_LESS = 64
 """What is so much smaller than a value costs nothing to be read beside it."""
 
 
-def absorbed(module: Module, policy: Policy) -> frozenset[str]:
+def absorbed(module: HloModule, policy: FusionPolicy) -> frozenset[str]:
     """What scatters in place and scans read, to be computed by their kernels, an update or a trip at a time:
     element-wise values and gathers (nothing else where every instruction has a kernel of its own). What others read,
     too, is among them where these compute it again from no more than they would read of it."""
@@ -28,7 +28,7 @@ def absorbed(module: Module, policy: Policy) -> frozenset[str]:
     return frozenset(found)
 
 
-def _possible(module: Module, each: Instruction, policy: Policy) -> bool:
+def _possible(module: HloModule, each: HloInstruction, policy: FusionPolicy) -> bool:
     """Whether a thread can compute it at an index of its own, and nobody needs it in memory."""
     if each.opcode in SOURCES or each.opcode in ("reduce", "scatter", "dot"):
         return False
@@ -38,7 +38,7 @@ def _possible(module: Module, each: Instruction, policy: Policy) -> bool:
     return not any(_before(scan, each.name) for scan in scans)
 
 
-def _suits_readers(module: Module, each: Instruction, found: Collection[str], policy: Policy) -> bool:
+def _suits_readers(module: HloModule, each: HloInstruction, found: Collection[str], policy: FusionPolicy) -> bool:
     """Whether launches are all that read it, or others that can do without it in memory."""
     users = module.users[each.name]
     inside = [user for user in users if user in found or user in module.launches]
@@ -49,13 +49,13 @@ def _suits_readers(module: Module, each: Instruction, found: Collection[str], po
     return policy.recompute and _again(module, each, found, policy)
 
 
-def _costs_more(module: Module, each: Instruction) -> bool:
+def _costs_more(module: HloModule, each: HloInstruction) -> bool:
     """A costly value that is spread over the windows of the updates would be computed once for each of them."""
     most = max(_evaluated(module, user) for user in module.users[each.name])
     return each.opcode in EXPENSIVE and 2 * each.elements <= most
 
 
-def _again(module: Module, each: Instruction, found: Collection[str], policy: Policy) -> bool:
+def _again(module: HloModule, each: HloInstruction, found: Collection[str], policy: FusionPolicy) -> bool:
     """Whether those who read a value may compute it: element by element, where that moves no more than storing it and
     reading it each time."""
     users = _users(module, each.name)
@@ -71,9 +71,9 @@ def _again(module: Module, each: Instruction, found: Collection[str], policy: Po
     return len(steps) <= CHAIN and (len(users) - 1) * read_bytes <= len(users) * each.size_bytes
 
 
-def _users(module: Module, name: str) -> list[Instruction]:
+def _users(module: HloModule, name: str) -> list[HloInstruction]:
     """Who computes with a value, through what only moves it."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, HloInstruction] = {}
     stack, seen = list(module.users[name]), set(module.users[name])
     while stack:
         user = module[stack.pop()]
@@ -85,7 +85,7 @@ def _users(module: Module, name: str) -> list[Instruction]:
     return list(found.values())
 
 
-def _behind(module: Module, names: Iterable[str], policy: Policy) -> tuple[set[str], set[str]]:
+def _behind(module: HloModule, names: Iterable[str], policy: FusionPolicy) -> tuple[set[str], set[str]]:
     """(what values are computed from: sources, calls, reductions; the element-wise instructions between)."""
     read: set[str] = set()
     computed: set[str] = set()
@@ -104,13 +104,13 @@ def _behind(module: Module, names: Iterable[str], policy: Policy) -> tuple[set[s
     return read, computed
 
 
-def _before(scan: Instruction, operand: str) -> bool:
+def _before(scan: HloInstruction, operand: str) -> bool:
     """Whether a loop wants an operand in memory: its threads would compute it many times."""
     loop = scan.attributes["loop"]
     return any(name == operand and own in loop.before for name, own in zip(scan.operands, loop.inputs, strict=True))
 
 
-def _evaluated(module: Module, launch: str) -> int:
+def _evaluated(module: HloModule, launch: str) -> int:
     """How often what a scatter in place, a scan or any other reads is computed, if it is computed there."""
     if launch in module.in_place:
         return module[module[launch].operands[2]].elements

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusiond_stitching.analysis.shared_memory import Wanted
+from fusiond_stitching.analysis.shared_memory import SharedBuffer
 
 
 class Barriers:
     """Between two of them nobody reads what was written, or writes over what was touched."""
 
-    def __init__(self, buffers: Mapping[str, Wanted], offsets: Mapping[str, int]) -> None:
+    def __init__(self, buffers: Mapping[str, SharedBuffer], offsets: Mapping[str, int]) -> None:
         self.buffers = buffers
         self.offsets = offsets
         self.written: set[str] = set()

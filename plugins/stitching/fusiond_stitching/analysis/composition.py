@@ -20,10 +20,19 @@ from dataclasses import dataclass
 from fusiond.model import Config, DeviceLimits
 from fusiond_stitching.analysis import parts, planner
 from fusiond_stitching.analysis.parts import Part
-from fusiond_stitching.analysis.plan import BlockProgram, Global, Home, Kernel, Phase, Plan, Result, Step
-from fusiond_stitching.analysis.planner import Planned
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.analysis.plan import (
+    BlockProgram,
+    Global,
+    Home,
+    Phase,
+    StageResult,
+    Step,
+    StitchedKernel,
+    StitchingPlan,
+)
+from fusiond_stitching.analysis.planner import PlannedModule
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import HloModule
 
 EXCHANGES = ("warp", "shared")
 LIMITS = ("device", "paper")
@@ -64,7 +73,7 @@ class Way:
             raise ValueError(f"{text!r} is no way to compute a group: THREADS/GRAIN/EXCHANGE/SHARED/ROWS")
         return Way(threads=int(found[1]), grain=int(found[2]), exchange=found[3], shared=found[4], rows=found[5])
 
-    def policy(self, rules: Policy, shared_limits: Mapping[str, int]) -> Policy:
+    def policy(self, rules: FusionPolicy, shared_limits: Mapping[str, int]) -> FusionPolicy:
         """The rules of a whole plan with this way in their place. `shared_limits`: bytes by label."""
         return dataclasses.replace(
             rules,
@@ -81,35 +90,37 @@ class Way:
 class Composed:
     """A plan, and which of its groups run in a way of their own."""
 
-    plan: Plan
+    plan: StitchingPlan
     taken: tuple[str, ...]
     """The parts that were taken, a name for each group that runs in a way of its own."""
 
 
 def composed(
-    module: Module,
-    found: Planned,
+    module: HloModule,
+    found: PlannedModule,
     own: Mapping[str, Part],
     ways: Mapping[str, Way],
-    rules: Policy,
+    rules: FusionPolicy,
     shared_limits: Mapping[str, int],
     limits: DeviceLimits,
 ) -> Composed:
     """A plan with every launch as its groups were fastest. `own`: root -> the group as a part; `ways`: a part's name ->
     its way. The plan has no problems."""
     composing = _Composing(module, found, own, ways, rules, shared_limits, limits)
-    steps: list[Step] = [composing.launch(step) if isinstance(step, Kernel) else step for step in found.plan.steps]
-    return Composed(plan=Plan(steps=tuple(steps), notes=found.plan.notes), taken=tuple(composing.taken))
+    steps: list[Step] = [
+        composing.launch(step) if isinstance(step, StitchedKernel) else step for step in found.plan.steps
+    ]
+    return Composed(plan=StitchingPlan(steps=tuple(steps), notes=found.plan.notes), taken=tuple(composing.taken))
 
 
 class _Composing:
     def __init__(
         self,
-        module: Module,
-        found: Planned,
+        module: HloModule,
+        found: PlannedModule,
         own: Mapping[str, Part],
         ways: Mapping[str, Way],
-        rules: Policy,
+        rules: FusionPolicy,
         shared_limits: Mapping[str, int],
         limits: DeviceLimits,
     ) -> None:
@@ -123,7 +134,7 @@ class _Composing:
         self.limits = limits
         self.taken: list[str] = []
 
-    def launch(self, kernel: Kernel) -> Kernel:
+    def launch(self, kernel: StitchedKernel) -> StitchedKernel:
         asked = {self.ways[each.root].threads for each in kernel.programs if each.root in self.ways}
         if not asked:
             return kernel
@@ -170,8 +181,8 @@ class _Composing:
             ),
         )
 
-    def _result(self, result: Result, names: Mapping[str, str]) -> Result:
+    def _result(self, result: StageResult, names: Mapping[str, str]) -> StageResult:
         name = names[result.instruction]
         buffer = Global(self.module.buffer_of(name))
         homes: list[Home] = [buffer if isinstance(home, Global) else home for home in result.homes]
-        return Result(name, tuple(homes))
+        return StageResult(name, tuple(homes))

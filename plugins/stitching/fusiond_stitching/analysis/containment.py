@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import block_forms, symbolic_reads, symbolic_sets
-from fusiond_stitching.analysis.plan import BlockProgram, Chunk, Flat, Stage
+from fusiond_stitching.analysis.plan import BlockProgram, Chunk, FlatChunk, Stage
 from fusiond_stitching.analysis.symbolic_sets import Elements
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class StageReads:
 @functools.lru_cache(maxsize=4096)
 def shape(chunk: Chunk, dims: tuple[int, ...]) -> str:
     """What is wrong with a chunk over dims; empty when nothing is."""
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         return "" if chunk.size >= 1 and chunk.parts >= 1 else "a chunk has no elements"
     if len(chunk.splits) != len(dims):
         return f"a chunk of {len(chunk.splits)} dimensions for {len(dims)}"
@@ -57,7 +57,7 @@ def coverage(chunk: Chunk, dims: tuple[int, ...], blocks: int) -> str:
     each stride is a multiple of the end (stride * parts) of the next smaller one, they are, for all coordinates: each
     chunk has one writer, and the last one's number is the largest. Chunks that are numbered otherwise are refused."""
     elements = math.prod(dims)
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         written = min(chunk.size * blocks, elements)
         return "" if written == elements else f"{elements - written} of {elements} elements are not written"
     if shape(chunk, dims):
@@ -74,9 +74,9 @@ def coverage(chunk: Chunk, dims: tuple[int, ...], blocks: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def unique(chunk: Chunk, blocks: int) -> bool:
-    """Whether every block writes its chunk: no two compute the same one. (Blocks behind the end of a Flat have
+    """Whether every block writes its chunk: no two compute the same one. (Blocks behind the end of a FlatChunk have
     none.)"""
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         return True
     first = block_forms.ZERO
     for each in chunk.splits:
@@ -87,7 +87,7 @@ def unique(chunk: Chunk, blocks: int) -> bool:
 # --- containment ----------------------------------------------------------------------------------------
 
 
-def unproven(module: Module, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
+def unproven(module: HloModule, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
     """One line for each value of which it cannot be shown that every block finds what it reads. `reads` are those of
     the program's stages, whose chunks fit their dims."""
     homes = {each.instruction: stage for stage in program.stages for each in stage.results}
@@ -111,7 +111,7 @@ def _trivial(reader: Stage, home: Stage, same: bool, shared: bool) -> bool:
     return same and shared and (home.chunk, home.dims) == (reader.chunk, reader.dims)
 
 
-def path(module: Module, read: StageReads, wanted: Sequence[str]) -> list[str]:
+def path(module: HloModule, read: StageReads, wanted: Sequence[str]) -> list[str]:
     """The inlined instructions through which the wanted ones are read, users first."""
     leading = set(wanted)
     for name in reversed(read.inlined):
@@ -121,7 +121,7 @@ def path(module: Module, read: StageReads, wanted: Sequence[str]) -> list[str]:
 
 
 def _needed(
-    module: Module, program: BlockProgram, stage: Stage, inlined: Sequence[str], wanted: Sequence[str]
+    module: HloModule, program: BlockProgram, stage: Stage, inlined: Sequence[str], wanted: Sequence[str]
 ) -> Mapping[str, Elements]:
     """What the blocks read of each of the wanted values."""
     needed: dict[str, Elements] = {}

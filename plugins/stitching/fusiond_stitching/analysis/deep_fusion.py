@@ -22,22 +22,31 @@ from fusiond.model import frozen
 from fusiond_stitching.analysis import side_by_side
 from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.absorption import absorbed
-from fusiond_stitching.analysis.fusion import CHAIN, END, Candidate, Fusion, Group, Place, library, members_of
+from fusiond_stitching.analysis.fusion import (
+    CHAIN,
+    END,
+    Fusion,
+    FusionCandidate,
+    FusionGroup,
+    LaunchPlace,
+    library,
+    members_of,
+)
 from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
 from fusiond_stitching.analysis.plan import base_of
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.repeated_code import EVALUATIONS, Evaluations
-from fusiond_stitching.frontend.graph import EXPENSIVE, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import EXPENSIVE, SOURCES, HloInstruction, HloModule
 
 COPIES = 4
 """By XLA's rules: how many kernels may compute a cheap instruction again."""
 
 
 def fuse(
-    module: Module,
-    policy: Policy,
+    module: HloModule,
+    policy: FusionPolicy,
     apart: frozenset[str] = frozenset(),
-    lifted: Mapping[str, Place] | None = None,
+    lifted: Mapping[str, LaunchPlace] | None = None,
 ) -> Fusion:
     """Groups for a whole module. `apart`: instructions that shall not join their readers (the feedback of shared-memory
     planning, section 5.1.2). `lifted`: outputs that shall have no place below this one."""
@@ -45,7 +54,9 @@ def fuse(
 
 
 class _Fusing:
-    def __init__(self, module: Module, policy: Policy, apart: frozenset[str], lifted: Mapping[str, Place]) -> None:
+    def __init__(
+        self, module: HloModule, policy: FusionPolicy, apart: frozenset[str], lifted: Mapping[str, LaunchPlace]
+    ) -> None:
         self.module = module
         self.policy = policy
         self.apart = apart
@@ -55,7 +66,7 @@ class _Fusing:
         self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
         self.groups = OpenGroups(module, policy, self.spans.between, self.is_library)
         self.evaluations = Evaluations(module) if policy.rules == "xla" else None
-        self.calls: dict[str, Place] = {}
+        self.calls: dict[str, LaunchPlace] = {}
         self.again: dict[str, int] = {}
         """How long the chain is, of cheap instructions that are computed again, down to this one."""
         self.reasons: dict[str, str] = {}
@@ -81,11 +92,13 @@ class _Fusing:
         elif self.policy.rules == "stitch" and not self.policy.packing:
             side_by_side.layers(self.module, self.policy, self.groups)
         groups = [
-            Group(
+            FusionGroup(
                 place=each.place,
                 root=each.root,
                 members=tuple(sorted(each.members, key=number.__getitem__)),
-                candidates=tuple(Candidate(one.schedule, one.blocks, frozen(one.chunks)) for one in each.candidates),
+                candidates=tuple(
+                    FusionCandidate(one.schedule, one.blocks, frozen(one.chunks)) for one in each.candidates
+                ),
             )
             for each in self.groups
         ]
@@ -96,7 +109,7 @@ class _Fusing:
 
     # --- one instruction ---
 
-    def _call(self, instruction: Instruction) -> None:
+    def _call(self, instruction: HloInstruction) -> None:
         place = self.groups.least.get(instruction.name, END)
         self.calls[instruction.name] = place
         self.read[instruction.name] = self._read_by(instruction)
@@ -104,7 +117,7 @@ class _Fusing:
             above = place if self.is_library[source] else (place[0] + 1, 0)
             self.groups.at_least(source, above)
 
-    def _read_by(self, call: Instruction) -> frozenset[str]:
+    def _read_by(self, call: HloInstruction) -> frozenset[str]:
         """What a boundary reads from buffers, constants among them. A library's operands lie behind reshapes at most; a
         launch of ours computes what is no member, and what it has absorbed."""
         if call.name not in self.module.launches:
@@ -120,7 +133,7 @@ class _Fusing:
                 found.add(each.name)
         return frozenset(found)
 
-    def _member(self, instruction: Instruction) -> None:
+    def _member(self, instruction: HloInstruction) -> None:
         name = instruction.name
         floor = self.lifted.get(name, (0, 0))
         place = max(self.groups.least.get(name, floor), floor)
@@ -145,7 +158,7 @@ class _Fusing:
         above = (place[0], place[1] + 1) if self.policy.barriers else (place[0] + 1, 0)
         self._begin(instruction, above)
 
-    def _kept_apart(self, instruction: Instruction, readers: Sequence[OpenGroup]) -> str:
+    def _kept_apart(self, instruction: HloInstruction, readers: Sequence[OpenGroup]) -> str:
         """Why it may not join its readers, whatever schedules there are; empty when it may."""
         if instruction.name in self.apart:
             return "shared memory did not suffice for it and its readers"
@@ -156,12 +169,12 @@ class _Fusing:
             return "a library-call layer lies between"
         return ""
 
-    def _begin(self, instruction: Instruction, place: Place) -> None:
+    def _begin(self, instruction: HloInstruction, place: LaunchPlace) -> None:
         group = self.groups.begin(instruction, place)
         if self.evaluations is not None:
             self.evaluations.begin(group)
 
-    def _by_rule(self, instruction: Instruction, place: Place, readers: Sequence[OpenGroup]) -> None:
+    def _by_rule(self, instruction: HloInstruction, place: LaunchPlace, readers: Sequence[OpenGroup]) -> None:
         """The baselines' rules. `xla`: a producer goes into its only consumer, or is computed again in each of
         several when it is cheap; a reduce, a scatter and a dot are always roots."""
         root = instruction.opcode in ("reduce", "scatter", "dot")
@@ -169,7 +182,7 @@ class _Fusing:
             return
         self._begin(instruction, (place[0] + 1, 0) if readers else place)
 
-    def _joins_by_rule(self, instruction: Instruction, readers: Sequence[OpenGroup]) -> bool:
+    def _joins_by_rule(self, instruction: HloInstruction, readers: Sequence[OpenGroup]) -> bool:
         """`xla`: whether an instruction goes into the kernels of its readers, where it is put then."""
         assert self.evaluations is not None
         name = instruction.name
@@ -197,25 +210,25 @@ class _Fusing:
             return False
         return all(self._inside(each, members) for each in self.module.users[name])
 
-    def _through(self, instruction: Instruction) -> None:
+    def _through(self, instruction: HloInstruction) -> None:
         """Inlined wherever it is read: who asks for it asks its operands."""
         for group in self.groups.askers(instruction.name):
             if self.evaluations is not None:
                 self.evaluations.add(group, instruction)
             self.groups.pass_on(instruction, group)
 
-    def _scalar(self, instruction: Instruction) -> bool:
+    def _scalar(self, instruction: HloInstruction) -> bool:
         """A number that every thread may compute for itself, rather than that it ties groups together which share
         nothing else (a step's bias correction, and all leaves of a tree of parameters)."""
         return instruction.elements == 1 and self._may_repeat(instruction)
 
-    def _repeatable(self, instruction: Instruction) -> bool:
+    def _repeatable(self, instruction: HloInstruction) -> bool:
         """Cheap, and short enough a chain, to be computed again by every reader."""
         if instruction.opcode in EXPENSIVE or not self._may_repeat(instruction):
             return False
         return 1 + max((self.again.get(each, 0) for each in self.module.users[instruction.name]), default=0) <= CHAIN
 
-    def _may_repeat(self, instruction: Instruction) -> bool:
+    def _may_repeat(self, instruction: HloInstruction) -> bool:
         """Whether nobody needs it in memory, and readers may compute it for themselves."""
         if not self.policy.recompute or not instruction.elementwise:
             return False
@@ -223,7 +236,7 @@ class _Fusing:
             return False
         return not self._read_by_library(instruction)
 
-    def _read_by_library(self, instruction: Instruction) -> bool:
+    def _read_by_library(self, instruction: HloInstruction) -> bool:
         """Whether a library call reads it, as it is or behind reshapes."""
         users = [self.module[each] for each in self.module.users[instruction.name]]
         return any(

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from fusiond.drawing import MOST_NODES, Edge, Graph, Node
 from fusiond.words import counted
 from fusiond_stitching.analysis.fusion import Fusion
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 _SILENT = ("constant", "iota")
 """What every kernel has for itself is not drawn."""
 
 
-def graph(module: Module, fusion: Fusion) -> Graph:
+def graph(module: HloModule, fusion: Fusion) -> Graph:
     """An instruction that several kernels compute stands in the first of them; one that is computed on the way, as a
     broadcast is, with the first that reads it."""
     group = _groups(module, fusion)
@@ -43,7 +43,7 @@ def graph(module: Module, fusion: Fusion) -> Graph:
     return Graph(title=title, nodes=nodes, edges=tuple(edges))
 
 
-def _groups(module: Module, fusion: Fusion) -> dict[str, int]:
+def _groups(module: HloModule, fusion: Fusion) -> dict[str, int]:
     """Instruction -> the number of its kernel; parameters and calls have none."""
     found: dict[str, int] = {}
     for number, group in enumerate(fusion.groups):
@@ -56,7 +56,7 @@ def _groups(module: Module, fusion: Fusion) -> dict[str, int]:
     return found
 
 
-def _of_groups(module: Module, fusion: Fusion, group: Mapping[str, int], title: str) -> Graph:
+def _of_groups(module: HloModule, fusion: Fusion, group: Mapping[str, int], title: str) -> Graph:
     """A node for each kernel, with how many instructions it has, and for each call."""
     sizes = Counter(group.values())
     nodes = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusiond_stitching.analysis import online_reductions, split_reductions
 from fusiond_stitching.frontend import scatter_updates
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 FEW_LOOKS = 1 << 22
 """Updates that all elements together look at in a microsecond or two."""
@@ -30,8 +30,8 @@ class Forms:
     """Every form; two that do not differ are the very same module. `fused`: the same for what is fused, where numbers
     that are outputs are computed once more for them (`_numbers_apart`)."""
 
-    of: Mapping[tuple[str, str], Module]
-    fused: Mapping[tuple[str, str], Module]
+    of: Mapping[tuple[str, str], HloModule]
+    fused: Mapping[tuple[str, str], HloModule]
     few_looks: bool = False
     """Whether the scatters are so small that a loop over all updates is likely to cost less than a launch."""
     many_hits: bool = False
@@ -53,19 +53,19 @@ class Forms:
             return (ELEMENTS, UPDATES, TILES)
         return (TILES, UPDATES, ELEMENTS) if self.many_hits else (UPDATES, TILES, ELEMENTS)
 
-    def __call__(self, reductions: object = WHOLE, scatters: object = UPDATES) -> Module:
+    def __call__(self, reductions: object = WHOLE, scatters: object = UPDATES) -> HloModule:
         """The module in one form, to be fused; KeyError where there is no such form."""
         return self.fused[str(reductions), UPDATES if scatters == TILES else str(scatters)]
 
-    def plain(self, reductions: object = WHOLE, scatters: object = UPDATES) -> Module:
+    def plain(self, reductions: object = WHOLE, scatters: object = UPDATES) -> HloModule:
         """The same where nothing is fused, or as others fuse."""
         return self.of[str(reductions), UPDATES if scatters == TILES else str(scatters)]
 
 
-def forms(module: Module, multiprocessors: int, *, deterministic: bool = False) -> Forms:
+def forms(module: HloModule, multiprocessors: int, *, deterministic: bool = False) -> Forms:
     """All forms of a module, for a device with so many multiprocessors. `deterministic`: scatters whose sums depend on
     the order of their updates are sorted."""
-    found: dict[tuple[str, str], Module] = {}
+    found: dict[tuple[str, str], HloModule] = {}
     for scatters in (UPDATES, ELEMENTS):
         whole = scatter_updates.rewritten(module, all_of_them=scatters == UPDATES, deterministic=deterministic)
         if scatters == ELEMENTS and len(whole.in_place) == len(found[WHOLE, UPDATES].in_place):
@@ -85,18 +85,18 @@ def forms(module: Module, multiprocessors: int, *, deterministic: bool = False) 
         for each, updates in changed
         if each.size_bytes > CACHED_BYTES and updates.dims[-1:] == each.dims[-1:]
     ]
-    fused: dict[int, Module] = {}
+    fused: dict[int, HloModule] = {}
     for each in found.values():
         fused.setdefault(id(each), _numbers_apart(each))
     for_fusion = {key: fused[id(each)] for key, each in found.items()}
     return Forms(found, for_fusion, few_looks=looks <= FEW_LOOKS, many_hits=max(hits, default=0) >= MANY_HITS)
 
 
-def _numbers_apart(module: Module) -> Module:
+def _numbers_apart(module: HloModule) -> HloModule:
     """Numbers that are outputs and are read by others, too: the output is computed by itself, so that whoever reads the
     number can compute it again, and need not wait for it (the step of an optimizer, read by all leaves). The very same
     module where there are none."""
-    found: list[Instruction] = []
+    found: list[HloInstruction] = []
     outputs = list(module.outputs)
     for each in module.instructions:
         found.append(each)

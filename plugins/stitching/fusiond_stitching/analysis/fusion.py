@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model import frozen
-from fusiond_stitching.analysis.plan import Chunk, Schedule, base_of
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule, base_of
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule
 
-Place: TypeAlias = tuple[int, int]
+LaunchPlace: TypeAlias = tuple[int, int]
 """(level, phase), counted from the end."""
 
-END: Place = (-1, 0)
+END: LaunchPlace = (-1, 0)
 CHAIN = 6
 """The longest chain of cheap instructions that is computed again."""
 _FREE = frozenset({"reshape", "broadcast", "iota", "window"})
@@ -27,22 +27,22 @@ _FREE = frozenset({"reshape", "broadcast", "iota", "window"})
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class FusionCandidate:
     """A schedule of the root, and what it means for every member."""
 
-    schedule: Schedule
+    schedule: ChunkSchedule
     blocks: int
     chunks: Mapping[str, Chunk]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class FusionGroup:
     """Instructions that one block program computes, in topological order. `root` is the one it began with."""
 
-    place: Place
+    place: LaunchPlace
     root: str
     members: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[FusionCandidate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,13 @@ class Fusion:
     the kernel before which it must be done. `read`: call -> what it reads from buffers. `reasons`: root -> why it is
     not part of its readers' group."""
 
-    groups: tuple[Group, ...]
-    calls: Mapping[str, Place]
+    groups: tuple[FusionGroup, ...]
+    calls: Mapping[str, LaunchPlace]
     read: Mapping[str, frozenset[str]] = field(default_factory=frozen)
     reasons: Mapping[str, str] = field(default_factory=frozen)
 
 
-def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
+def members_of(module: HloModule, policy: FusionPolicy) -> Callable[[HloInstruction], bool]:
     """Whether an instruction is computed by a group (and not a source, a library call, or inlined everywhere)."""
     read_by_library = {
         base_of(module, operand).name
@@ -66,7 +66,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
         for operand in each.operands
     }
 
-    def is_member(instruction: Instruction) -> bool:
+    def is_member(instruction: HloInstruction) -> bool:
         if instruction.opcode in SOURCES:
             return False
         if library(module, instruction, policy):
@@ -78,7 +78,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
     return is_member
 
 
-def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
+def library(module: HloModule, instruction: HloInstruction, policy: FusionPolicy) -> bool:
     """A library call under this policy: a batched dot may be stitched."""
     batched = instruction.opcode == "dot" and instruction.attributes.get("lhs_batch")
     if policy.stitch_dots and batched and instruction.name not in module.foreign:
@@ -86,7 +86,7 @@ def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
     return module.library(instruction)
 
 
-def reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instruction]:
+def reach(module: HloModule, group: FusionGroup, elsewhere: Container[str]) -> list[HloInstruction]:
     """Members and what is inlined into them, in topological order. `elsewhere`: what has a buffer that others fill."""
     found = set(group.members)
     stack = list(group.members)

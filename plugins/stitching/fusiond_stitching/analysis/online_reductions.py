@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import Computation, Instruction, Module, topological
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
 
 LEAST_ROW = 16_384
 """Elements of a row: shorter ones are held in registers, and read once anyway."""
@@ -26,7 +26,7 @@ LEAST_COLUMN = 2048
 _TYPES = ("f32", "f64")
 
 
-def rewritten(module: Module) -> Module:
+def rewritten(module: HloModule) -> HloModule:
     """The module with such pairs in one reduction; itself where there are none."""
     found = {each.name: each for each in module.instructions}
     changed = False
@@ -39,7 +39,7 @@ def rewritten(module: Module) -> Module:
     return dataclasses.replace(module, instructions=topological(found.values())) if changed else module
 
 
-def _greatest(module: Module, total: Instruction) -> Instruction | None:
+def _greatest(module: HloModule, total: HloInstruction) -> HloInstruction | None:
     """The maximum under a sum of exponentials; None for everything else."""
     if not _reduces(module, total, "add", 0.0):
         return None
@@ -61,13 +61,13 @@ def _greatest(module: Module, total: Instruction) -> Instruction | None:
     return greatest if same and _long(values, total) else None
 
 
-def _spread(module: Module, total: Instruction) -> Instruction:
+def _spread(module: HloModule, total: HloInstruction) -> HloInstruction:
     """What is subtracted in the exponent, as it is before it is spread over the rows."""
     difference = module[module[total.operands[0]].operands[0]]
     return _behind(module, module[difference.operands[1]])
 
 
-def _guarded(module: Module, select: Instruction) -> Instruction:
+def _guarded(module: HloModule, select: HloInstruction) -> HloInstruction:
     """What is subtracted where it is finite, and 0 where it is not; the select itself where it is another."""
     guard, then, otherwise = (module[name] for name in select.operands)
     value = _behind(module, then)
@@ -77,7 +77,7 @@ def _guarded(module: Module, select: Instruction) -> Instruction:
     return value if _behind(module, module[guard.operands[0]]) is value else select
 
 
-def _reduces(module: Module, each: Instruction, operation: str, init: float) -> bool:
+def _reduces(module: HloModule, each: HloInstruction, operation: str, init: float) -> bool:
     if each.opcode != "reduce" or each.name in module.foreign or len(each.operands) != 2:
         return False
     start = module[each.operands[1]]
@@ -86,14 +86,14 @@ def _reduces(module: Module, each: Instruction, operation: str, init: float) -> 
     return bool(start.attributes["values"][0] == init)
 
 
-def _long(values: Instruction, total: Instruction) -> bool:
+def _long(values: HloInstruction, total: HloInstruction) -> bool:
     if total.elements == 0:
         return False
     columns = 0 in total.attributes["dimensions"] and len(values.dims) - 1 not in total.attributes["dimensions"]
     return values.elements // total.elements > (LEAST_COLUMN if columns else LEAST_ROW)
 
 
-def _behind(module: Module, spread: Instruction) -> Instruction:
+def _behind(module: HloModule, spread: HloInstruction) -> HloInstruction:
     """What is spread over the rows; a maximum with -inf changes nothing."""
     each = spread
     while True:
@@ -108,13 +108,13 @@ def _behind(module: Module, spread: Instruction) -> Instruction:
         return each
 
 
-def _lowest(module: Module, each: Instruction) -> bool:
+def _lowest(module: HloModule, each: HloInstruction) -> bool:
     while each.opcode in ("broadcast", "reshape"):
         each = module[each.operands[0]]
     return each.opcode == "constant" and all(value == -math.inf for value in each.attributes["values"])
 
 
-def _spread_back(module: Module, spread: Instruction, values: Instruction, total: Instruction) -> bool:
+def _spread_back(module: HloModule, spread: HloInstruction, values: HloInstruction, total: HloInstruction) -> bool:
     """Whether each row gets its own maximum: one broadcast along what is reduced, reshapes between."""
     reduced = total.attributes["dimensions"]
     kept = tuple(at for at in range(len(values.dims)) if at not in reduced)
@@ -132,7 +132,9 @@ def _spread_back(module: Module, spread: Instruction, values: Instruction, total
     return each.opcode == "reduce"
 
 
-def _pair(module: Module, greatest: Instruction, total: Instruction, *, guarded: bool) -> Iterator[Instruction]:
+def _pair(
+    module: HloModule, greatest: HloInstruction, total: HloInstruction, *, guarded: bool
+) -> Iterator[HloInstruction]:
     """The instructions that stand for both, under their names. `guarded`: where the maximum is infinite, 0 was
     subtracted."""
     values, kind = module[greatest.operands[0]], total.dtype
@@ -160,8 +162,8 @@ def _pair(module: Module, greatest: Instruction, total: Instruction, *, guarded:
 
 
 def _made(
-    like: Instruction, word: str, opcode: str, dims: tuple[int, ...], operands: tuple[str, ...], attributes: object
-) -> Instruction:
+    like: HloInstruction, word: str, opcode: str, dims: tuple[int, ...], operands: tuple[str, ...], attributes: object
+) -> HloInstruction:
     return dataclasses.replace(
         like, name=f"{like.name}~{word}", opcode=opcode, dims=dims, operands=operands,
         attributes=frozen(attributes),  # type: ignore[arg-type]
@@ -169,8 +171,8 @@ def _made(
 
 
 def _computation(kind: str) -> Computation:
-    def scalar(name: str, opcode: str, *operands: str, dtype: str = kind, **attributes: object) -> Instruction:
-        return Instruction(
+    def scalar(name: str, opcode: str, *operands: str, dtype: str = kind, **attributes: object) -> HloInstruction:
+        return HloInstruction(
             name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
         )
 
@@ -192,7 +194,7 @@ NEUTRAL = (-math.inf, 0.0)
 """What changes no pair."""
 
 
-def is_pair(reduce: Instruction) -> bool:
+def is_pair(reduce: HloInstruction) -> bool:
     """Whether a reduce is one of those that are made here."""
     computation = reduce.attributes["computation"]
     return bool(computation.results == ("m", "s") and computation == _computation(reduce.dtype))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import schedule as schedules
-from fusiond_stitching.analysis.fusion import END, Place
-from fusiond_stitching.analysis.plan import Chunk, Schedule
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.fusion import END, LaunchPlace
+from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import Requirements, joined
-from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule
 
 KEPT = 60
 """Candidates of a group."""
@@ -26,7 +26,7 @@ WASTE = 256
 
 @dataclass(slots=True)
 class OpenCandidate:
-    schedule: Schedule
+    schedule: ChunkSchedule
     blocks: int
     chunks: dict[str, Chunk]
     needs: dict[str, Chunk]
@@ -38,7 +38,7 @@ class OpenCandidate:
 @dataclass(slots=True)
 class OpenGroup:
     number: int
-    place: Place
+    place: LaunchPlace
     root: str
     layer: int
     members: list[str]
@@ -58,7 +58,7 @@ class _Match:
     """Of the instruction."""
     blocks: int
 
-    def united(self, module: Module, instruction: Instruction, work: int) -> OpenCandidate:
+    def united(self, module: HloModule, instruction: HloInstruction, work: int) -> OpenCandidate:
         """The candidate with its partners and the instruction, which is so much work."""
         one = self.candidate
         for partner in self.partners:
@@ -75,7 +75,7 @@ class _Match:
 
 class OpenGroups:
     def __init__(
-        self, module: Module, policy: Policy, layer_of: Callable[[str], int], is_library: Mapping[str, bool]
+        self, module: HloModule, policy: FusionPolicy, layer_of: Callable[[str], int], is_library: Mapping[str, bool]
     ) -> None:
         self.module = module
         self.policy = policy
@@ -86,13 +86,13 @@ class OpenGroups:
         self.merged: dict[int, int] = {}
         """Group -> the one that it has become part of."""
         self.requests: dict[str, dict[int, None]] = {each.name: {} for each in module.instructions}
-        self.least: dict[str, Place] = {}
+        self.least: dict[str, LaunchPlace] = {}
         """The lowest place that the readers of an instruction leave it."""
 
     def __iter__(self) -> Iterator[OpenGroup]:
         return iter(list(self.groups.values()))
 
-    def begin(self, instruction: Instruction, place: Place) -> OpenGroup:
+    def begin(self, instruction: HloInstruction, place: LaunchPlace) -> OpenGroup:
         """A new group with this root and all its schedules."""
         policy = self.policy
         work = instruction.elements * self._inputs(instruction)
@@ -119,7 +119,7 @@ class OpenGroups:
         self._ask_operands(group, instruction)
         return group
 
-    def join(self, instruction: Instruction, readers: Sequence[OpenGroup]) -> str:
+    def join(self, instruction: HloInstruction, readers: Sequence[OpenGroup]) -> str:
         """Put an instruction into the group (or groups) that read it. Returns why not; empty when it is done."""
         base, *others = sorted(readers, key=lambda each: -len(each.members))
         matches = list(self._matches(instruction, base, others))
@@ -139,7 +139,7 @@ class OpenGroups:
         self._ask_operands(base, instruction)
         return ""
 
-    def inline(self, instruction: Instruction, group: OpenGroup) -> None:
+    def inline(self, instruction: HloInstruction, group: OpenGroup) -> None:
         """Put an instruction into its only reader as it is needed, whatever it costs."""
         group.members.append(instruction.name)
         for one in group.candidates:
@@ -164,7 +164,7 @@ class OpenGroups:
 
     # --- candidates that go together ---
 
-    def _matches(self, instruction: Instruction, base: OpenGroup, others: Sequence[OpenGroup]) -> Iterator[_Match]:
+    def _matches(self, instruction: HloInstruction, base: OpenGroup, others: Sequence[OpenGroup]) -> Iterator[_Match]:
         name = instruction.name
         for one in base.candidates:
             partners: list[OpenCandidate] = []
@@ -181,7 +181,7 @@ class OpenGroups:
                 yield _Match(one, partners, chunk, blocks)
 
     def _partner(
-        self, instruction: Instruction, chunk: Chunk, blocks: int, work: int, other: OpenGroup
+        self, instruction: HloInstruction, chunk: Chunk, blocks: int, work: int, other: OpenGroup
     ) -> OpenCandidate | None:
         """The other group's first candidate that goes with this one: equal block counts (section 4.3), or one of the
         two runs whole in every block because it is tiny."""
@@ -199,7 +199,7 @@ class OpenGroups:
                     return each
         return None
 
-    def _suits(self, instruction: Instruction, chunk: Chunk, blocks: int) -> bool:
+    def _suits(self, instruction: HloInstruction, chunk: Chunk, blocks: int) -> bool:
         """SchdConsistent for one member and one candidate: enough blocks, and next to nothing computed twice."""
         inputs = self._inputs(instruction)
         total = instruction.elements * inputs
@@ -208,7 +208,7 @@ class OpenGroups:
         enough = enough or instruction.elements <= 1  # nothing is there to be cut
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
-    def _inputs(self, instruction: Instruction) -> int:
+    def _inputs(self, instruction: HloInstruction) -> int:
         """Elements that are read for one of the result: more than 1 for a reduce and a dot."""
         if instruction.elementwise:
             return 1
@@ -220,20 +220,20 @@ class OpenGroups:
             return math.prod(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
         return 1
 
-    def _local(self, instruction: Instruction, chunk: Chunk) -> int:
+    def _local(self, instruction: HloInstruction, chunk: Chunk) -> int:
         return chunk.size * self._inputs(instruction)
 
     # --- who asks whom ---
 
-    def pass_on(self, instruction: Instruction, group: OpenGroup) -> None:
+    def pass_on(self, instruction: HloInstruction, group: OpenGroup) -> None:
         """What a group needs of an instruction that is inlined, it needs of its operands."""
         self._ask(group, instruction, lambda one: one.needs.get(instruction.name))
 
-    def _ask_operands(self, group: OpenGroup, instruction: Instruction) -> None:
+    def _ask_operands(self, group: OpenGroup, instruction: HloInstruction) -> None:
         self._ask(group, instruction, lambda one: one.chunks[instruction.name])
 
     def _ask(
-        self, group: OpenGroup, instruction: Instruction, chunk_of: Callable[[OpenCandidate], Chunk | None]
+        self, group: OpenGroup, instruction: HloInstruction, chunk_of: Callable[[OpenCandidate], Chunk | None]
     ) -> None:
         for place, operand in enumerate(instruction.operands):
             source = self.module[operand]
@@ -255,7 +255,7 @@ class OpenGroups:
                 elif mine is not need:
                     one.needs[operand] = joined(mine, need, source.dims)
 
-    def at_least(self, name: str, place: Place) -> None:
+    def at_least(self, name: str, place: LaunchPlace) -> None:
         if place > self.least.get(name, END):
             self.least[name] = place
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusiond_stitching.analysis.indexing import Index, delinear, linear
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 
 def read_at(
-    module: Module, node: Instruction, indices: tuple[Index, ...]
+    module: HloModule, node: HloInstruction, indices: tuple[Index, ...]
 ) -> Iterator[tuple[str, tuple[Index, ...] | None]]:
     """What an instruction reads for its own element at `indices`, and where: of a concatenation whose part is known,
     that part alone. None for a place that is more than index arithmetic."""
@@ -27,7 +27,9 @@ def read_at(
         begin = end
 
 
-def operand_index(node: Instruction, operand: Instruction, indices: tuple[Index, ...]) -> tuple[Index, ...] | None:
+def operand_index(
+    node: HloInstruction, operand: HloInstruction, indices: tuple[Index, ...]
+) -> tuple[Index, ...] | None:
     """Where an instruction reads its operand for its own element at `indices`; None for what is more than index
     arithmetic."""
     attributes = node.attributes

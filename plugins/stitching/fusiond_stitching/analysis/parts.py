@@ -20,13 +20,13 @@ from fusiond.keys import content_key, text_key
 from fusiond.model import DeviceLimits, frozen
 from fusiond.program import Fill
 from fusiond_stitching.analysis import perflib, planner
-from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.plan import BlockProgram
-from fusiond_stitching.analysis.planner import Planned
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.planner import PlannedModule
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import fills as filling
 from fusiond_stitching.frontend import importer, passes, printer
-from fusiond_stitching.frontend.graph import MOVEMENT, Instruction, Module
+from fusiond_stitching.frontend.graph import MOVEMENT, HloInstruction, HloModule
 
 LEAST_BYTES = 1 << 14
 """A group that reads and writes less than this is not worth a job of its own."""
@@ -40,7 +40,7 @@ class Part:
 
     name: str
     """The first output's opcode, and a key of all that decides a measurement."""
-    module: Module
+    module: HloModule
     text: str
     """The module as HLO text."""
     names: Mapping[str, str]
@@ -53,7 +53,7 @@ class Part:
     """`stitched` where dots are part of groups, else `library`."""
 
 
-def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots: str) -> dict[str, Part]:
+def of_plan(module: HloModule, planned: PlannedModule, fills: Mapping[str, Fill], *, dots: str) -> dict[str, Part]:
     """Root -> part, for each group of a plan that is worth measuring by itself and whose text says all of it. `fills`
     are the whole module's, by buffer."""
     found = {}
@@ -67,21 +67,21 @@ def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots
     return found
 
 
-def _trivial(module: Module, group: Group, alone: Module) -> bool:
+def _trivial(module: HloModule, group: FusionGroup, alone: HloModule) -> bool:
     """Nothing to choose, or too little to measure."""
     single = len(group.members) == 1
     plain = all(module[each].elementwise or module[each].opcode in MOVEMENT for each in group.members)
     return (single and plain) or _bytes(alone) < LEAST_BYTES
 
 
-def _bytes(module: Module) -> int:
+def _bytes(module: HloModule) -> int:
     return sum(module[each].size_bytes for each in (*module.parameters, *module.outputs))
 
 
 # --- a group out of a module ----------------------------------------------------------------------------
 
 
-def groups(module: Module, planned: Planned) -> dict[str, Module]:
+def groups(module: HloModule, planned: PlannedModule) -> dict[str, HloModule]:
     """Root -> the group as a module, under the names that its instructions have in the whole one."""
     fusion = planned.fusion
     owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
@@ -89,7 +89,7 @@ def groups(module: Module, planned: Planned) -> dict[str, Module]:
     outside = {**owner, **dict.fromkeys(fusion.calls, -1)}
     found = {}
     for place, group in enumerate(fusion.groups):
-        inner: dict[str, Instruction] = {}
+        inner: dict[str, HloInstruction] = {}
         stack = list(group.members)
         while stack:
             name = stack.pop()
@@ -108,14 +108,14 @@ def groups(module: Module, planned: Planned) -> dict[str, Module]:
     return found
 
 
-def _module(ordered: Iterable[Instruction], outputs: Sequence[str], name: str) -> Module:
+def _module(ordered: Iterable[HloInstruction], outputs: Sequence[str], name: str) -> HloModule:
     """A module of these instructions (operands before users): its parameters first, numbered as they come."""
     given = list(ordered)
     parameters = [each for each in given if each.opcode == "parameter"]
     numbered = [
         dataclasses.replace(each, attributes=frozen({"number": number})) for number, each in enumerate(parameters)
     ]
-    return Module(
+    return HloModule(
         name=name,
         instructions=(*numbered, *(each for each in given if each.opcode != "parameter")),
         parameters=tuple(each.name for each in numbered),
@@ -126,7 +126,7 @@ def _module(ordered: Iterable[Instruction], outputs: Sequence[str], name: str) -
 # --- the form that equal groups have in common ----------------------------------------------------------
 
 
-def part(alone: Module, given: Mapping[str, Fill], *, dots: str) -> Part | None:
+def part(alone: HloModule, given: Mapping[str, Fill], *, dots: str) -> Part | None:
     """A group, as `groups` gives it, in its own names; None when its text, read again, is another module. `given`: what
     parameters hold (by name) that the whole module has too."""
     names, own = _renamed(alone, given)
@@ -154,7 +154,7 @@ def part(alone: Module, given: Mapping[str, Fill], *, dots: str) -> Part | None:
     )
 
 
-def _renamed(alone: Module, given: Mapping[str, Fill]) -> tuple[dict[str, str], Module]:
+def _renamed(alone: HloModule, given: Mapping[str, Fill]) -> tuple[dict[str, str], HloModule]:
     """(new name -> old name, the module under the new names): `p0` for parameters, `v0` for the rest, in the order in
     which they are met from the outputs down; a copy is called as `lower` calls it."""
     marks = _marks(alone, given)
@@ -184,7 +184,7 @@ def _renamed(alone: Module, given: Mapping[str, Fill]) -> tuple[dict[str, str], 
     return {mine: name for name, mine in new.items()}, own
 
 
-def _postorder(module: Module, outputs: Iterable[str]) -> list[str]:
+def _postorder(module: HloModule, outputs: Iterable[str]) -> list[str]:
     """Operands before users, from the outputs down; the results of one variadic reduce stand together."""
     done: dict[str, None] = {}
     for output in outputs:
@@ -201,7 +201,7 @@ def _postorder(module: Module, outputs: Iterable[str]) -> list[str]:
     return list(done)
 
 
-def _together(module: Module, instruction: Instruction) -> list[str]:
+def _together(module: HloModule, instruction: HloInstruction) -> list[str]:
     """The results of the variadic reduce that an instruction is one of; itself where it is none."""
     if instruction.opcode != "reduce" or len(instruction.operands) <= 2:
         return [instruction.name]
@@ -216,7 +216,7 @@ def _together(module: Module, instruction: Instruction) -> list[str]:
     return [each.name for each in sorted(same, key=lambda each: each.attributes["result"])]
 
 
-def _marks(module: Module, given: Mapping[str, Fill]) -> dict[str, str]:
+def _marks(module: HloModule, given: Mapping[str, Fill]) -> dict[str, str]:
     """A mark for each instruction: equal only where nothing tells two of them apart, not what they compute, not who
     reads it. It knows no names."""
     outputs = module.is_output
@@ -246,14 +246,17 @@ def _marks(module: Module, given: Mapping[str, Fill]) -> dict[str, str]:
 
 
 def planned(
-    module: Module, policy: Policy, limits: DeviceLimits | None = None, library: perflib.Library | None = None
-) -> Planned:
+    module: HloModule,
+    policy: FusionPolicy,
+    limits: DeviceLimits | None = None,
+    library: perflib.PerformanceLibrary | None = None,
+) -> PlannedModule:
     """The plan of a group by itself: nothing but its own schedule, storage and exchange is decided."""
     rules = dataclasses.replace(policy, packing=True, barriers=False, lift=False)
     return planner.plan(module, rules, limits, library)
 
 
-def only(found: Planned) -> BlockProgram | str:
+def only(found: PlannedModule) -> BlockProgram | str:
     """The block program of a plan that has just one; else a text that says why not."""
     if found.problems:
         return found.problems[0]

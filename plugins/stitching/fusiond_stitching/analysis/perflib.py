@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
-from fusiond_stitching.analysis.fusion import Candidate, Group
-from fusiond_stitching.analysis.plan import Box, Chunk
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
+from fusiond_stitching.analysis.plan import BoxChunk, Chunk
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import named, required
-from fusiond_stitching.frontend.graph import EXPENSIVE, Instruction, Module
+from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
 
 TRIED = 4
 """Candidates of a group that the library is asked about: those with the best estimates."""
@@ -51,7 +51,7 @@ class Key:
         return PREFIX + content_key([VERSION, dataclasses.replace(self, example="")])
 
 
-class Library(Mapping[Key, float]):
+class PerformanceLibrary(Mapping[Key, float]):
     """Times in microseconds, from what the device has answered (`known`: text -> us)."""
 
     def __init__(self, known: Mapping[str, object]) -> None:
@@ -74,7 +74,9 @@ class Library(Mapping[Key, float]):
         return bool(self.times) and isinstance(key, Key) and key.text in self.times
 
 
-def ordered(module: Module, policy: Policy, group: Group, library: Library) -> Iterator[Candidate]:
+def ordered(
+    module: HloModule, policy: FusionPolicy, group: FusionGroup, library: PerformanceLibrary
+) -> Iterator[FusionCandidate]:
     """A group's candidates, the best first (section 4.3). The search for the best is pruned: a candidate whose sum has
     passed the best one's is left at once. The others are put in order only when shared memory refuses the best."""
     if len(group.candidates) == 1:
@@ -98,7 +100,7 @@ def ordered(module: Module, policy: Policy, group: Group, library: Library) -> I
     yield from guess[TRIED:]
 
 
-def wanted(module: Module, policy: Policy, groups: Sequence[Group]) -> tuple[Key, ...]:
+def wanted(module: HloModule, policy: FusionPolicy, groups: Sequence[FusionGroup]) -> tuple[Key, ...]:
     """The entries that tuning these groups looks up, each once: those of the groups that take longest first."""
     found: list[tuple[float, list[Key]]] = []
     for group in groups:
@@ -110,11 +112,11 @@ def wanted(module: Module, policy: Policy, groups: Sequence[Group]) -> tuple[Key
     return tuple(dict.fromkeys(key for _, entries in found for key in entries))
 
 
-def _sorted(module: Module, policy: Policy, group: Group) -> list[Candidate]:
+def _sorted(module: HloModule, policy: FusionPolicy, group: FusionGroup) -> list[FusionCandidate]:
     return sorted(group.candidates, key=lambda each: (estimate(module, policy, group.members, each), each.blocks))
 
 
-def _least(module: Module, policy: Policy, group: Group) -> Candidate:
+def _least(module: HloModule, policy: FusionPolicy, group: FusionGroup) -> FusionCandidate:
     """The first of `_sorted`."""
     best, least = group.candidates[0], (math.inf, 0)
     for each in group.candidates:
@@ -124,7 +126,7 @@ def _least(module: Module, policy: Policy, group: Group) -> Candidate:
     return best
 
 
-def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:
+def keys(module: HloModule, policy: FusionPolicy, members: Sequence[str], candidate: FusionCandidate) -> Iterator[Key]:
     """The entries whose sum is a candidate's time: reduces, expensive element-wise instructions and the root. What is
     cheap is inlined and left out (section 4.3)."""
     for name in members:
@@ -134,7 +136,7 @@ def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Cand
             yield key_of(module, policy, instruction, chunk, candidate.blocks)
 
 
-def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chunk, blocks: int) -> Key:
+def key_of(module: HloModule, policy: FusionPolicy, instruction: HloInstruction, chunk: Chunk, blocks: int) -> Key:
     schedule = named(instruction.dims, chunk)
     plain = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
     return Key(
@@ -153,7 +155,7 @@ def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chun
 
 
 def estimate(
-    module: Module, policy: Policy, members: Sequence[str], candidate: Candidate, most: float = math.inf
+    module: HloModule, policy: FusionPolicy, members: Sequence[str], candidate: FusionCandidate, most: float = math.inf
 ) -> float:
     """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order. Infinite
     as soon as it has passed `most`."""
@@ -179,7 +181,7 @@ def estimate(
 
 def _scattered(chunk: Chunk, dims: tuple[int, ...]) -> float:
     """What it costs that neighbouring threads read far apart: runs shorter than a 32-byte sector's eight floats."""
-    if not isinstance(chunk, Box) or not dims:
+    if not isinstance(chunk, BoxChunk) or not dims:
         return 0.0
     run = 1
     for size, dim in zip(reversed(chunk.local), reversed(dims), strict=True):

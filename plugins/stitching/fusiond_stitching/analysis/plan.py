@@ -1,21 +1,21 @@
 """The plan: which instructions are computed where. What fusion decides and what the emitter writes out.
 
-    Plan         := steps in order: Kernel | LibraryCall
-    Kernel       := one launch: phases, with a barrier across the grid between two of them (none in an ordinary kernel)
-    Phase        := block programs side by side: blocks 0..n0-1 run the first, n0..n0+n1-1 the second, ...
-    BlockProgram := stages in order, run by `blocks` thread blocks that know nothing of each other
-    Stage        := one loop nest over a block's chunk (thread composition, 5.2); `barrier`: __syncthreads first
-    Result       := an instruction that a stage computes, and where its value goes
+    StitchingPlan  := steps in order: StitchedKernel | LibraryCall
+    StitchedKernel := one launch: phases, with a barrier across the grid between two (an ordinary kernel has one phase)
+    Phase          := block programs side by side: blocks 0..n0-1 run the first, n0..n0+n1-1 the second, ...
+    BlockProgram   := stages in order, run by `blocks` thread blocks that know nothing of each other
+    Stage          := one loop nest over a block's chunk (thread composition, 5.2); `barrier`: __syncthreads first
+    StageResult    := an instruction that a stage computes, and where its value goes
 
 Chunks (what of a tensor one block computes). `b` is the block's number inside its block program.
-    Box   for each dimension i: size, parts, stride. Coordinate c = (b // stride) % parts; the block has indices
-          c*size .. min((c+1)*size, dim)-1. Where size*parts > dim the last part is shorter (never an empty one).
-          parts 1 = the whole dimension. Blocks that agree in all coordinates compute the same chunk (replicas).
-    Flat  elements b*size .. min((b+1)*size, elements)-1 of the row-major order. Blocks beyond the end have none.
-A chunk's elements are numbered row-major inside it (`local` dims: the sizes of a Box, [size] of a Flat): that is the
-index into a shared buffer.
+    BoxChunk   for each dimension i: size, parts, stride. Coordinate c = (b // stride) % parts; the block has indices
+               c*size .. min((c+1)*size, dim)-1. Where size*parts > dim the last part is shorter (never an empty one).
+               parts 1 = the whole dimension. Blocks that agree in all coordinates compute the same chunk (replicas).
+    FlatChunk  elements b*size .. min((b+1)*size, elements)-1 of the row-major order. Blocks beyond the end have none.
+A chunk's elements are numbered row-major inside it (`local` dims: the sizes of a BoxChunk, [size] of a FlatChunk): that
+is the index into a shared buffer.
 
-The paper's schedules (section 4.1) are names for chunks of the root: `Schedule(split_dim, sword, sched_type)`.
+The paper's schedules (section 4.1) are names for chunks of the root: `ChunkSchedule(split_dim, sword, sched_type)`.
     Row     dimensions left of split_dim are split fully, split_dim into `sword` parts. Parts numbered row-major.
     Column  dimensions right of split_dim are split fully, split_dim into `sword` parts. Same numbering.
     Middle  (not in the paper) split_dim alone is split into `sword` parts.
@@ -25,7 +25,7 @@ Reading. When the expression of a stage needs the value of instruction x at some
     1. x is an earlier result of the same stage: the value in the register (same index, guaranteed: see below);
     2. x has a shared home in an earlier stage of this block program: shared memory, at the index inside that chunk;
     3. x has a global home anywhere earlier (an earlier stage of this program, a phase, a step), or is a parameter, or
-       the result of a library call: its buffer (`Module.buffer_of`);
+       the result of a library call: its buffer (`HloModule.buffer_of`);
     4. otherwise x is inlined: its expression is evaluated on the spot, recursively (a constant is a literal; an inlined
        reduce is a serial loop).
 A value that is read through (2) or (3) from the own block program lies inside the chunk that the own block computed.
@@ -46,12 +46,12 @@ reduces of a sweep are done behind it, and every lane of the row has their resul
 again by the thread that computed it, at the same place, and nowhere else; a global home is written, and never read
 back.
 
-Updates in place. A BlockProgram with `updates` applies the updates of a scatter in place (`Module.in_place`), each by
-itself: its one stage has the dims of the updates, in chunks of which no two are equal, and one result, the scatter, in
-its buffer, where its first operand lies already.
+Updates in place. A BlockProgram with `updates` applies the updates of a scatter in place (`HloModule.in_place`), each
+by itself: its one stage has the dims of the updates, in chunks of which no two are equal, and one result, the scatter,
+in its buffer, where its first operand lies already.
 
-Scans. A BlockProgram with `scan` runs a loop (`Module.scans`): its one stage has the loop's axes for dims, an element
-for each thread, in chunks of which no two are equal, and all results of the loop, each in its buffer.
+Scans. A BlockProgram with `scan` runs a loop (`HloModule.scans`): its one stage has the loop's axes for dims, an
+element for each thread, in chunks of which no two are equal, and all results of the loop, each in its buffer.
 
 Tiles. A BlockProgram with `tile` transposes: its one stage has a chunk over the tile's dims, which number the results'
 elements as their own dims do, and all results are element by element at the same place of these.
@@ -70,10 +70,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import BYTES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 
-class Kind(enum.StrEnum):
+class ScheduleKind(enum.StrEnum):
     """The `sched_type` of section 4.1; the last two are additions."""
 
     ROW = "row"
@@ -84,7 +84,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One dimension of a Box."""
+    """One dimension of a BoxChunk."""
 
     size: int
     parts: int = 1
@@ -92,7 +92,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Box:
+class BoxChunk:
     """See the module's docstring. One Split per dimension; none for a scalar. (Planning asks for these properties and
     for the hash millions of times.)"""
 
@@ -136,7 +136,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
+class FlatChunk:
     """See the module's docstring."""
 
     size: int
@@ -151,45 +151,45 @@ class Flat:
         return range(min(block * self.size, elements), min((block + 1) * self.size, elements))
 
 
-Chunk: TypeAlias = Box | Flat
+Chunk: TypeAlias = BoxChunk | FlatChunk
 
 
-def whole(dims: tuple[int, ...]) -> Box:
+def whole(dims: tuple[int, ...]) -> BoxChunk:
     """The whole tensor, in every block."""
-    return Box(tuple(Split(dim) for dim in dims))
+    return BoxChunk(tuple(Split(dim) for dim in dims))
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ChunkSchedule:
     """The paper's three parameters (section 4.1)."""
 
     split_dim: int
     sword: int
-    sched_type: Kind
+    sched_type: ScheduleKind
 
     def blocks(self, dims: tuple[int, ...]) -> int:
         """How many thread blocks a tensor of these dims is cut into (figure 5)."""
-        if self.sched_type is Kind.ROW:
+        if self.sched_type is ScheduleKind.ROW:
             return math.prod(dims[: self.split_dim]) * self.sword
-        if self.sched_type is Kind.COLUMN:
+        if self.sched_type is ScheduleKind.COLUMN:
             return math.prod(dims[self.split_dim + 1 :]) * self.sword
-        if self.sched_type is Kind.FLAT:
+        if self.sched_type is ScheduleKind.FLAT:
             return max(1, -(-math.prod(dims) // self.sword))
         return self.sword
 
     def chunk(self, dims: tuple[int, ...]) -> Chunk:
-        """The chunk that it names. ValueError when `sword` does not divide the dimension (not asked of Flat)."""
-        if self.sched_type is Kind.FLAT:
-            return Flat(self.sword, self.blocks(dims))
+        """The chunk that it names. ValueError when `sword` does not divide the dimension (not asked of a FlatChunk)."""
+        if self.sched_type is ScheduleKind.FLAT:
+            return FlatChunk(self.sword, self.blocks(dims))
         if not dims:
-            return Box(())
+            return BoxChunk(())
         if not 0 <= self.split_dim < len(dims) or self.sword < 1 or dims[self.split_dim] % self.sword:
             raise ValueError(f"{self} does not fit {list(dims)}: sword must divide the dimension")
         parts = [1] * len(dims)
         parts[self.split_dim] = self.sword
-        if self.sched_type is Kind.ROW:
+        if self.sched_type is ScheduleKind.ROW:
             parts[: self.split_dim] = dims[: self.split_dim]
-        elif self.sched_type is Kind.COLUMN:
+        elif self.sched_type is ScheduleKind.COLUMN:
             parts[self.split_dim + 1 :] = dims[self.split_dim + 1 :]
         return boxed(dims, tuple(parts))
 
@@ -197,17 +197,17 @@ class Schedule:
         return f"{self.sched_type}(split_dim={self.split_dim}, sword={self.sword})"
 
 
-def boxed(dims: tuple[int, ...], parts: tuple[int, ...]) -> Box:
-    """A Box whose parts are numbered row-major over all dimensions."""
+def boxed(dims: tuple[int, ...], parts: tuple[int, ...]) -> BoxChunk:
+    """A BoxChunk whose parts are numbered row-major over all dimensions."""
     splits = []
     stride = 1
     for dim, count in zip(reversed(dims), reversed(parts), strict=True):
         splits.append(Split(dim // count if count else dim, count, stride) if count > 1 else Split(dim))
         stride *= count
-    return Box(tuple(reversed(splits)))
+    return BoxChunk(tuple(reversed(splits)))
 
 
-class Place(enum.Enum):
+class RowPlace(enum.Enum):
     """Of rows in registers: an element's place in the row-major order of its tensor."""
 
     WIDE = "row * columns + column"
@@ -230,7 +230,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A buffer of the Program: `Module.buffer_of(instruction)`."""
+    """A buffer of the Program: `HloModule.buffer_of(instruction)`."""
 
     buffer: str
 
@@ -244,7 +244,7 @@ Home: TypeAlias = Shared | Global | Registers
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StageResult:
     """An instruction that a stage computes; `homes` () when only later results of the same stage read it."""
 
     instruction: str
@@ -268,7 +268,7 @@ def power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-class Exchange(enum.StrEnum):
+class LaneExchange(enum.StrEnum):
     """How the lanes of one output element of a reduce put their partial results together."""
 
     NONE = "none"
@@ -289,7 +289,7 @@ class Reduction:
     (per result), or one per warp (WARP); None where nothing is exchanged through it."""
 
     lanes: int
-    exchange: Exchange = Exchange.NONE
+    exchange: LaneExchange = LaneExchange.NONE
     inner: bool = True
     workspace: Shared | None = None
 
@@ -301,13 +301,13 @@ class Stage:
     chunk: Chunk
     dims: tuple[int, ...]
     """The dims of all its results."""
-    results: tuple[Result, ...]
+    results: tuple[StageResult, ...]
     barrier: bool = False
     """A __syncthreads stands before it."""
     reduction: Reduction | None = None
     sweep: int = 0
     """Of rows in registers: the loop that it is part of."""
-    place: Place | None = None
+    place: RowPlace | None = None
     """Of rows in registers: where its results lie."""
 
 
@@ -349,7 +349,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class TransposeTile:
     """How a block transposes: see the module's docstring, and `tiles`."""
 
     dims: tuple[int, ...]
@@ -368,17 +368,17 @@ class BlockProgram:
     blocks: int
     stages: tuple[Stage, ...]
     root: str
-    schedule: Schedule
+    schedule: ChunkSchedule
     shared_bytes: int = 0
     rows: Rows | None = None
     updates: bool = False
     """It applies the updates of a scatter in place."""
     scan: bool = False
     """It runs a loop."""
-    tile: Tile | None = None
+    tile: TransposeTile | None = None
 
     @property
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Iterator[StageResult]:
         for stage in self.stages:
             yield from stage.results
 
@@ -393,7 +393,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class StitchedKernel:
     """One launch of `grid` blocks of `threads` threads. Every phase is a loop `for (v = blockIdx.x; v < phase.blocks;
     v += gridDim.x)` over virtual blocks (with a __syncthreads at its end where shared memory is used again); `grid`
     equals the blocks of an ordinary kernel, and is at most what fits on the device at once for a cooperative one."""
@@ -416,33 +416,34 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
-    """A dot: one launch that is not counted, into `Module.buffer_of(name)`. Its operands are parameters, constants or
-    values with a global home, perhaps behind reshapes, which cost nothing. Or a foreign instruction: no launch at all,
-    its result is a stand-in; its operands are in their buffers by then, and nobody reads its result before."""
+    """A dot: one launch that is not counted, into `HloModule.buffer_of(name)`. Its operands are parameters, constants
+    or values with a global home, perhaps behind reshapes, which cost nothing. Or a foreign instruction: it has no
+    launch, and its result is a stand-in; its operands are in their buffers by then, and nobody reads its result
+    before."""
 
     instruction: str
 
 
-Step: TypeAlias = Kernel | LibraryCall
+Step: TypeAlias = StitchedKernel | LibraryCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StitchingPlan:
     """Steps in the order in which they are issued. `notes`: instruction -> why it begins a new group."""
 
     steps: tuple[Step, ...]
     notes: Mapping[str, str] = field(default_factory=frozen)
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return tuple(each for each in self.steps if isinstance(each, Kernel))
+    def kernels(self) -> tuple[StitchedKernel, ...]:
+        return tuple(each for each in self.steps if isinstance(each, StitchedKernel))
 
 
-def base_of(module: Module, name: str) -> Instruction:
-    """See `Module.base`."""
+def base_of(module: HloModule, name: str) -> HloInstruction:
+    """See `HloModule.base`."""
     return module.base(name)
 
 
-def chunk_bytes(instruction: Instruction, chunk: Chunk) -> int:
+def chunk_bytes(instruction: HloInstruction, chunk: Chunk) -> int:
     """Shared memory for one block's chunk, rounded up to 16 bytes."""
     return -(-chunk.size * BYTES[instruction.dtype] // 16) * 16

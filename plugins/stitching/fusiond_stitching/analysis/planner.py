@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching.analysis import perflib, row_groups, rows, scan_memory, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
-from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
+from fusiond_stitching.analysis.fusion import Fusion, FusionCandidate, FusionGroup, LaunchPlace
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
+    BoxChunk,
     Global,
-    Kernel,
     LibraryCall,
     Phase,
-    Plan,
-    Result,
     Split,
     Stage,
+    StageResult,
     Step,
+    StitchedKernel,
+    StitchingPlan,
 )
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.schedule import flat
 from fusiond_stitching.analysis.stages import block_program
-from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
 ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
@@ -56,10 +56,10 @@ REGISTERS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedModule:
     """A plan, and what led to it."""
 
-    plan: Plan
+    plan: StitchingPlan
     fusion: Fusion
     programs: Mapping[str, BlockProgram]
     """By the group's root."""
@@ -69,24 +69,29 @@ class Planned:
 
 
 def plan(
-    module: Module, policy: Policy, limits: DeviceLimits | None = None, library: perflib.Library | None = None
-) -> Planned:
+    module: HloModule,
+    policy: FusionPolicy,
+    limits: DeviceLimits | None = None,
+    library: perflib.PerformanceLibrary | None = None,
+) -> PlannedModule:
     """Plan a whole module. `limits` bound the grid of a cooperative launch."""
-    library = library or perflib.Library({})
+    library = library or perflib.PerformanceLibrary({})
     found = _planned(module, policy, limits, library, {})
     if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
         found = _with_lifts(module, policy, limits, library, found)
     return found
 
 
-def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: perflib.Library | None = None) -> Planned:
+def remembered(
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits, library: perflib.PerformanceLibrary | None = None
+) -> PlannedModule:
     """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
     shown, and emitted again with another way to issue it."""
     if library is not None and library.times:
         return plan(module, policy, limits, library)
     key = ("planned", policy, limits)
     found = module.kept.get(key)
-    if not isinstance(found, Planned):
+    if not isinstance(found, PlannedModule):
         found = module.kept[key] = plan(module, policy, limits)
         for oldest in tuple(module.kept)[:-REMEMBERED]:  # emit is called in several threads at once
             module.kept.pop(oldest, None)
@@ -94,12 +99,16 @@ def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: pe
 
 
 def _with_lifts(
-    module: Module, policy: Policy, limits: DeviceLimits | None, library: perflib.Library, first: Planned
-) -> Planned:
+    module: HloModule,
+    policy: FusionPolicy,
+    limits: DeviceLimits | None,
+    library: perflib.PerformanceLibrary,
+    first: PlannedModule,
+) -> PlannedModule:
     """The plan with groups of outputs moved earlier, one after the other, where that saves traffic and costs no launch.
     Launches are placed as late as they can be; a group that only makes outputs may sit beside one that reads the
     same, and become one with it."""
-    best, lifted = first, dict[str, Place]()
+    best, lifted = first, dict[str, LaunchPlace]()
     least = traffic.moved(module, best.plan)
     for outputs, place in _liftable(module, first)[:LIFTS]:
         trial = {**lifted, **dict.fromkeys(outputs, place)}
@@ -112,7 +121,7 @@ def _with_lifts(
     return best
 
 
-def _liftable(module: Module, planned: Planned) -> list[tuple[tuple[str, ...], Place]]:
+def _liftable(module: HloModule, planned: PlannedModule) -> list[tuple[tuple[str, ...], LaunchPlace]]:
     """(outputs, place): groups that nobody waits for, and the earlier place where most of what they read is read too;
     those with most to save first."""
     groups = planned.fusion.groups
@@ -138,12 +147,12 @@ def _liftable(module: Module, planned: Planned) -> list[tuple[tuple[str, ...], P
 
 
 def _planned(
-    module: Module,
-    policy: Policy,
+    module: HloModule,
+    policy: FusionPolicy,
     limits: DeviceLimits | None,
-    library: perflib.Library,
-    lifted: Mapping[str, Place],
-) -> Planned:
+    library: perflib.PerformanceLibrary,
+    lifted: Mapping[str, LaunchPlace],
+) -> PlannedModule:
     apart: frozenset[str] = frozenset()
     for attempt in range(ROUNDS):
         fusion = row_groups.merged(module, policy, fuse(module, policy, apart, lifted), lifted)
@@ -172,18 +181,18 @@ def _planned(
             blamed += _heaviest(module, group, candidate, apart, 1 << attempt // PATIENCE)
         if not problem:
             steps = _steps(module, policy, fusion, programs, limits)
-            made = Plan(steps=steps, notes=fusion.reasons)
-            return Planned(plan=made, fusion=fusion, programs=frozen(programs))
+            made = StitchingPlan(steps=steps, notes=fusion.reasons)
+            return PlannedModule(plan=made, fusion=fusion, programs=frozen(programs))
         if not blamed:
-            return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+            return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
         apart |= frozenset(blamed)
-    return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+    return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 
 
 class _Buffered:
     """Who fills the buffer of a value: the place of its group; -1 for a library call."""
 
-    def __init__(self, module: Module, owner: Mapping[str, int], fusion: Fusion) -> None:
+    def __init__(self, module: HloModule, owner: Mapping[str, int], fusion: Fusion) -> None:
         self.of = {**owner, **dict.fromkeys(fusion.calls, -1)}
 
 
@@ -198,7 +207,7 @@ class _Elsewhere:
         return self.of.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
 
 
-def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
+def stored_members(module: HloModule, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
     """For each group the members that must reach global memory: outputs, what library calls read, what other groups
     read."""
     found: list[set[str]] = [set() for _ in fusion.groups]
@@ -229,7 +238,9 @@ def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> 
 # --- feedback -------------------------------------------------------------------------------------------
 
 
-def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str], count: int) -> list[str]:
+def _heaviest(
+    module: HloModule, group: FusionGroup, candidate: FusionCandidate, apart: frozenset[str], count: int
+) -> list[str]:
     """The members (not the root) whose chunks are largest; of equals those that cut the group into even pieces."""
     sizes = {
         name: candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter")))
@@ -246,8 +257,8 @@ def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozens
 
 
 def _steps(
-    module: Module,
-    policy: Policy,
+    module: HloModule,
+    policy: FusionPolicy,
     fusion: Fusion,
     programs: Mapping[str, BlockProgram],
     limits: DeviceLimits | None,
@@ -259,7 +270,7 @@ def _steps(
             calls.setdefault(place[0], []).append(name)
     for results in module.scans.values():  # one launch for all of them, before the first is read
         calls.setdefault(max(fusion.calls[each][0] for each in results), []).append(results[0])
-    levels: dict[int, list[tuple[Place, BlockProgram]]] = {}
+    levels: dict[int, list[tuple[LaunchPlace, BlockProgram]]] = {}
     for group in fusion.groups:
         levels.setdefault(group.place[0], []).append((group.place, programs[group.root]))
     steps: list[Step] = []
@@ -280,7 +291,7 @@ def _steps(
     return tuple(steps)
 
 
-def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel:
+def _in_place(module: HloModule, policy: FusionPolicy, scatter: str, name: str) -> StitchedKernel:
     """The launch that applies the updates of a scatter in place."""
     updates = module[module[scatter].operands[2]]
     schedule = flat(updates.elements, UPDATES * policy.threads)
@@ -290,12 +301,14 @@ def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel
         chunk = tile
     blocks = chunk.parts
     home = Global(module.buffer_of(scatter))
-    stage = Stage(chunk=chunk, dims=updates.dims, results=(Result(scatter, (home,)),))
+    stage = Stage(chunk=chunk, dims=updates.dims, results=(StageResult(scatter, (home,)),))
     program = BlockProgram(name=scatter, blocks=blocks, stages=(stage,), root=scatter, schedule=schedule, updates=True)
-    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
+    return StitchedKernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
 
 
-def _scan(module: Module, policy: Policy, result: str, name: str, limits: DeviceLimits | None) -> Kernel:
+def _scan(
+    module: HloModule, policy: FusionPolicy, result: str, name: str, limits: DeviceLimits | None
+) -> StitchedKernel:
     """The launch that runs a whole loop: few threads to a block where there are few, so that all multiprocessors have
     some; as few rows where blocks have the state."""
     loop = module[result].attributes["loop"]
@@ -311,17 +324,17 @@ def _scan(module: Module, policy: Policy, result: str, name: str, limits: Device
         shared = scan_memory.layout(loop, size).size
     schedule = flat(count, size)
     chunk = schedule.chunk(loop.axes)
-    results = tuple(Result(each, (Global(module.buffer_of(each)),)) for each in module.scans[loop.name])
+    results = tuple(StageResult(each, (Global(module.buffer_of(each)),)) for each in module.scans[loop.name])
     stage = Stage(chunk=chunk, dims=loop.axes, results=results)
     program = BlockProgram(
         name=loop.name, blocks=chunk.parts, stages=(stage,), root=result, schedule=schedule, scan=True,
         shared_bytes=shared,
     )  # fmt: skip
-    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts,
+    return StitchedKernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts,
                   shared_bytes=shared)  # fmt: skip
 
 
-def tiled(updates: Instruction, windows: Sequence[int], elements: int) -> Box | None:
+def tiled(updates: HloInstruction, windows: Sequence[int], elements: int) -> BoxChunk | None:
     """Chunks of about so many elements, that are taken column by column: all updates' first `TILE_BYTES` of their
     windows, then the next. Where rows are hit many times and all rows are larger than the second-level cache, those
     of one column fit. None where windows are not longer, or do not lie side by side."""
@@ -338,10 +351,10 @@ def tiled(updates: Instruction, windows: Sequence[int], elements: int) -> Box | 
     for dim, size in zip(reversed(updates.dims[:-1]), reversed(sizes[:-1]), strict=True):
         splits.insert(0, Split(size, -(-dim // size), stride))
         stride *= -(-dim // size)
-    return Box((*splits, Split(width, -(-updates.dims[last] // width), stride)))
+    return BoxChunk((*splits, Split(width, -(-updates.dims[last] // width), stride)))
 
 
-def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:
+def _launches(policy: FusionPolicy, level: Sequence[tuple[LaunchPlace, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:
     phases: dict[int, list[BlockProgram]] = {}
     for place, program in level:
         phases.setdefault(place[1], []).append(program)
@@ -360,17 +373,17 @@ def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> It
         yield tuple(Phase(programs=tuple(each)) for each in ordered)
 
 
-def threads_of(policy: Policy, programs: Sequence[BlockProgram]) -> int | None:
+def threads_of(policy: FusionPolicy, programs: Sequence[BlockProgram]) -> int | None:
     """The threads of a launch; None where its programs want different numbers."""
     found = {_threads(policy, each) for each in programs}
     return found.pop() if len(found) == 1 else None
 
 
-def _threads(policy: Policy, program: BlockProgram) -> int:
+def _threads(policy: FusionPolicy, program: BlockProgram) -> int:
     return (program.rows.threads if program.rows is not None else 0) or policy.threads
 
 
-def kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> Kernel:
+def kernel(policy: FusionPolicy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> StitchedKernel:
     shared = max(program.shared_bytes for phase in phases for program in phase.programs)
     blocks = max(phase.blocks for phase in phases)
     threads = threads_of(policy, [program for phase in phases for program in phase.programs])
@@ -378,7 +391,7 @@ def kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceL
         raise ValueError(f"{name}: its programs want different numbers of threads")
     if len(phases) > 1:
         blocks = min(blocks, resident(threads, shared, limits))
-    return Kernel(name=name, phases=phases, threads=threads, grid=blocks, shared_bytes=shared)
+    return StitchedKernel(name=name, phases=phases, threads=threads, grid=blocks, shared_bytes=shared)
 
 
 def resident(threads: int, shared: int, limits: DeviceLimits | None) -> int:

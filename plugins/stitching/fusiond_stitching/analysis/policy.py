@@ -9,7 +9,7 @@ PAPER_SHARED_BYTES = 20 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class FusionPolicy:
     """The knobs of fusion, schedule planning and shared memory. The defaults are the paper's."""
 
     rules: str = "stitch"
@@ -56,9 +56,9 @@ class Policy:
     """Batched dots are fused like everything else (section 2.1 leaves that to the user)."""
 
 
-def unfused(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
+def unfused(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy:
     """One kernel per instruction; reshapes, broadcasts, iotas and constants cost none."""
-    return Policy(
+    return FusionPolicy(
         rules="none",
         threads=threads,
         multiprocessors=multiprocessors,
@@ -69,12 +69,12 @@ def unfused(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
     )
 
 
-def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
+def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy:
     """XLA's fusion as the paper met it (GpuInstructionFusion and MultiOutputFusion, section 1), in outline: a producer
     goes into its only reader; a cheap one is computed again by a few; a reduce is always a root; siblings over equal
     dims that read a common buffer share a kernel. Simplified: siblings must stand at one place in the order of
     launches, and bytes moved are not weighed when something is computed again."""
-    return Policy(
+    return FusionPolicy(
         rules="xla",
         threads=threads,
         multiprocessors=multiprocessors,
@@ -85,5 +85,5 @@ def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
     )
 
 
-def paper(*, threads: int = 256, grain: int = 8192, multiprocessors: int = 108) -> Policy:
-    return Policy(threads=threads, grain=grain, multiprocessors=multiprocessors)
+def paper(*, threads: int = 256, grain: int = 8192, multiprocessors: int = 108) -> FusionPolicy:
+    return FusionPolicy(threads=threads, grain=grain, multiprocessors=multiprocessors)

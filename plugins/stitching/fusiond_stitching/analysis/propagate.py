@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fusiond_stitching.analysis.plan import Box, Chunk, Flat, Kind, Schedule, Split, boxed, whole
+from fusiond_stitching.analysis.plan import BoxChunk, Chunk, ChunkSchedule, FlatChunk, ScheduleKind, Split, boxed, whole
 from fusiond_stitching.frontend import windows
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 
-def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) -> Chunk:
+def required(user: HloInstruction, place: int, operand: HloInstruction, chunk: Chunk) -> Chunk:
     """What a block that computes `chunk` of `user` needs of its operand number `place`."""
     if not operand.dims or operand.elements <= 1:
         return whole(operand.dims)
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         same = user.elementwise or user.opcode == "reshape" or (user.opcode == "scatter" and place == 0)
         return chunk if same and operand.elements == user.elements else whole(operand.dims)
     if user.elementwise:
@@ -29,28 +29,28 @@ def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) 
     return _RULES.get(user.opcode, _passed)(user, place, operand, chunk.splits)
 
 
-def _of_broadcast(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
-    return Box(tuple(splits[at] for at in user.attributes["dimensions"]))
+def _of_broadcast(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+    return BoxChunk(tuple(splits[at] for at in user.attributes["dimensions"]))
 
 
-def _of_transpose(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _of_transpose(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     found = [Split(dim) for dim in operand.dims]
     for at, source in enumerate(user.attributes["dimensions"]):
         found[source] = splits[at]
-    return Box(tuple(found))
+    return BoxChunk(tuple(found))
 
 
-def _of_reduce(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _of_reduce(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     kept, reduced = iter(splits), user.attributes["dimensions"]
-    return Box(tuple(Split(dim) if at in reduced else next(kept) for at, dim in enumerate(operand.dims)))
+    return BoxChunk(tuple(Split(dim) if at in reduced else next(kept) for at, dim in enumerate(operand.dims)))
 
 
-def _of_window(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _of_window(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     passed = windows.passed(user.attributes)
-    return Box(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
+    return BoxChunk(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
 
 
-def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _passed(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     """Operations with one operand dimension per result dimension: cut where nothing shifts, whole elsewhere."""
     attributes = user.attributes
     opcode = user.opcode
@@ -69,7 +69,7 @@ def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequenc
         shifted = [operand.dims[at] != user.dims[at] for at in range(len(splits))]
     else:
         shifted = [True] * len(splits)
-    return Box(
+    return BoxChunk(
         tuple(
             Split(dim) if moved or dim != user.dims[at] else splits[at]
             for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
@@ -77,7 +77,7 @@ def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequenc
     )
 
 
-def _of_dot(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _of_dot(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     side = ("lhs", "rhs")[place]
     batch = user.attributes[f"{side}_batch"]
     sums = user.attributes[f"{side}_contracting"]
@@ -88,16 +88,16 @@ def _of_dot(user: Instruction, place: int, operand: Instruction, splits: Sequenc
         found[own] = splits[at]
     for at, own in enumerate(free):
         found[own] = splits[first + at]
-    return Box(tuple(found))
+    return BoxChunk(tuple(found))
 
 
-def _gathered(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _gathered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     attributes = user.attributes
     offsets = attributes["offset_dims"]
     if place == 1:
         batch = iter([each for at, each in enumerate(splits) if at not in offsets])
         vector = attributes["index_vector_dim"]
-        return Box(tuple(Split(dim) if at == vector else next(batch) for at, dim in enumerate(operand.dims)))
+        return BoxChunk(tuple(Split(dim) if at == vector else next(batch) for at, dim in enumerate(operand.dims)))
     gone = attributes["collapsed_slice_dims"] + attributes["operand_batching_dims"]
     window = iter(offsets)
     found = []
@@ -107,12 +107,12 @@ def _gathered(user: Instruction, place: int, operand: Instruction, splits: Seque
             continue
         result = next(window)
         found.append(splits[result] if attributes["slice_sizes"][at] == dim else Split(dim))
-    return Box(tuple(found))
+    return BoxChunk(tuple(found))
 
 
-def _scattered(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _scattered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     if place == 0:
-        return Box(tuple(splits))
+        return BoxChunk(tuple(splits))
     attributes, dims = user.attributes, user.dims
     found = [Split(dim) for dim in operand.dims]
     if place == 2:
@@ -121,13 +121,13 @@ def _scattered(user: Instruction, place: int, operand: Instruction, splits: Sequ
         for at, target in zip(attributes["update_window_dims"], kept, strict=True):
             if operand.dims[at] == dims[target]:
                 found[at] = splits[target]
-    return Box(tuple(found))
+    return BoxChunk(tuple(found))
 
 
 # --- reshape --------------------------------------------------------------------------------------------
 
 
-def _reshaped(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+def _reshaped(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
     """The operand's part: dimensions that are merged or taken apart pass a split that is a run of the merged one."""
     dims, source = user.dims, operand.dims
     found = [Split(dim) for dim in source]
@@ -139,7 +139,7 @@ def _reshaped(user: Instruction, place: int, operand: Instruction, splits: Seque
         cut = _cut([source[at] for at in theirs], parts, stride)
         for at, split in zip(theirs, cut or (), strict=False):
             found[at] = split
-    return Box(tuple(found))
+    return BoxChunk(tuple(found))
 
 
 def _matched(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
@@ -209,7 +209,7 @@ def _cut(dims: Sequence[int], parts: int, stride: int) -> list[Split] | None:
     return found[::-1]
 
 
-_RULES: Mapping[str, Callable[[Instruction, int, Instruction, Sequence[Split]], Box]] = {
+_RULES: Mapping[str, Callable[[HloInstruction, int, HloInstruction, Sequence[Split]], BoxChunk]] = {
     "reshape": _reshaped,
     "broadcast": _of_broadcast,
     "transpose": _of_transpose,
@@ -228,10 +228,10 @@ def joined(first: Chunk, second: Chunk, dims: tuple[int, ...]) -> Chunk:
     """The smallest chunk that covers both: a dimension that they cut differently is taken whole."""
     if first == second:
         return first
-    if isinstance(first, Flat) or isinstance(second, Flat):
+    if isinstance(first, FlatChunk) or isinstance(second, FlatChunk):
         return whole(dims)
     pairs = zip(first.splits, second.splits, dims, strict=True)
-    return Box(tuple(mine if mine == yours else Split(dim) for mine, yours, dim in pairs))
+    return BoxChunk(tuple(mine if mine == yours else Split(dim) for mine, yours, dim in pairs))
 
 
 def share(chunk: Chunk, blocks: int, elements: int) -> float:
@@ -239,15 +239,15 @@ def share(chunk: Chunk, blocks: int, elements: int) -> float:
     return blocks * chunk.size / max(1, elements)
 
 
-def named(dims: tuple[int, ...], chunk: Chunk) -> Schedule | None:
+def named(dims: tuple[int, ...], chunk: Chunk) -> ChunkSchedule | None:
     """The schedule (section 4.1) that names this chunk; None when none does."""
-    if isinstance(chunk, Flat):
-        return Schedule(0, chunk.size, Kind.FLAT)
+    if isinstance(chunk, FlatChunk):
+        return ChunkSchedule(0, chunk.size, ScheduleKind.FLAT)
     cut = [at for at, each in enumerate(chunk.splits) if each.parts > 1]
     if not cut:
-        return Schedule(0, 1, Kind.ROW)
-    for kind, split_dim in ((Kind.ROW, cut[-1]), (Kind.COLUMN, cut[0]), (Kind.MIDDLE, cut[0])):
-        candidate = Schedule(split_dim, chunk.splits[split_dim].parts, kind)
+        return ChunkSchedule(0, 1, ScheduleKind.ROW)
+    for kind, split_dim in ((ScheduleKind.ROW, cut[-1]), (ScheduleKind.COLUMN, cut[0]), (ScheduleKind.MIDDLE, cut[0])):
+        candidate = ChunkSchedule(split_dim, chunk.splits[split_dim].parts, kind)
         try:
             if candidate.chunk(dims) == chunk:
                 return candidate
@@ -259,11 +259,11 @@ def named(dims: tuple[int, ...], chunk: Chunk) -> Schedule | None:
 class Requirements:
     """`required`, remembered: a module asks the same again and again."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.module = module
         self.known: dict[tuple[str, int, Chunk], Chunk] = {}
 
-    def __call__(self, user: Instruction, place: int, chunk: Chunk) -> Chunk:
+    def __call__(self, user: HloInstruction, place: int, chunk: Chunk) -> Chunk:
         key = (user.name, place, chunk)
         found = self.known.get(key)
         if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond_stitching.analysis.open_groups import OpenGroup
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 EVALUATIONS = 64
 """At how many indices the code of one kernel may compute a value. XLA has such a limit too: the code of a stencil that
@@ -11,7 +11,7 @@ is applied n times grows exponentially, and no compiler would come to its end.""
 
 
 class Evaluations:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.module = module
         self.indices: dict[tuple[int, str], frozenset[int]] = {}
         """(group, value) -> indices at which the value is computed."""
@@ -22,11 +22,11 @@ class Evaluations:
         """The root of a group is computed at one index."""
         self.indices[group.number, group.root] = frozenset({0})
 
-    def add(self, group: OpenGroup, instruction: Instruction) -> None:
+    def add(self, group: OpenGroup, instruction: HloInstruction) -> None:
         """An instruction stands in the code of a group's kernel from now on."""
         self.indices[group.number, instruction.name] = self.of(group, instruction)
 
-    def of(self, group: OpenGroup, instruction: Instruction) -> frozenset[int]:
+    def of(self, group: OpenGroup, instruction: HloInstruction) -> frozenset[int]:
         """At how many different indices a kernel would compute this value, each standing in its code (known up
         to one more than is allowed). Element-wise users share their index with it; all others have one of their own."""
         found: set[int] = set()

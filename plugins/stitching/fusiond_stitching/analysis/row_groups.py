@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from fusiond.model import frozen
 from fusiond_stitching.analysis import row_shapes, rows
-from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, Group, Place
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, Module
+from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, FusionGroup, LaunchPlace
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, HloModule
 
 MOST_MEMBERS = 400
 """Of a group that is looked at."""
@@ -30,7 +30,7 @@ LEAST_BYTES = 1 << 12
 """A shared tensor that is smaller is not worth it."""
 
 
-def merged(module: Module, policy: Policy, fusion: Fusion, lifted: Mapping[str, Place]) -> Fusion:
+def merged(module: HloModule, policy: FusionPolicy, fusion: Fusion, lifted: Mapping[str, LaunchPlace]) -> Fusion:
     """The fusion with groups put together; the same one where there are none."""
     if not policy.registers or policy.rules != "stitch":
         return fusion
@@ -47,12 +47,12 @@ def merged(module: Module, policy: Policy, fusion: Fusion, lifted: Mapping[str, 
 class _Node:
     """A group while it is looked at. `reads`: values from elsewhere, through what is inlined."""
 
-    group: Group
+    group: FusionGroup
     reads: frozenset[str]
 
 
 class _Graph:
-    def __init__(self, module: Module, policy: Policy, fusion: Fusion) -> None:
+    def __init__(self, module: HloModule, policy: FusionPolicy, fusion: Fusion) -> None:
         self.module = module
         self.policy = policy
         self.before = fusion
@@ -133,11 +133,11 @@ class _Graph:
         self._put(at, group)
         return False
 
-    def _in_rows(self, group: Group) -> bool:
+    def _in_rows(self, group: FusionGroup) -> bool:
         stored, outside = self._stored(group), _Outside(self, group)
         return rows.block_program(self.module, self.policy, group, stored, outside, "") is not None
 
-    def _small_reductions(self, group: Group) -> set[str]:
+    def _small_reductions(self, group: FusionGroup) -> set[str]:
         """Reductions of far less than the group's widest tensor, what they need, and what is as small and needs no
         more: a mean of partial sums, say. Empty where they need what is wide."""
         read = {name: self.module[name].operands[0] for name in group.members if self.module[name].opcode == "reduce"}
@@ -159,7 +159,7 @@ class _Graph:
     def _reads_small(self, name: str, most: int) -> bool:
         return all(self.module[each].elements <= most for each in self._reads((name,)) if self.owner.get(each) is None)
 
-    def _needs(self, name: str, group: Group) -> set[str]:
+    def _needs(self, name: str, group: FusionGroup) -> set[str]:
         """The members that a member reads, through what is inlined."""
         members = set(group.members)
         found: set[str] = set()
@@ -174,11 +174,11 @@ class _Graph:
                 stack += self.module[operand].operands
         return found
 
-    def _put(self, at: int, group: Group) -> None:
+    def _put(self, at: int, group: FusionGroup) -> None:
         self.owner.update(dict.fromkeys(group.members, at))
         self.nodes[at] = _Node(group, self._reads(group.members))
 
-    def _behind_partial_sums(self, group: Group) -> set[str]:
+    def _behind_partial_sums(self, group: FusionGroup) -> set[str]:
         """What depends on sums over some of the rows that are summed again."""
         members = set(group.members)
         partial = {
@@ -282,12 +282,12 @@ class _Graph:
             return False
         return self._in_rows(self._united(a.group, b.group))
 
-    def _united(self, first: Group, second: Group) -> Group:
+    def _united(self, first: FusionGroup, second: FusionGroup) -> FusionGroup:
         members = tuple(sorted((*first.members, *second.members), key=self.module.number.__getitem__))
         root = first.root if self.module.number[first.root] > self.module.number[second.root] else second.root
         return dataclasses.replace(first, root=root, members=members, candidates=())
 
-    def _stored(self, group: Group) -> frozenset[str]:
+    def _stored(self, group: FusionGroup) -> frozenset[str]:
         """The members that others, library calls or the caller need."""
         own = set(group.members)
         outside = {name for node in self.nodes.values() if node.group.members[0] not in own for name in node.reads}
@@ -338,9 +338,9 @@ class _Graph:
 
     # --- places ---
 
-    def fusion(self, lifted: Mapping[str, Place]) -> Fusion:
+    def fusion(self, lifted: Mapping[str, LaunchPlace]) -> Fusion:
         """The groups at the places that their readers leave them."""
-        places: dict[object, Place] = {}
+        places: dict[object, LaunchPlace] = {}
         feeds = self._feeds()
         for each in self._readers_first(feeds):
             places[each] = self._place(each, feeds.get(each, ()), places, lifted)
@@ -352,8 +352,12 @@ class _Graph:
         return Fusion(groups=tuple(groups), calls=frozen(calls), read=self.before.read, reasons=frozen(reasons))
 
     def _place(
-        self, each: object, readers: Iterable[object], places: Mapping[object, Place], lifted: Mapping[str, Place]
-    ) -> Place:
+        self,
+        each: object,
+        readers: Iterable[object],
+        places: Mapping[object, LaunchPlace],
+        lifted: Mapping[str, LaunchPlace],
+    ) -> LaunchPlace:
         is_call = isinstance(each, str)
         place = END if is_call else (0, 0)
         if isinstance(each, int):
@@ -387,14 +391,14 @@ class _Graph:
         return list(done)
 
 
-def _part_of(group: Group, members: tuple[str, ...]) -> Group:
+def _part_of(group: FusionGroup, members: tuple[str, ...]) -> FusionGroup:
     return dataclasses.replace(group, members=members, root=members[-1])
 
 
 class _Outside:
     """What has a buffer, seen from one group: a container of names."""
 
-    def __init__(self, graph: _Graph, group: Group) -> None:
+    def __init__(self, graph: _Graph, group: FusionGroup) -> None:
         self.graph = graph
         self.own = set(group.members)
 

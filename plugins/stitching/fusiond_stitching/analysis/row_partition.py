@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fusiond_stitching.analysis.plan import WARP, Place, Rows, power_of_two
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.plan import WARP, RowPlace, Rows, power_of_two
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.row_places import RowPlaces
 from fusiond_stitching.analysis.row_shapes import SECTORS, RowShape
 from fusiond_stitching.analysis.row_values import KeptValues
@@ -27,7 +27,7 @@ FLAT_STEPS = 2
 """Packs of a thread where nothing is reduced."""
 
 
-def partition(places: RowPlaces, values: KeptValues, policy: Policy) -> Rows | None:
+def partition(places: RowPlaces, values: KeptValues, policy: FusionPolicy) -> Rows | None:
     """None where registers do not hold a row, and it cannot be streamed either."""
     shape, threads = places.shape, policy.threads
     pack = _pack(places)
@@ -36,7 +36,7 @@ def partition(places: RowPlaces, values: KeptValues, policy: Policy) -> Rows | N
         steps = FLAT_STEPS if packs >= FLAT_STEPS * threads * policy.multiprocessors else 1
         return Rows(count=1, columns=shape.columns, lanes=threads, pack=pack, rows_per_block=1, steps=steps)
     most = min(threads, 1 << (packs.bit_length() - 1))
-    if shape.runs and not any(place is Place.ROW for place in places.place.values()):
+    if shape.runs and not any(place is RowPlace.ROW for place in places.place.values()):
         lanes = _slab(shape, policy, packs, most)
         return Rows(
             count=shape.count, columns=shape.columns, lanes=lanes, pack=pack, rows_per_block=shape.runs, steps=1,
@@ -74,7 +74,7 @@ def blocks_of(places: RowPlaces, rows: Rows, threads: int) -> int:
     return -(-rows.count // rows.rows_per_block) * rows.slabs
 
 
-def _streamed(places: RowPlaces, values: KeptValues, policy: Policy, pack: int, lanes: int) -> Rows | None:
+def _streamed(places: RowPlaces, values: KeptValues, policy: FusionPolicy, pack: int, lanes: int) -> Rows | None:
     """Rows that no block's registers hold: each sweep reads them again, and nothing is kept."""
     shape = places.shape
     if shape.runs or shape.count < policy.multiprocessors:
@@ -97,7 +97,7 @@ def _streamed(places: RowPlaces, values: KeptValues, policy: Policy, pack: int, 
     )  # fmt: skip
 
 
-def _slab(shape: RowShape, policy: Policy, packs: int, most: int) -> int:
+def _slab(shape: RowShape, policy: FusionPolicy, packs: int, most: int) -> int:
     """Packs of a block where rows are only summed: as many as a warp has lanes, or fewer, down to whole sectors of
     memory, where that keeps more of the device busy."""
     runs = shape.count // shape.runs
@@ -114,7 +114,7 @@ def _pack(places: RowPlaces) -> int:
         operand for each in places.nodes for operand in each.operands
         if operand not in inside and places.reads_in_place(each, operand)
     )  # fmt: skip
-    written = (name for name in places.stored if places.place[name] not in (Place.ROW, Place.FEW))
+    written = (name for name in places.stored if places.place[name] not in (RowPlace.ROW, RowPlace.FEW))
     widest = max((BYTES[places.module[name].dtype] for name in (*read, *written)), default=4)
     return math.gcd(places.shape.run or places.shape.columns, max(1, PACK_BYTES // widest))
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.indexing import Index, delinear, linear
 from fusiond_stitching.analysis.operand_indices import operand_index, read_at
-from fusiond_stitching.analysis.plan import Place
+from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.analysis.row_shapes import RowShape, cut
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 MOST_FEW = 16
 """Numbers of a row that lie side by side, as the best of a row and where they are."""
@@ -25,11 +25,11 @@ _INLINED = ("broadcast", "reshape", "transpose", "slice", "concatenate")
 class RowPlaces:
     """Filled by `placed`, and not changed afterwards."""
 
-    module: Module
+    module: HloModule
     shape: RowShape
-    nodes: list[Instruction]
+    nodes: list[HloInstruction]
     stored: frozenset[str]
-    place: dict[str, Place] = field(default_factory=dict)
+    place: dict[str, RowPlace] = field(default_factory=dict)
     level: dict[str, int] = field(default_factory=dict)
     """The first sweep in which a value can be computed; of what depends on no reduction, 0."""
     late: set[str] = field(default_factory=set)
@@ -39,38 +39,40 @@ class RowPlaces:
     what has few numbers a row, it may be stored, by one lane."""
 
     @property
-    def reduces(self) -> list[Instruction]:
+    def reduces(self) -> list[HloInstruction]:
         return [each for each in self.nodes if each.opcode == "reduce"]
 
-    def reads_in_place(self, node: Instruction, operand: str) -> bool:
+    def reads_in_place(self, node: HloInstruction, operand: str) -> bool:
         """Whether a value as wide as the rows is read where it lies."""
         source = self.module[operand]
-        if source.elements != self.shape.elements(Place.WIDE) or source.opcode == "constant":
+        if source.elements != self.shape.elements(RowPlace.WIDE) or source.opcode == "constant":
             return False
         if node.opcode == "reduce":
             return operand in reduced_values(node)
         if node.elementwise or node.opcode == "reshape":  # the common case of what follows
             return source.dims == node.dims or node.opcode == "reshape"
-        indices = delinear(self.shape.at(Place.WIDE), node.dims)
+        indices = delinear(self.shape.at(RowPlace.WIDE), node.dims)
         moved = operand_index(node, source, indices)
-        return moved is not None and linear(moved, source.dims) == self.shape.at(Place.WIDE)
+        return moved is not None and linear(moved, source.dims) == self.shape.at(RowPlace.WIDE)
 
     # --- one node after the other ---
 
-    def put(self, node: Instruction) -> bool:
+    def put(self, node: HloInstruction) -> bool:
         """Finds the place of a node whose operands have theirs; False where it reads one elsewhere than where it
         lies."""
         late = [operand for operand in node.operands if operand in self.late]
         self.level[node.name] = max((self.level[operand] for operand in late), default=0)
         if node.opcode == "reduce":
             return self._put_reduce(node)
-        sized = [each for each in (Place.WIDE, Place.ROW, Place.PIECE) if node.elements == self.shape.elements(each)]
+        sized = [
+            each for each in (RowPlace.WIDE, RowPlace.ROW, RowPlace.PIECE) if node.elements == self.shape.elements(each)
+        ]
         if not late:
             if sized:
                 self.place[node.name] = sized[0]
             return True
-        columns = any(self.place.get(operand) is Place.COLUMN for operand in late)
-        for place in (Place.COLUMN,) if columns else sized:
+        columns = any(self.place.get(operand) is RowPlace.COLUMN for operand in late)
+        for place in (RowPlace.COLUMN,) if columns else sized:
             if node.elements == self.shape.elements(place) and self._aligned(node, place, late):
                 self.place[node.name] = place
                 self.late.add(node.name)
@@ -79,28 +81,28 @@ class RowPlaces:
             return False
         return self._put_through(node)
 
-    def _put_through(self, node: Instruction) -> bool:
+    def _put_through(self, node: HloInstruction) -> bool:
         """What has no place of its own."""
         if node.name in self.stored:
             if not self._few(node):
                 return False
-            self.place[node.name] = Place.FEW
+            self.place[node.name] = RowPlace.FEW
         self.late.add(node.name)
         self.through.add(node.name)
         return True
 
-    def _few(self, node: Instruction) -> bool:
+    def _few(self, node: HloInstruction) -> bool:
         """Whether it has a few numbers for each row, and every one of them can be computed where the row is known."""
         few, rest = divmod(node.elements, self.shape.count)
         if rest or not 1 < few <= MOST_FEW:
             return False
-        row = self.shape.at(Place.ROW) * few
+        row = self.shape.at(RowPlace.ROW) * few
         return all(self._late_in_place(node, delinear(row + number, node.dims)) for number in range(few))
 
-    def _put_reduce(self, node: Instruction) -> bool:
+    def _put_reduce(self, node: HloInstruction) -> bool:
         values = reduced_values(node)
-        fold = any(self.place.get(each) is Place.PIECE for each in values)
-        if not self._all_at(values, Place.PIECE if fold else Place.WIDE):
+        fold = any(self.place.get(each) is RowPlace.PIECE for each in values)
+        if not self._all_at(values, RowPlace.PIECE if fold else RowPlace.WIDE):
             return False
         if any(each in self.late for each in node.operands[len(values) :]):
             return False
@@ -110,20 +112,20 @@ class RowPlaces:
         if (column or fold) and not self._accumulates(node, column):
             return False
         if fold:
-            place = Place.ROW
+            place = RowPlace.ROW
             sound = values[0] in self.late and three == (self.shape.count, self.shape.run, 1)
         else:
-            place = Place.ROW if not column else Place.PIECE if self.shape.pieces else Place.COLUMN
+            place = RowPlace.ROW if not column else RowPlace.PIECE if self.shape.pieces else RowPlace.COLUMN
             sound = self.shape.reduces_to(place, dims, reduced)
         if not sound:
             return False
         self.place[node.name] = place
         self.late.add(node.name)
-        if place is not Place.COLUMN and not fold:
+        if place is not RowPlace.COLUMN and not fold:
             self.level[node.name] += 1
         return True
 
-    def _all_at(self, values: Iterable[str], place: Place) -> bool:
+    def _all_at(self, values: Iterable[str], place: RowPlace) -> bool:
         """Whether values are as many as there are at a place, and those that depend on reductions lie there."""
         size = self.shape.elements(place)
         return all(
@@ -131,20 +133,20 @@ class RowPlaces:
             for each in values
         )
 
-    def _accumulates(self, node: Instruction, column: bool) -> bool:
+    def _accumulates(self, node: HloInstruction, column: bool) -> bool:
         """Whether a reduction can be done in an array of accumulators: by one operation, or of columns by a pair."""
         if node.attributes["computation"].simple is not None and len(reduced_values(node)) == 1:
             return True
         return column and not self.shape.pieces and online_reductions.is_pair(node)
 
-    def _aligned(self, node: Instruction, place: Place, operands: Sequence[str]) -> bool:
+    def _aligned(self, node: HloInstruction, place: RowPlace, operands: Sequence[str]) -> bool:
         """Whether it reads these operands where they lie."""
         placed = not any(each in self.through for each in operands)
         if placed and node.elementwise and all(self.module[each].dims == node.dims for each in operands):
             return all(self.place[each] is place for each in operands)  # the common case of what follows
         return self._late_in_place(node, delinear(self.shape.at(place), node.dims))
 
-    def _late_in_place(self, node: Instruction, at: tuple[Index, ...]) -> bool:
+    def _late_in_place(self, node: HloInstruction, at: tuple[Index, ...]) -> bool:
         """Whether an element of it reads what depends on the row's reductions where that lies, through what lies
         nowhere."""
         stack = [(node, at)]
@@ -167,7 +169,7 @@ class RowPlaces:
 
 
 def placed(
-    module: Module, shape: RowShape, nodes: list[Instruction], members: Iterable[str], stored: frozenset[str]
+    module: HloModule, shape: RowShape, nodes: list[HloInstruction], members: Iterable[str], stored: frozenset[str]
 ) -> RowPlaces | None:
     """Places and levels of all nodes; None where a value is read elsewhere than where it lies, or a member has no place
     that is stored or a reduction."""
@@ -178,6 +180,6 @@ def placed(
     return found if all(name in found.place for name in needed) else None
 
 
-def reduced_values(reduce: Instruction) -> tuple[str, ...]:
+def reduced_values(reduce: HloInstruction) -> tuple[str, ...]:
     """The operands that are reduced, without the init values."""
     return reduce.operands[: len(reduce.operands) // 2]

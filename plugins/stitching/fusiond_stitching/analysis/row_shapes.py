@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.indexing import Index, symbol
-from fusiond_stitching.analysis.plan import Place, Rows
-from fusiond_stitching.frontend.graph import BYTES, Instruction, Module
+from fusiond_stitching.analysis.plan import RowPlace, Rows
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 LEAST_RUN_BYTES = 32
 """Of a row that lies in pieces: a sector of memory."""
@@ -35,35 +35,37 @@ class RowShape:
     run: int = 0
     pieces: bool = False
 
-    def at(self, place: Place) -> Index:
+    def at(self, place: RowPlace) -> Index:
         """The canonical place, of variables that are named as here."""
-        if place is Place.ROW:
+        if place is RowPlace.ROW:
             return symbol("row", self.count)
         column = symbol("column", self.columns)
-        if place is Place.PIECE:
+        if place is RowPlace.PIECE:
             return symbol("row", self.count) * self.run + column % self.run
-        if place is Place.WIDE and self.between > 1:
+        if place is RowPlace.WIDE and self.between > 1:
             return interleaved(symbol("row", self.count), column // self.run, column % self.run, self)
-        outer = symbol("row", self.count) if place is Place.WIDE else symbol("block", self.count // max(1, self.runs))
+        outer = (
+            symbol("row", self.count) if place is RowPlace.WIDE else symbol("block", self.count // max(1, self.runs))
+        )
         return outer * self.columns + column
 
-    def reduces_to(self, place: Place, dims: tuple[int, ...], reduced: Iterable[int]) -> bool:
+    def reduces_to(self, place: RowPlace, dims: tuple[int, ...], reduced: Iterable[int]) -> bool:
         """Whether a reduction of wide values makes numbers that lie at this place."""
         outer = self.count // self.between
-        if place is Place.PIECE:
+        if place is RowPlace.PIECE:
             return cut(dims, reduced) == (outer, self.columns // self.run, self.between * self.run)
-        if place is Place.COLUMN:
+        if place is RowPlace.COLUMN:
             return cut(dims, reduced) == (self.count // self.runs, self.runs, self.columns)
         if self.between > 1:
             return interleaving(dims, reduced) == (outer, self.columns // self.run, self.between, self.run)
         return cut(dims, reduced) == (self.count, self.columns, 1)
 
-    def elements(self, place: Place) -> int:
-        if place is Place.ROW:
+    def elements(self, place: RowPlace) -> int:
+        if place is RowPlace.ROW:
             return self.count
-        if place is Place.PIECE:
+        if place is RowPlace.PIECE:
             return self.count * self.run if self.pieces else 0
-        return self.columns * (self.count if place is Place.WIDE else self.count // max(1, self.runs))
+        return self.columns * (self.count if place is RowPlace.WIDE else self.count // max(1, self.runs))
 
 
 def interleaved(row: Index, run: Index, inside: Index, rows: RowShape | Rows) -> Index:
@@ -73,7 +75,7 @@ def interleaved(row: Index, run: Index, inside: Index, rows: RowShape | Rows) ->
     return whole + run * width + row % rows.between * rows.run + inside
 
 
-def row_shapes(module: Module, group: Group, nodes: Sequence[Instruction]) -> Iterator[RowShape]:
+def row_shapes(module: HloModule, group: FusionGroup, nodes: Sequence[HloInstruction]) -> Iterator[RowShape]:
     """What the group's reductions agree upon; where they reduce columns alone, first blocks of rows, which know their
     sums in the end, then neighbouring columns of an image as a row, which know them on the way."""
     shape = _agreed(module, group, nodes)
@@ -103,7 +105,7 @@ class _Reduced:
     """As `interleaving` has them."""
 
 
-def _agreed(module: Module, group: Group, nodes: Iterable[Instruction]) -> RowShape | None:
+def _agreed(module: HloModule, group: FusionGroup, nodes: Iterable[HloInstruction]) -> RowShape | None:
     """The one shape that suits all reductions; one long row where there are none."""
     found = _reduced(module, nodes)
     if found is None or len(found.interleaved) > 1 or len(found.columns) > 1:
@@ -124,7 +126,7 @@ def _agreed(module: Module, group: Group, nodes: Iterable[Instruction]) -> RowSh
     return RowShape(1, sizes.pop()) if len(sizes) == 1 else None
 
 
-def _reduced(module: Module, nodes: Iterable[Instruction]) -> _Reduced | None:
+def _reduced(module: HloModule, nodes: Iterable[HloInstruction]) -> _Reduced | None:
     """None where a reduction goes over neither rows nor columns."""
     found = _Reduced(set(), set(), set())
     for each in nodes:
@@ -191,7 +193,7 @@ def interleaving(dims: tuple[int, ...], reduced: Iterable[int]) -> tuple[int, in
     return outer, long, between, run
 
 
-def sums_runs(module: Module, reduce: Instruction) -> bool:
+def sums_runs(module: HloModule, reduce: HloInstruction) -> bool:
     """Whether it makes one row of each of several runs of rows."""
     three = cut(module[reduce.operands[0]].dims, reduce.attributes["dimensions"])
     return three is not None and three[0] > 1 and three[2] > 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.plan import Place
+from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.analysis.row_places import RowPlaces, reduced_values
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE
 
@@ -32,7 +32,7 @@ class KeptValues:
         columns = sum(
             -(-per_thread * BYTES[each.dtype] // 4)
             for each in places.reduces
-            if places.place[each.name] is Place.COLUMN
+            if places.place[each.name] is RowPlace.COLUMN
         )
         return max(alive.values(), default=per_thread) + columns
 
@@ -43,15 +43,15 @@ def kept_values(places: RowPlaces) -> KeptValues:
     uses: dict[str, set[int]] = {}
     for each in places.nodes:
         if each.opcode == "reduce":
-            sweep = places.level[each.name] - (places.place[each.name] is not Place.COLUMN)
+            sweep = places.level[each.name] - (places.place[each.name] is not RowPlace.COLUMN)
             for value in reduced_values(each):
                 uses.setdefault(value, set()).add(sweep)
-        if each.name in places.stored and places.place[each.name] is Place.WIDE:
+        if each.name in places.stored and places.place[each.name] is RowPlace.WIDE:
             uses.setdefault(each.name, set()).add(places.level[each.name])
     kept = []
     for each in reversed(places.nodes):
         used = uses.get(each.name)
-        if not used or places.place.get(each.name) is not Place.WIDE:
+        if not used or places.place.get(each.name) is not RowPlace.WIDE:
             continue
         if len(used) > 1 and leaves[each.name] == {each.name}:
             kept.append(each.name)
@@ -72,7 +72,7 @@ def _leaves(places: RowPlaces) -> dict[str, set[str]]:
     """What must be at hand to compute a value again: itself where that is dear."""
     found: dict[str, set[str]] = {}
     for each in places.nodes:
-        if places.place.get(each.name) is not Place.WIDE:
+        if places.place.get(each.name) is not RowPlace.WIDE:
             continue
         cheap = each.opcode in ("reshape", "iota") or (each.elementwise and each.opcode not in EXPENSIVE)
         cheap = cheap or (each.opcode == "broadcast" and not places.reads_in_place(each, each.operands[0]))

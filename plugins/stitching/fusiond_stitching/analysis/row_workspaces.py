@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.plan import WARP, BlockProgram, Place, Reduction, Rows, power_of_two
-from fusiond_stitching.frontend.graph import BYTES, Instruction, Module
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, Reduction, RowPlace, Rows, power_of_two
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 ALIGNED_BYTES = 16
 """What each value's part begins at a multiple of."""
@@ -20,7 +20,7 @@ class Workspace:
     size_bytes: int
 
 
-def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[str, Workspace]:
+def workspaces(module: HloModule, program: BlockProgram, threads: int) -> Mapping[str, Workspace]:
     """Shared memory by reduce (of the results of a variadic one, by the first): a value per warp for rows of more than
     a warp, twice where a block has several rounds (one is read while the next is written); for columns, half of what
     the threads hold; for pieces, those of a row's warps, and behind them the totals."""
@@ -37,7 +37,7 @@ def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[s
         begun.append((each.operands, each.attributes["computation"]))
         if not reduction.inner:
             slots = rows.columns_per_block * (power_of_two(at_once) // 2)
-        elif place is Place.PIECE:
+        elif place is RowPlace.PIECE:
             warps = rows.lanes // WARP
             slots = rows.rows_per_block * rows.run * (warps + 1 if warps > 1 else 1)
         elif folds_pieces(module, each, rows):
@@ -53,7 +53,7 @@ def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[s
     return found
 
 
-def shared_bytes(module: Module, program: BlockProgram, threads: int) -> int:
+def shared_bytes(module: HloModule, program: BlockProgram, threads: int) -> int:
     """Of a block: the workspaces, and behind them what is held of a row that is too long for registers."""
     rows = program.rows
     assert rows is not None
@@ -63,17 +63,17 @@ def shared_bytes(module: Module, program: BlockProgram, threads: int) -> int:
     return size + sum(held_bytes(module, rows, name) for name in rows.held)
 
 
-def held_bytes(module: Module, rows: Rows, name: str) -> int:
+def held_bytes(module: HloModule, rows: Rows, name: str) -> int:
     """Of one value that is held in shared memory."""
     return rows.shared_steps * rows.lanes * rows.pack * BYTES[module[name].dtype]
 
 
-def folds_pieces(module: Module, reduce: Instruction, rows: Rows) -> bool:
+def folds_pieces(module: HloModule, reduce: HloInstruction, rows: Rows) -> bool:
     """Whether a reduction makes one number of a row's pieces."""
     return module[reduce.operands[0]].elements != rows.count * rows.columns
 
 
-def _reduces(module: Module, program: BlockProgram) -> Iterator[tuple[Instruction, Reduction, Place | None]]:
+def _reduces(module: HloModule, program: BlockProgram) -> Iterator[tuple[HloInstruction, Reduction, RowPlace | None]]:
     for stage in program.stages:
         for result in stage.results if stage.reduction is not None else ():
             each = module[result.instruction]

@@ -21,38 +21,38 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fusiond_stitching.analysis.fusion import Group, reach
+from fusiond_stitching.analysis.fusion import FusionGroup, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Exchange,
-    Flat,
+    ChunkSchedule,
+    FlatChunk,
     Global,
     Home,
-    Kind,
-    Place,
+    LaneExchange,
     Reduction,
     Registers,
-    Result,
+    RowPlace,
     Rows,
-    Schedule,
+    ScheduleKind,
     Stage,
+    StageResult,
 )
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.row_partition import blocks_of, partition
 from fusiond_stitching.analysis.row_places import RowPlaces, placed
 from fusiond_stitching.analysis.row_shapes import row_shapes
 from fusiond_stitching.analysis.row_values import KeptValues, kept_values
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, shared_bytes
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 FEW = 1 << 16
 """Elements that are no work for many blocks."""
 
 
 def block_program(
-    module: Module,
-    policy: Policy,
-    group: Group,
+    module: HloModule,
+    policy: FusionPolicy,
+    group: FusionGroup,
     stored: frozenset[str],
     elsewhere: Container[str],
     name: str,
@@ -72,7 +72,7 @@ def block_program(
     return None
 
 
-def _program(places: RowPlaces, policy: Policy, group: Group, name: str) -> BlockProgram | None:
+def _program(places: RowPlaces, policy: FusionPolicy, group: FusionGroup, name: str) -> BlockProgram | None:
     shape, values = places.shape, kept_values(places)
     rows = partition(places, values, policy)
     if rows is None:
@@ -81,8 +81,8 @@ def _program(places: RowPlaces, policy: Policy, group: Group, name: str) -> Bloc
     blocks = blocks_of(places, rows, threads)
     if shape.runs and blocks < policy.multiprocessors // 4 and shape.count * shape.columns > FEW:
         return None  # too few blocks would walk over the rows
-    schedule = Schedule(0, max(1, rows.rows_per_block * rows.columns), Kind.FLAT)
-    stages = tuple(_Stages(places, values, rows, blocks).in_order())
+    schedule = ChunkSchedule(0, max(1, rows.rows_per_block * rows.columns), ScheduleKind.FLAT)
+    stages = tuple(_StageOrder(places, values, rows, blocks).in_order())
     program = BlockProgram(name=name, blocks=blocks, stages=stages, root=group.root, schedule=schedule, rows=rows)
     size = shared_bytes(places.module, program, threads)
     if size > max(policy.shared_limit, policy.row_shared if rows.threads else 0):
@@ -91,7 +91,7 @@ def _program(places: RowPlaces, policy: Policy, group: Group, name: str) -> Bloc
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
+class _StageOrder:
     places: RowPlaces
     values: KeptValues
     rows: Rows
@@ -101,29 +101,29 @@ class _Stages:
         """In the order of execution: of each sweep what it keeps and stores, then its reductions, of rows, of pieces,
         of pieces to rows; sums of columns come last."""
         lanes = self.rows.lanes
-        across = Reduction(lanes, Exchange.WARP if lanes > 1 else Exchange.NONE)
+        across = Reduction(lanes, LaneExchange.WARP if lanes > 1 else LaneExchange.NONE)
         last = max(self.places.level.values(), default=0)
         for sweep in range(last + 1):
             behind = max(0, sweep - 1)
-            rows = self._reduces(Place.ROW, sweep)
+            rows = self._reduces(RowPlace.ROW, sweep)
             folds = [each for each in rows if folds_pieces(self.places.module, each, self.rows)]
             yield from self._alike([each for each in rows if each not in folds], behind, across)
-            yield from self._alike(self._reduces(Place.PIECE, sweep), behind, across)
+            yield from self._alike(self._reduces(RowPlace.PIECE, sweep), behind, across)
             yield from self._alike(folds, behind, Reduction(1))
-            for place in (Place.ROW, Place.PIECE, Place.FEW):
+            for place in (RowPlace.ROW, RowPlace.PIECE, RowPlace.FEW):
                 yield from self._alike(self._stored(place, (sweep,)), behind)
             yield from self._alike(self._wide(sweep), sweep)
         for sweep in range(last + 1):
-            yield from self._alike(self._reduces(Place.COLUMN, sweep), sweep, Reduction(1, inner=False))
-        yield from self._alike(self._stored(Place.COLUMN, range(last + 1)), last)
+            yield from self._alike(self._reduces(RowPlace.COLUMN, sweep), sweep, Reduction(1, inner=False))
+        yield from self._alike(self._stored(RowPlace.COLUMN, range(last + 1)), last)
 
-    def _reduces(self, place: Place, level: int) -> list[Instruction]:
+    def _reduces(self, place: RowPlace, level: int) -> list[HloInstruction]:
         places = self.places
         return [
             each for each in places.reduces if places.place[each.name] is place and places.level[each.name] == level
         ]
 
-    def _stored(self, place: Place, levels: Container[int]) -> list[Instruction]:
+    def _stored(self, place: RowPlace, levels: Container[int]) -> list[HloInstruction]:
         """What is computed of reductions at a place, and needed by others."""
         return [
             each
@@ -134,23 +134,25 @@ class _Stages:
             and self.places.level[each.name] in levels
         ]
 
-    def _wide(self, sweep: int) -> list[Instruction]:
+    def _wide(self, sweep: int) -> list[HloInstruction]:
         """What is kept or stored, and computed in this sweep."""
         return [
             each
             for each in self.places.nodes
-            if self.places.place.get(each.name) is Place.WIDE
+            if self.places.place.get(each.name) is RowPlace.WIDE
             and (self._is_kept(each) or each.name in self.places.stored)
             and min(self.values.uses[each.name]) == sweep
         ]
 
-    def _is_kept(self, each: Instruction) -> bool:
+    def _is_kept(self, each: HloInstruction) -> bool:
         """Of rows that are streamed nothing is."""
         return each.name in self.values.kept and not self.rows.streamed
 
-    def _alike(self, found: Iterable[Instruction], sweep: int, reduction: Reduction | None = None) -> Iterator[Stage]:
+    def _alike(
+        self, found: Iterable[HloInstruction], sweep: int, reduction: Reduction | None = None
+    ) -> Iterator[Stage]:
         """A stage for each shape."""
-        by_dims: dict[tuple[object, ...], list[Instruction]] = {}
+        by_dims: dict[tuple[object, ...], list[HloInstruction]] = {}
         for each in found:
             source = self.places.module[each.operands[0]].dims if each.opcode == "reduce" else ()
             by_dims.setdefault((each.dims, source), []).append(each)
@@ -158,24 +160,24 @@ class _Stages:
             place = self.places.place[members[0].name]
             size = self._chunk(place, members[0].elements)
             yield Stage(
-                chunk=Flat(size, self.blocks),
+                chunk=FlatChunk(size, self.blocks),
                 dims=members[0].dims,
-                results=tuple(Result(each.name, self._homes(each)) for each in members),
+                results=tuple(StageResult(each.name, self._homes(each)) for each in members),
                 reduction=reduction,
                 sweep=sweep,
                 place=place,
             )
 
-    def _chunk(self, place: Place, elements: int) -> int:
+    def _chunk(self, place: RowPlace, elements: int) -> int:
         rows = self.rows
-        if self.places.shape.count == 1 and place is Place.WIDE and rows.rows_per_block == 1:
+        if self.places.shape.count == 1 and place is RowPlace.WIDE and rows.rows_per_block == 1:
             return min(rows.columns, rows.pack * rows.steps * rows.lanes)
-        width = {Place.ROW: 1, Place.PIECE: rows.run, Place.FEW: elements // rows.count}.get(
+        width = {RowPlace.ROW: 1, RowPlace.PIECE: rows.run, RowPlace.FEW: elements // rows.count}.get(
             place, rows.columns_per_block
         )
-        return width * (1 if place is Place.COLUMN else rows.rows_per_block)
+        return width * (1 if place is RowPlace.COLUMN else rows.rows_per_block)
 
-    def _homes(self, each: Instruction) -> tuple[Home, ...]:
+    def _homes(self, each: HloInstruction) -> tuple[Home, ...]:
         homes: list[Home] = [Registers()] if each.opcode == "reduce" or self._is_kept(each) else []
         if each.name in self.places.stored:
             homes.append(Global(self.places.module.buffer_of(each.name)))

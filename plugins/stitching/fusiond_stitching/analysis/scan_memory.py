@@ -12,14 +12,14 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ScanLayout:
     """Where everything lies, in bytes."""
 
     offsets: Mapping[str, int]
     size: int
 
 
-def layout(loop: Loop, rows: int) -> Layout:
+def layout(loop: Loop, rows: int) -> ScanLayout:
     """For a block that has so many rows."""
     offsets: dict[str, int] = {}
     size = 0
@@ -27,4 +27,4 @@ def layout(loop: Loop, rows: int) -> Layout:
         offsets[name] = size
         bytes_ = rows * loop.inside(name) * BYTES[loop.body[name].dtype] * (1 + (name in loop.carries))
         size += -(-bytes_ // ALIGNED) * ALIGNED
-    return Layout(offsets, size)
+    return ScanLayout(offsets, size)

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterator
 
-from fusiond_stitching.analysis.plan import Box, Chunk, Kind, Schedule, whole
+from fusiond_stitching.analysis.plan import BoxChunk, Chunk, ChunkSchedule, ScheduleKind, whole
 
 STEPS = (0, 1, -1, 2, -2, 4, 6, 8, -4)
 """Block counts kept of each way to cut: those nearest to the wanted one times these powers of two. A small root may
@@ -27,33 +27,37 @@ def divisors(number: int) -> tuple[int, ...]:
     return (*low, *high)
 
 
-def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[Schedule]:
+def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[ChunkSchedule]:
     """Every legal schedule of a tensor (section 4.1): split_dim, sword and sched_type; `middle` adds the fourth
     type."""
-    kinds = (Kind.ROW, Kind.COLUMN, Kind.MIDDLE) if middle else (Kind.ROW, Kind.COLUMN)
+    kinds = (
+        (ScheduleKind.ROW, ScheduleKind.COLUMN, ScheduleKind.MIDDLE)
+        if middle
+        else (ScheduleKind.ROW, ScheduleKind.COLUMN)
+    )
     for kind in kinds:
         for split_dim, dim in enumerate(dims):
             for sword in divisors(dim) if dim else (1,):
-                yield Schedule(split_dim, sword, kind)
+                yield ChunkSchedule(split_dim, sword, kind)
     if not dims:
-        yield Schedule(0, 1, Kind.ROW)
+        yield ChunkSchedule(0, 1, ScheduleKind.ROW)
 
 
 @functools.lru_cache(maxsize=4096)
-def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[Schedule, Chunk, int], ...]:
+def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[ChunkSchedule, Chunk, int], ...]:
     """(schedule, chunk, blocks) near `wanted` blocks first; equal chunks once, the single block last."""
-    single = Schedule(0, 1, Kind.ROW)
-    found: dict[Chunk, tuple[Schedule, int]] = {}
+    single = ChunkSchedule(0, 1, ScheduleKind.ROW)
+    found: dict[Chunk, tuple[ChunkSchedule, int]] = {}
     for schedule in space(dims, middle=middle):
         blocks = schedule.blocks(dims)
         if 1 < blocks <= MOST_BLOCKS:
             found.setdefault(schedule.chunk(dims), (schedule, blocks))
-    ways: dict[tuple[bool, ...], list[tuple[Schedule, Chunk, int]]] = {}
+    ways: dict[tuple[bool, ...], list[tuple[ChunkSchedule, Chunk, int]]] = {}
     for chunk, (schedule, blocks) in found.items():
-        assert isinstance(chunk, Box)
+        assert isinstance(chunk, BoxChunk)
         cut = tuple(each.parts > 1 for each in chunk.splits)
         ways.setdefault(cut, []).append((schedule, chunk, blocks))
-    chosen: dict[Chunk, tuple[Schedule, Chunk, int]] = {}
+    chosen: dict[Chunk, tuple[ChunkSchedule, Chunk, int]] = {}
     for step in STEPS:
         for each in ways.values():
             near = min(each, key=lambda one: (_distance(one[2], wanted * 2.0**step), one[2]))
@@ -66,6 +70,6 @@ def _distance(blocks: int, wanted: float) -> float:
     return abs(math.log2(blocks / wanted))
 
 
-def flat(elements: int, size: int) -> Schedule:
+def flat(elements: int, size: int) -> ChunkSchedule:
     """Chunks of `size` elements of the row-major order: what an ordinary element-wise kernel does."""
-    return Schedule(0, max(1, min(size, elements)), Kind.FLAT)
+    return ChunkSchedule(0, max(1, min(size, elements)), ScheduleKind.FLAT)

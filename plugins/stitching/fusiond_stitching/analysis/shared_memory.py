@@ -16,7 +16,7 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SharedBuffer:
     """A buffer to be placed: alive in stages `first`..`last`, both included. `in_place_of` names an earlier buffer
     that this one may overwrite although their lives touch in stage `first`."""
 
@@ -109,13 +109,13 @@ class Dominance:
         return self.entered[above] <= self.entered[below] < self.left[above]
 
 
-def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None) -> dict[str, int]:
+def layout(buffers: Sequence[SharedBuffer], immediate: Mapping[str, str] | None = None) -> dict[str, int]:
     """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage. With `immediate`
     (the dominance tree) two buffers share only where the later one dominates the earlier; without, wherever lives
     allow it."""
     tree = None if immediate is None else Dominance.of(immediate)
     offsets: dict[str, int] = {}
-    alive: list[Wanted] = []
+    alive: list[SharedBuffer] = []
     dead: list[tuple[int, int, int]] = []  # (number in the tree, start, end)
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
         gone = [each for each in alive if each.last < buffer.first]
@@ -138,7 +138,7 @@ def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None
 
 
 def _in_place(
-    buffer: Wanted, alive: Sequence[Wanted], spans: Sequence[tuple[int, int]], offsets: Mapping[str, int]
+    buffer: SharedBuffer, alive: Sequence[SharedBuffer], spans: Sequence[tuple[int, int]], offsets: Mapping[str, int]
 ) -> int:
     """The offset of the buffer that this one overwrites, if nothing else is in the way there; else -1. `spans` are what
     is taken, the overwritten one among them."""
@@ -163,18 +163,18 @@ def _first_fit(size_bytes: int, spans: Iterable[tuple[int, int]]) -> int:
     return at
 
 
-def _overwritten(earlier: Wanted, later: Wanted) -> bool:
+def _overwritten(earlier: SharedBuffer, later: SharedBuffer) -> bool:
     """The later one may be written in place of the earlier one, at the very same offset."""
     fits = earlier.size_bytes == later.size_bytes and earlier.last == later.first
     return later.in_place_of == earlier.name and fits
 
 
-def relieved(buffers: Sequence[Wanted], limit: int, victims: Sequence[str]) -> list[str]:
+def relieved(buffers: Sequence[SharedBuffer], limit: int, victims: Sequence[str]) -> list[str]:
     """Size shrinking (section 5.1.2): the first of the victims, in the order given, that must go so that no stage has
     more than `limit` bytes alive. One that is not alive where space is short is passed over. None of them where
     every stage has few enough bytes alive (and only the gaps between buffers are the trouble)."""
     load = [0] * (1 + max((each.last for each in buffers), default=-1))
-    spans: dict[str, tuple[Wanted, int]] = {}
+    spans: dict[str, tuple[SharedBuffer, int]] = {}
     for each in buffers:
         first = each.first + (each.in_place_of is not None)
         spans[each.name] = (each, first)
@@ -199,12 +199,12 @@ def relieved(buffers: Sequence[Wanted], limit: int, victims: Sequence[str]) -> l
     return chosen
 
 
-def total(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> int:
+def total(buffers: Sequence[SharedBuffer], offsets: Mapping[str, int]) -> int:
     """Bytes from the start to the last end."""
     return max((offsets[each.name] + each.size_bytes for each in buffers), default=0)
 
 
-def overlaps(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> list[tuple[str, str]]:
+def overlaps(buffers: Sequence[SharedBuffer], offsets: Mapping[str, int]) -> list[tuple[str, str]]:
     """Pairs of buffers that are alive in one stage and share a byte, except a legal write in place: none in a sound
     layout."""
     found = []

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import BlockProgram, Shared, Stage
-from fusiond_stitching.frontend.graph import BYTES, Module
+from fusiond_stitching.frontend.graph import BYTES, HloModule
 
 ALIGNMENT = 16
 
@@ -34,7 +34,7 @@ class _Alive:
 # --- memory ---------------------------------------------------------------------------------------------
 
 
-def overlaps(module: Module, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
+def overlaps(module: HloModule, program: BlockProgram, reads: Sequence[StageReads]) -> Iterator[str]:
     """One line for each buffer that lies where it must not."""
     alive = list(_buffers(program, reads))
     for each in alive:
@@ -73,7 +73,7 @@ def _common(one: Shared, other: Shared) -> bool:
 
 
 def _in_place(
-    module: Module, program: BlockProgram, reads: Sequence[StageReads], earlier: _Alive, later: _Alive
+    module: HloModule, program: BlockProgram, reads: Sequence[StageReads], earlier: _Alive, later: _Alive
 ) -> bool:
     """The last reader of a buffer writes over it, each thread over the elements that only it has read."""
     if earlier.last != later.first or earlier.first == later.first or later.name not in module.by_name:

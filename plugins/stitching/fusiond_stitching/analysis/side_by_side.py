@@ -6,11 +6,13 @@ from collections.abc import Container, Iterable
 
 from fusiond_stitching.analysis import traffic
 from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import BYTES, Module
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import BYTES, HloModule
 
 
-def siblings(module: Module, policy: Policy, groups: OpenGroups, apart: Container[str], calls: Iterable[str]) -> None:
+def siblings(
+    module: HloModule, policy: FusionPolicy, groups: OpenGroups, apart: Container[str], calls: Iterable[str]
+) -> None:
     """`xla`: multi-output fusion. Groups of one place that read a common buffer share a kernel: reduces over equal
     dims, and loops over equal dims."""
     owner = {name for group in groups for name in group.members} | set(calls)
@@ -32,14 +34,14 @@ def siblings(module: Module, policy: Policy, groups: OpenGroups, apart: Containe
             open_[key].append((group, read))
 
 
-def _room_beside(module: Module, policy: Policy, into: OpenGroup, group: OpenGroup) -> bool:
+def _room_beside(module: HloModule, policy: FusionPolicy, into: OpenGroup, group: OpenGroup) -> bool:
     """Whether shared memory is not bound to set them apart: reduces exchange an accumulator of every thread."""
     reduces = [module[each] for one in (into, group) for each in one.members]
     each = [BYTES[one.dtype] * policy.threads for one in reduces if one.opcode == "reduce"]
     return len(each) <= 1 or sum(each) <= policy.shared_limit
 
 
-def layers(module: Module, policy: Policy, groups: OpenGroups) -> None:
+def layers(module: HloModule, policy: FusionPolicy, groups: OpenGroups) -> None:
     """ElementwiseFusion (section 3.2): element-wise groups of one layer with equal output shapes become one, while what
     they read and write stays below the footprint."""
     open_: dict[tuple[object, ...], tuple[OpenGroup, int]] = {}
@@ -57,7 +59,7 @@ def layers(module: Module, policy: Policy, groups: OpenGroups) -> None:
             open_[key] = (into, held[1] + size)
 
 
-def _footprint(module: Module, members: Iterable[str]) -> int:
+def _footprint(module: HloModule, members: Iterable[str]) -> int:
     own = set(members)
     names = {each for member in members for each in module[member].operands} | own
     return sum(module[each].size_bytes for each in names)

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 
 @dataclass(frozen=True)
-class Span:
+class LayerSpans:
     """`of`: instruction -> span. Outputs have 0, everything else one more than the largest of its users; what nobody
     reads (an unused parameter) has 0."""
 
@@ -37,11 +37,11 @@ class Span:
         return bisect.bisect_right(self.library, self.of[name])
 
 
-def analyse(module: Module) -> Span:
+def analyse(module: HloModule) -> LayerSpans:
     """The spans of a module; while and conditional bodies are modules of their own and are analysed apart."""
     spans: dict[str, int] = {}
     for instruction in reversed(module.instructions):
         users = module.users[instruction.name]
         spans[instruction.name] = 1 + max((spans[each] for each in users), default=-1)
     library = sorted({spans[each.name] for each in module.instructions if module.library(each)})
-    return Span(of={each.name: spans[each.name] for each in module.instructions}, library=tuple(library))
+    return LayerSpans(of={each.name: spans[each.name] for each in module.instructions}, library=tuple(library))

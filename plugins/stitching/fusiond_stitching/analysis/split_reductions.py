@@ -17,7 +17,7 @@ from fusiond.model import frozen
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.row_shapes import interleaving
 from fusiond_stitching.analysis.schedule import divisors
-from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.hlo import Number
 
 LEAST_ELEMENTS = 1 << 16
@@ -33,9 +33,9 @@ LEAST_RUN = 16
 """Elements that the first step reduces to one, at least."""
 
 
-def reductions(module: Module, multiprocessors: int) -> Module:
+def reductions(module: HloModule, multiprocessors: int) -> HloModule:
     """The module with every reduce split that leaves most of the device idle otherwise; itself when there is none."""
-    found: list[Instruction] = []
+    found: list[HloInstruction] = []
     changed = False
     groups = _groups_of_columns(module, multiprocessors)
     for each in module.instructions:
@@ -47,7 +47,7 @@ def reductions(module: Module, multiprocessors: int) -> Module:
     return dataclasses.replace(module, instructions=topological(found))
 
 
-def _groups_of_columns(module: Module, multiprocessors: int) -> set[tuple[int, int, int]]:
+def _groups_of_columns(module: HloModule, multiprocessors: int) -> set[tuple[int, int, int]]:
     """(images, rows, columns) of all reductions of groups of columns that go in one step, as a group norm has: what
     else sums these columns does so image by image, and goes with them."""
     found = set()
@@ -61,7 +61,7 @@ def _groups_of_columns(module: Module, multiprocessors: int) -> set[tuple[int, i
     return found
 
 
-def _leaves_idle(module: Module, reduce: Instruction, multiprocessors: int) -> bool:
+def _leaves_idle(module: HloModule, reduce: HloInstruction, multiprocessors: int) -> bool:
     """Whether most of the device has nothing to do."""
     source = module[reduce.operands[0]]
     if source.elements < LEAST_ELEMENTS or reduce.elements == 0:
@@ -92,8 +92,8 @@ def _images(dims: tuple[int, ...], reduced: Iterable[int], groups: Collection[tu
 
 
 def _steps(
-    module: Module, reduce: Instruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
-) -> list[Instruction] | None:
+    module: HloModule, reduce: HloInstruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
+) -> list[HloInstruction] | None:
     """The instructions that stand for a reduce; None where it stays as it is."""
     if reduce.name in module.foreign:
         return None
@@ -103,7 +103,7 @@ def _steps(
 
 
 def _cut(
-    module: Module, reduce: Instruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
+    module: HloModule, reduce: HloInstruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
 ) -> tuple[int, int] | None:
     """(the dimension that is cut, into how many parts); None where one step is as good."""
     source = module[reduce.operands[0]]
@@ -123,21 +123,21 @@ def _cut(
 
 
 def _two_steps(
-    module: Module, reduce: Instruction, neutral: Sequence[Number], axis: int, parts: int
-) -> list[Instruction]:
+    module: HloModule, reduce: HloInstruction, neutral: Sequence[Number], axis: int, parts: int
+) -> list[HloInstruction]:
     """A reduce of each part, and one of what these give."""
     count = len(neutral)
     dims, reduced = module[reduce.operands[0]].dims, reduce.attributes["dimensions"]
     cut_dims = (*dims[:axis], parts, dims[axis] // parts, *dims[axis + 1 :])
     cuts = [
-        Instruction(
+        HloInstruction(
             name=f"{operand}~cut{axis}_{parts}", opcode="reshape", dtype=module[operand].dtype, dims=cut_dims,
             operands=(operand,), where=reduce.where,
         )
         for operand in reduce.operands[:count]
     ]  # fmt: skip
     neutrals = [
-        Instruction(
+        HloInstruction(
             name=f"{reduce.name}~neutral{at}", opcode="constant", dtype=module[operand].dtype, dims=(),
             attributes=frozen({"values": (value,)}), where=reduce.where,
         )
@@ -160,7 +160,7 @@ def _two_steps(
     return [*cuts, *neutrals, partial, final]
 
 
-def _parts_wanted(module: Module, reduce: Instruction, multiprocessors: int) -> int:
+def _parts_wanted(module: HloModule, reduce: HloInstruction, multiprocessors: int) -> int:
     """Parts of a first step, which are written and read: as many as rows are likely to be cut into, so that it joins
     what computes the rows; where nobody reduces rows, as many as keep the device busy beside the blocks that share the
     columns."""
@@ -173,7 +173,7 @@ def _parts_wanted(module: Module, reduce: Instruction, multiprocessors: int) -> 
     return max(LEAST_RUN, 8 * multiprocessors * SLAB // reduce.elements)
 
 
-def _neutral_values(reduce: Instruction) -> tuple[Number, ...] | None:
+def _neutral_values(reduce: HloInstruction) -> tuple[Number, ...] | None:
     """For each value, what changes nothing; None for computations that are not known to be associative."""
     operation = reduce.attributes["computation"].simple
     if operation in ("add", "multiply", "maximum", "minimum") and len(reduce.operands) == 2:
@@ -181,7 +181,7 @@ def _neutral_values(reduce: Instruction) -> tuple[Number, ...] | None:
     return online_reductions.NEUTRAL if online_reductions.is_pair(reduce) else None
 
 
-def _results(module: Module, reduce: Instruction, count: int) -> tuple[str, ...]:
+def _results(module: HloModule, reduce: HloInstruction, count: int) -> tuple[str, ...]:
     """The instructions that are the results of the reduce that this one is a result of, in their order."""
     if count == 1:
         return (reduce.name,)

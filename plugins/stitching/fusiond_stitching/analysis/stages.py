@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import shared_memory
 from fusiond_stitching.analysis.barriers import Barriers
-from fusiond_stitching.analysis.fusion import Candidate, Group, reach
+from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
+    BoxChunk,
     Chunk,
-    Exchange,
-    Flat,
+    FlatChunk,
     Global,
     Home,
+    LaneExchange,
     Reduction,
-    Result,
     Shared,
     Stage,
+    StageResult,
     chunk_bytes,
     power_of_two,
 )
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.analysis.shared_memory import Wanted
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.analysis.shared_memory import SharedBuffer
 from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
-from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
 
 PATIENCE = 16
 """Rounds of size shrinking in which nothing is given up that need not be."""
@@ -42,7 +42,7 @@ STUCK = 2
 
 
 @dataclass(slots=True)
-class _Stage:
+class _OpenStage:
     number: int
     level: int
     chunk: Chunk
@@ -52,10 +52,10 @@ class _Stage:
 
 
 def block_program(
-    module: Module,
-    policy: Policy,
-    group: Group,
-    candidate: Candidate,
+    module: HloModule,
+    policy: FusionPolicy,
+    group: FusionGroup,
+    candidate: FusionCandidate,
     stored: frozenset[str],
     elsewhere: Container[str],
     name: str,
@@ -92,10 +92,10 @@ def block_program(
 class _Planner:
     def __init__(
         self,
-        module: Module,
-        policy: Policy,
-        group: Group,
-        candidate: Candidate,
+        module: HloModule,
+        policy: FusionPolicy,
+        group: FusionGroup,
+        candidate: FusionCandidate,
         stored: frozenset[str],
         elsewhere: Container[str],
     ) -> None:
@@ -107,8 +107,8 @@ class _Planner:
         self.stored = stored
         self.values = StoredValues(module, policy, group, self.chunks, stored, reach(module, group, elsewhere))
         self.kept: list[str] = []
-        self.stages: list[_Stage] = []
-        self.stage_of: dict[str, _Stage] = {}
+        self.stages: list[_OpenStage] = []
+        self.stage_of: dict[str, _OpenStage] = {}
         self.reads: dict[str, dict[str, bool]] = {}
 
     # --- stages ---
@@ -119,14 +119,14 @@ class _Planner:
         self.reads = {name: self._reads_of(self.module[name]) for name in self.kept}
         self.stages = []
         self.stage_of = {}
-        by_nest: dict[tuple[object, ...], list[_Stage]] = {}
+        by_nest: dict[tuple[object, ...], list[_OpenStage]] = {}
         for name in self.kept:
             instruction = self.module[name]
             stage = self._joinable(instruction, by_nest)
             if stage is None:
                 level = max((self.stage_of[each].level + 1 for each in self.reads[name]), default=0)
                 key = reduce_key(self.module, instruction)
-                stage = _Stage(len(self.stages), level, self.chunks[name], instruction.dims, key)
+                stage = _OpenStage(len(self.stages), level, self.chunks[name], instruction.dims, key)
                 self.stages.append(stage)
                 by_nest.setdefault((stage.chunk, stage.dims), []).append(stage)
                 stage.results.append(name)
@@ -140,7 +140,7 @@ class _Planner:
         for number, stage in enumerate(self.stages):
             stage.number = number
 
-    def _reads_of(self, instruction: Instruction) -> dict[str, bool]:
+    def _reads_of(self, instruction: HloInstruction) -> dict[str, bool]:
         """Stored values that an instruction reads, through what is inlined; True where only at its own index."""
         found: dict[str, bool] = {}
         seen: set[tuple[str, bool]] = set()
@@ -158,7 +158,9 @@ class _Planner:
             stack += [(operand, same and source.elementwise, dims) for operand in source.operands]
         return found
 
-    def _joinable(self, instruction: Instruction, by_nest: Mapping[tuple[object, ...], list[_Stage]]) -> _Stage | None:
+    def _joinable(
+        self, instruction: HloInstruction, by_nest: Mapping[tuple[object, ...], list[_OpenStage]]
+    ) -> _OpenStage | None:
         """An existing stage that can compute this value too."""
         if instruction.opcode in ("scatter", "dot"):
             return None
@@ -175,7 +177,7 @@ class _Planner:
                 return stage
         return None
 
-    def _shares_loop(self, instruction: Instruction, stage: _Stage) -> bool:
+    def _shares_loop(self, instruction: HloInstruction, stage: _OpenStage) -> bool:
         """Whether a stage's threads can compute this value at their own indices, whenever it runs."""
         if any(self.module[each].opcode in ("scatter", "dot") for each in stage.results):
             return False
@@ -187,7 +189,7 @@ class _Planner:
             return False  # only the thread that holds the total computes what follows a reduce
         return all(reads[each] for each in inside)
 
-    def _read_by_now(self, stage: _Stage) -> bool:
+    def _read_by_now(self, stage: _OpenStage) -> bool:
         """Whether another stage reads one of its results already."""
         return any(
             self.stage_of[each] is stage
@@ -208,7 +210,7 @@ class _Planner:
                     found[each] = max(found.get(each, 0), own.number)
         return found
 
-    def allocate(self, spilled: set[str]) -> tuple[list[Wanted], dict[str, int]]:
+    def allocate(self, spilled: set[str]) -> tuple[list[SharedBuffer], dict[str, int]]:
         """Buffers for everything that crosses from stage to stage, and workspaces for reductions."""
         crossing = self._crossing()
         buffers = []
@@ -223,11 +225,11 @@ class _Planner:
             instruction = self.module[name]
             size = chunk_bytes(instruction, self.chunks[name])
             reused = None if stage.reduce is not None else self._in_place(name, readers, crossing, spilled)
-            buffers.append(Wanted(name, size, stage.number, crossing[name], reused))
+            buffers.append(SharedBuffer(name, size, stage.number, crossing[name], reused))
         for stage in self.stages:
             size = self._workspace(stage)
             if size:
-                buffers.append(Wanted(f"{stage.results[0]}#workspace", size, stage.number, stage.number))
+                buffers.append(SharedBuffer(f"{stage.results[0]}#workspace", size, stage.number, stage.number))
         tree = None if self.policy.merge else self._dominance()
         return buffers, shared_memory.layout(buffers, tree)
 
@@ -284,11 +286,11 @@ class _Planner:
     def _unique(self, name: str) -> bool:
         """No two blocks compute the same chunk, so a block finds its own values in global memory."""
         chunk = self.chunks[name]
-        return self.candidate.blocks == (chunk.parts if isinstance(chunk, Box | Flat) else 1)
+        return self.candidate.blocks == (chunk.parts if isinstance(chunk, BoxChunk | FlatChunk) else 1)
 
     # --- reductions ---
 
-    def reduction(self, stage: _Stage) -> Reduction | None:
+    def reduction(self, stage: _OpenStage) -> Reduction | None:
         if stage.reduce is None:
             return None
         first = self.module[stage.results[0]]
@@ -303,13 +305,13 @@ class _Planner:
             lanes = min(32, power_of_two(count))
             if outputs * lanes <= threads // 4 and count >= 4 * lanes:
                 lanes = threads
-            kind = Exchange.WARP if self.policy.warp else Exchange.SHARED
-            return Reduction(lanes, kind if lanes > 1 else Exchange.NONE)
+            kind = LaneExchange.WARP if self.policy.warp else LaneExchange.SHARED
+            return Reduction(lanes, kind if lanes > 1 else LaneExchange.NONE)
         width = min(threads, power_of_two(outputs))
         lanes = min(threads // width, power_of_two(count))
-        return Reduction(lanes, Exchange.SHARED if lanes > 1 else Exchange.NONE, inner=False)
+        return Reduction(lanes, LaneExchange.SHARED if lanes > 1 else LaneExchange.NONE, inner=False)
 
-    def _by_one_thread(self, stage: _Stage, name: str) -> bool:
+    def _by_one_thread(self, stage: _OpenStage, name: str) -> bool:
         """Every element of a value that a stage reads has been written by the very thread that reads it."""
         writer = self.stage_of[name]
         reduction = self.reduction(stage)
@@ -320,7 +322,7 @@ class _Planner:
         at_own_index = all(self.reads[each].get(name, True) for each in stage.results)
         return at_own_index and self._threads_of(stage) == self._threads_of(writer)
 
-    def _threads_of(self, stage: _Stage) -> Sequence[int]:
+    def _threads_of(self, stage: _OpenStage) -> Sequence[int]:
         """The thread that writes each element of a chunk; where they repeat, only the first round."""
         threads = self.policy.threads
         reduction = self.reduction(stage)
@@ -329,13 +331,13 @@ class _Planner:
         apart = lanes if reduction is not None and reduction.inner else 1
         return [place % at_once * apart for place in range(min(math.prod(stage.chunk.local), threads))]
 
-    def _workspace(self, stage: _Stage) -> int:
+    def _workspace(self, stage: _OpenStage) -> int:
         reduction = self.reduction(stage)
-        if reduction is None or reduction.exchange is Exchange.NONE:
+        if reduction is None or reduction.exchange is LaneExchange.NONE:
             return 0
-        if reduction.exchange is Exchange.WARP and reduction.lanes <= 32:
+        if reduction.exchange is LaneExchange.WARP and reduction.lanes <= 32:
             return 0
-        count = self.policy.threads if reduction.exchange is Exchange.SHARED else self.policy.threads // 32
+        count = self.policy.threads if reduction.exchange is LaneExchange.SHARED else self.policy.threads // 32
         size = 0
         for name in stage.results:
             instruction = self.module[name]
@@ -347,7 +349,7 @@ class _Planner:
     # --- the result ---
 
     def program(
-        self, name: str, buffers: Sequence[Wanted], offsets: Mapping[str, int], spilled: set[str], size: int
+        self, name: str, buffers: Sequence[SharedBuffer], offsets: Mapping[str, int], spilled: set[str], size: int
     ) -> BlockProgram:
         where = {each.name: Shared(offsets[each.name], each.size_bytes) for each in buffers}
         stages = []
@@ -360,7 +362,7 @@ class _Planner:
                     homes.append(where[each])
                 if each in self.stored or each in spilled:
                     homes.append(Global(self.module.buffer_of(each)))
-                results.append(Result(each, tuple(homes)))
+                results.append(StageResult(each, tuple(homes)))
             workspace = where.get(f"{stage.results[0]}#workspace")
             reduction = self.reduction(stage)
             if reduction is not None and workspace is not None:

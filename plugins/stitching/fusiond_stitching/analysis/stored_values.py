@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 
-from fusiond_stitching.analysis.fusion import Group
+from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.plan import Chunk
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import EXPENSIVE, Instruction, Module
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
 
 SMALL_REDUCE = 8
 """A reduce over this many elements or fewer may be inlined."""
@@ -31,12 +31,12 @@ class StoredValues:
 
     def __init__(
         self,
-        module: Module,
-        policy: Policy,
-        group: Group,
+        module: HloModule,
+        policy: FusionPolicy,
+        group: FusionGroup,
         chunks: Mapping[str, Chunk],
         stored: frozenset[str],
-        nodes: Sequence[Instruction],
+        nodes: Sequence[HloInstruction],
     ) -> None:
         self.module = module
         self.policy = policy
@@ -58,7 +58,7 @@ class StoredValues:
             found[each.name] = min(own, WEIGHT_MOST)
         return found
 
-    def must(self, instruction: Instruction) -> bool:
+    def must(self, instruction: HloInstruction) -> bool:
         if instruction.name in self.stored:
             return True
         if instruction.opcode == "reduce":
@@ -93,11 +93,11 @@ class StoredValues:
                         break
         return [each.name for each in self.nodes if each.name in kept]
 
-    def _nest(self, instruction: Instruction) -> tuple[object, ...]:
+    def _nest(self, instruction: HloInstruction) -> tuple[object, ...]:
         """What loop nests are told apart by."""
         return (self.chunks[instruction.name], instruction.dims, reduce_key(self.module, instruction))
 
-    def _worth(self, instruction: Instruction, sites: Mapping[tuple[object, ...], int]) -> bool:
+    def _worth(self, instruction: HloInstruction, sites: Mapping[tuple[object, ...], int]) -> bool:
         count = sum(sites.values())
         local = self.chunks[instruction.name].size
         if len(sites) > SITES:
@@ -109,7 +109,7 @@ class StoredValues:
         return saved > WEIGHT_READ * local + 2 * count + BARRIER * self.policy.threads
 
 
-def inputs(module: Module, instruction: Instruction) -> int:
+def inputs(module: HloModule, instruction: HloInstruction) -> int:
     """Elements read per element computed."""
     if instruction.opcode == "reduce":
         source = module[instruction.operands[0]]
@@ -120,7 +120,7 @@ def inputs(module: Module, instruction: Instruction) -> int:
     return 1
 
 
-def reduce_key(module: Module, instruction: Instruction) -> tuple[object, ...] | None:
+def reduce_key(module: HloModule, instruction: HloInstruction) -> tuple[object, ...] | None:
     """What the loops of reduces are told apart by; None for everything else."""
     if instruction.opcode != "reduce":
         return None

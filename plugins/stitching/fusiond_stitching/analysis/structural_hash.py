@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.plan import Global, Home, Kernel, Result, Stage
-from fusiond_stitching.frontend.graph import Computation, Instruction, Module
+from fusiond_stitching.analysis.plan import Global, Home, Stage, StageResult, StitchedKernel
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
 from fusiond_stitching.frontend.scans import Loop
 
 
@@ -25,13 +25,13 @@ class Outline:
     buffers: tuple[str, ...]
 
 
-def outline(module: Module, kernel: Kernel, available: Container[str]) -> Outline:
+def outline(module: HloModule, kernel: StitchedKernel, available: Container[str]) -> Outline:
     """`available`: the instructions whose values are in their buffers when the kernel begins."""
     return _Outlining(module, available).of(kernel)
 
 
 class _Outlining:
-    def __init__(self, module: Module, available: Container[str]) -> None:
+    def __init__(self, module: HloModule, available: Container[str]) -> None:
         self.module = module
         self.available = available
         self.stored: set[str] = set()
@@ -40,7 +40,7 @@ class _Outlining:
         self.buffers: dict[str, int] = {}
         self.nodes: list[object] = []
 
-    def of(self, kernel: Kernel) -> Outline:
+    def of(self, kernel: StitchedKernel) -> Outline:
         phases = []
         for phase in kernel.phases:
             programs = []
@@ -64,7 +64,7 @@ class _Outlining:
         own = tuple(self._result(each) for each in stage.results)
         return (stage.chunk, stage.dims, stage.barrier, stage.reduction, stage.sweep, stage.place, own)
 
-    def _result(self, result: Result) -> object:
+    def _result(self, result: StageResult) -> object:
         number = self._node(result.instruction)
         return (number, tuple(self._home(each) for each in result.homes))
 
@@ -95,15 +95,15 @@ class _Outlining:
     def _read_from_buffer(self, name: str) -> bool:
         return name in self.available or name in self.stored or self.module[name].opcode == "parameter"
 
-    def _leaf(self, instruction: Instruction) -> object:
+    def _leaf(self, instruction: HloInstruction) -> object:
         return (self._buffer(self.module.buffer_of(instruction.name)), instruction.dtype, instruction.dims)
 
-    def _described(self, instruction: Instruction) -> object:
+    def _described(self, instruction: HloInstruction) -> object:
         operands = tuple(self.numbers[each] for each in instruction.operands)
         return (instruction.opcode, instruction.dtype, instruction.dims, operands, _attributes(instruction))
 
 
-def _attributes(instruction: Instruction) -> object:
+def _attributes(instruction: HloInstruction) -> object:
     found: list[object] = []
     for name, value in sorted(instruction.attributes.items()):
         if isinstance(value, Loop):

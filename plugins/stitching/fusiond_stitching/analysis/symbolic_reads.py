@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 from fusiond_stitching.analysis import block_forms
 from fusiond_stitching.analysis.block_forms import ZERO, Form
 from fusiond_stitching.analysis.symbolic_sets import Elements, Interval, everything, region, reshaped, viewed, whole
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 Intervals: TypeAlias = Sequence[Interval]
 
 
-def read(module: Module, user: Instruction, place: int, elements: Elements) -> Elements:
+def read(module: HloModule, user: HloInstruction, place: int, elements: Elements) -> Elements:
     """The elements of operand number `place` that `elements` of `user` need. ValueError for an opcode that is not
     known."""
     operand = module[user.operands[place]]
@@ -34,7 +34,7 @@ def read(module: Module, user: Instruction, place: int, elements: Elements) -> E
         return tuple(reshaped(each, operand.dims) for each in elements)
     found: Elements = ()
     for each in elements:
-        needed = _box(_Request(module, user, place, viewed(each, user.dims).intervals))
+        needed = _box(_OperandRead(module, user, place, viewed(each, user.dims).intervals))
         found += tuple(one for one in region(operand.dims, needed) if one not in found)
     return found
 
@@ -43,16 +43,16 @@ _UPDATES = ("scatter", "dynamic-update-slice")
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _OperandRead:
     """A box of a user's elements, and the operand of which it needs intervals, one per dimension."""
 
-    module: Module
-    user: Instruction
+    module: HloModule
+    user: HloInstruction
     place: int
     box: Intervals
 
     @property
-    def operand(self) -> Instruction:
+    def operand(self) -> HloInstruction:
         return self.module[self.user.operands[self.place]]
 
     @property
@@ -60,23 +60,23 @@ class _Request:
         return self.user.attributes
 
 
-def _box(asked: _Request) -> list[Interval]:
+def _box(asked: _OperandRead) -> list[Interval]:
     """The operand's intervals."""
     if asked.user.opcode not in _BOXES:
         raise ValueError(f"{asked.user.name}: what {asked.user.opcode} reads is not known")
     return _BOXES[asked.user.opcode](asked)
 
 
-def _broadcast(asked: _Request) -> list[Interval]:
+def _broadcast(asked: _OperandRead) -> list[Interval]:
     return [asked.box[at] for at in asked.attributes["dimensions"]]
 
 
-def _transpose(asked: _Request) -> list[Interval]:
+def _transpose(asked: _OperandRead) -> list[Interval]:
     order = asked.attributes["dimensions"]
     return [asked.box[order.index(at)] for at in range(len(order))]
 
 
-def _reverse(asked: _Request) -> list[Interval]:
+def _reverse(asked: _OperandRead) -> list[Interval]:
     turned = asked.attributes["dimensions"]
     return [
         Interval(each.stop.times(-1).plus(dim), each.start.times(-1).plus(dim)) if at in turned else each
@@ -84,28 +84,28 @@ def _reverse(asked: _Request) -> list[Interval]:
     ]
 
 
-def _slice(asked: _Request) -> list[Interval]:
+def _slice(asked: _OperandRead) -> list[Interval]:
     steps = zip(asked.box, asked.attributes["starts"], asked.attributes["strides"], strict=True)
     return [_spread(each, start, step) for each, start, step in steps]
 
 
-def _concatenate(asked: _Request) -> list[Interval]:
+def _concatenate(asked: _OperandRead) -> list[Interval]:
     along = asked.attributes["dimension"]
     before = sum(asked.module[name].dims[along] for name in asked.user.operands[: asked.place])
     return [_spread(each, -before, 1) if at == along else each for at, each in enumerate(asked.box)]
 
 
-def _pad(asked: _Request) -> list[Interval]:
+def _pad(asked: _OperandRead) -> list[Interval]:
     edges = zip(asked.box, asked.attributes["low"], asked.attributes["interior"], strict=True)
     return [_gathered_up(_spread(each, -low, 1), interior + 1) for each, low, interior in edges]
 
 
-def _reduce(asked: _Request) -> list[Interval]:
+def _reduce(asked: _OperandRead) -> list[Interval]:
     kept, over = iter(asked.box), asked.attributes["dimensions"]
     return [everything(dim) if at in over else next(kept) for at, dim in enumerate(asked.operand.dims)]
 
 
-def _moving(asked: _Request) -> list[Interval]:
+def _moving(asked: _OperandRead) -> list[Interval]:
     """Of a window whose place is data, a dimension passes that it takes whole."""
     pairs = zip(asked.operand.dims, asked.user.dims, asked.box, strict=True)
     return [each if dim == theirs else everything(dim) for dim, theirs, each in pairs]
@@ -125,7 +125,7 @@ def _gathered_up(each: Interval, step: int) -> Interval:
     return Interval(first.plus(rest.low // step), last.plus(over.high // step + 1))
 
 
-def _windows(asked: _Request) -> list[Interval]:
+def _windows(asked: _OperandRead) -> list[Interval]:
     """From the first element of the first window to the last element of the last."""
     attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
     inside = iter(box[len(dims) :])
@@ -139,7 +139,7 @@ def _windows(asked: _Request) -> list[Interval]:
     return found
 
 
-def _multiplied(asked: _Request) -> list[Interval]:
+def _multiplied(asked: _OperandRead) -> list[Interval]:
     """The result's dims are batch, lhs rest, rhs rest."""
     attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
     side = ("lhs", "rhs")[asked.place]
@@ -154,7 +154,7 @@ def _multiplied(asked: _Request) -> list[Interval]:
     return found
 
 
-def _gathered(asked: _Request) -> list[Interval]:
+def _gathered(asked: _OperandRead) -> list[Interval]:
     """A window as long as the dimension starts at 0, so that it passes; everything else may be anywhere."""
     attributes, dims, box = asked.attributes, asked.operand.dims, asked.box
     offsets = attributes["offset_dims"]
@@ -173,7 +173,7 @@ def _gathered(asked: _Request) -> list[Interval]:
     return found
 
 
-def _scattered(asked: _Request) -> list[Interval]:
+def _scattered(asked: _OperandRead) -> list[Interval]:
     """Every index may matter; of the updates those whose window covers a dimension whole pass it."""
     user, dims, box = asked.user, asked.operand.dims, asked.box
     found = [everything(dim) for dim in dims]
@@ -187,7 +187,7 @@ def _scattered(asked: _Request) -> list[Interval]:
     return found
 
 
-_BOXES: Mapping[str, Callable[[_Request], list[Interval]]] = {
+_BOXES: Mapping[str, Callable[[_OperandRead], list[Interval]]] = {
     "broadcast": _broadcast,
     "transpose": _transpose,
     "reverse": _reverse,

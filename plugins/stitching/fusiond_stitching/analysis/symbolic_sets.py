@@ -1,10 +1,10 @@
 """Sets of elements as functions of the block number: for all blocks at once, whatever the size of the tensor.
 
-    Interval  elements start..stop-1 of a dimension (forms of the block number), as far as they lie inside of it
-    Region    a product of intervals over `view`: dims with as many elements as the tensor has. Its own dims give a box;
-              [elements] gives a run of the row-major order. Behind a reshape it is the same region, in another view
-              where that one can say it
-    Elements  a union of regions; () is the empty set
+    Interval        elements start..stop-1 of a dimension (forms of the block number), as far as they lie inside of it
+    SymbolicRegion  a product of intervals over `view`: dims with as many elements as the tensor has. Its own dims give
+                    a box; [elements] gives a run of the row-major order. Behind a reshape it is the same region, in
+                    another view where that one can say it
+    Elements        a union of regions; () is the empty set
 
 Every operation gives the set that is asked for or a larger one. Larger ones come about where a region is looked at
 through other dims and is no run of those that are merged (`viewed`), where a bound is not linear in the block's
@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 
 from fusiond_stitching.analysis import block_forms
 from fusiond_stitching.analysis.block_forms import ZERO, Form
-from fusiond_stitching.analysis.plan import Chunk, Flat
+from fusiond_stitching.analysis.plan import Chunk, FlatChunk
 
 MOST = 16
 """Regions of a union; more become the smallest one that covers them."""
@@ -35,14 +35,14 @@ class Interval(NamedTuple):
     stop: Form
 
 
-class Region(NamedTuple):
+class SymbolicRegion(NamedTuple):
     """See the module's docstring. One interval per dimension of `view`; none for a scalar."""
 
     view: tuple[int, ...]
     intervals: tuple[Interval, ...]
 
 
-Elements: TypeAlias = tuple[Region, ...]
+Elements: TypeAlias = tuple[SymbolicRegion, ...]
 
 
 def everything(dim: int) -> Interval:
@@ -50,20 +50,22 @@ def everything(dim: int) -> Interval:
     return Interval(ZERO, Form(dim))
 
 
-def whole(dims: tuple[int, ...]) -> Region:
+def whole(dims: tuple[int, ...]) -> SymbolicRegion:
     """A tensor whole, in every block."""
-    return Region(dims, tuple(everything(dim) for dim in dims))
+    return SymbolicRegion(dims, tuple(everything(dim) for dim in dims))
 
 
 @functools.lru_cache(maxsize=4096)
-def of_chunk(chunk: Chunk, dims: tuple[int, ...], blocks: int) -> Region:
+def of_chunk(chunk: Chunk, dims: tuple[int, ...], blocks: int) -> SymbolicRegion:
     """The elements of a tensor that each of `blocks` blocks computes."""
-    if isinstance(chunk, Flat):
+    if isinstance(chunk, FlatChunk):
         start = block_forms.number(blocks).times(chunk.size)
-        return Region((math.prod(dims),), (Interval(start, start.plus(chunk.size)),))
+        return SymbolicRegion((math.prod(dims),), (Interval(start, start.plus(chunk.size)),))
     starts = [block_forms.coordinate(each.stride, each.parts, blocks).times(each.size) for each in chunk.splits]
     sizes = [each.size for each in chunk.splits]
-    return Region(dims, tuple(Interval(start, start.plus(size)) for start, size in zip(starts, sizes, strict=True)))
+    return SymbolicRegion(
+        dims, tuple(Interval(start, start.plus(size)) for start, size in zip(starts, sizes, strict=True))
+    )
 
 
 def region(view: tuple[int, ...], intervals: Sequence[Interval]) -> Elements:
@@ -74,18 +76,18 @@ def region(view: tuple[int, ...], intervals: Sequence[Interval]) -> Elements:
         if stop.high <= 0 or start.low >= dim or stop.plus(start, -1).high <= 0:
             return ()
         kept.append(Interval(ZERO if start.high <= 0 else start, Form(dim) if stop.low >= dim else stop))
-    return (Region(view, tuple(kept)),)
+    return (SymbolicRegion(view, tuple(kept)),)
 
 
 # --- comparison and union -------------------------------------------------------------------------------
 
 
-def contained(elements: Elements, outer: Region) -> bool:
+def contained(elements: Elements, outer: SymbolicRegion) -> bool:
     """Whether it can be shown that, for every block, its elements are among its elements of `outer`."""
     return all(_inside(viewed(each, outer.view), outer) for each in elements)
 
 
-def _inside(inner: Region, outer: Region) -> bool:
+def _inside(inner: SymbolicRegion, outer: SymbolicRegion) -> bool:
     """The same of two regions with one view."""
     for mine, yours, dim in zip(inner.intervals, outer.intervals, outer.view, strict=True):
         if mine == yours:
@@ -112,10 +114,10 @@ def union(first: Elements, second: Elements, dims: tuple[int, ...]) -> Elements:
     return (functools.reduce(_hull, (viewed(each, view) for each in kept)),)
 
 
-def _hull(first: Region, second: Region) -> Region:
+def _hull(first: SymbolicRegion, second: SymbolicRegion) -> SymbolicRegion:
     """A region that covers two with its view."""
     pairs = zip(first.intervals, second.intervals, strict=True)
-    return Region(
+    return SymbolicRegion(
         first.view,
         tuple(
             Interval(block_forms.lower(mine.start, yours.start), block_forms.upper(mine.stop, yours.stop))
@@ -128,7 +130,7 @@ def _hull(first: Region, second: Region) -> Region:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def viewed(given: Region, view: tuple[int, ...]) -> Region:
+def viewed(given: SymbolicRegion, view: tuple[int, ...]) -> SymbolicRegion:
     """The same elements (or more) over dims with as many elements, none of them 0.
 
     Where products of leading dims agree, both fall into groups of dims that are looked at one by one (`_regrouped`)."""
@@ -138,11 +140,11 @@ def viewed(given: Region, view: tuple[int, ...]) -> Region:
     for ours, theirs in _groups(given.view, view):
         for at, each in zip(theirs, _regrouped(given, ours, [view[at] for at in theirs]), strict=True):
             found[at] = each
-    return Region(view, tuple(found))
+    return SymbolicRegion(view, tuple(found))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def reshaped(given: Region, dims: tuple[int, ...]) -> Region:
+def reshaped(given: SymbolicRegion, dims: tuple[int, ...]) -> SymbolicRegion:
     """The same elements, and no more, of a reshape to dims, none of them 0: with dims for its view, as far as they can
     say it. A group of dims that cannot keeps its form in the view."""
     found = viewed(given, dims)
@@ -157,10 +159,10 @@ def reshaped(given: Region, dims: tuple[int, ...]) -> Region:
         source, places = (found, theirs) if same else (given, ours)
         view += [source.view[at] for at in places]
         intervals += [source.intervals[at] for at in places]
-    return Region(tuple(view), tuple(intervals))
+    return SymbolicRegion(tuple(view), tuple(intervals))
 
 
-def _count(given: Region, places: Sequence[int]) -> int | None:
+def _count(given: SymbolicRegion, places: Sequence[int]) -> int | None:
     """Elements of the product of some of its intervals; None where they are not as many in each block."""
     product = 1
     for at in places:
@@ -172,7 +174,7 @@ def _count(given: Region, places: Sequence[int]) -> int | None:
     return product
 
 
-def _regrouped(given: Region, places: Sequence[int], dims: Sequence[int]) -> list[Interval]:
+def _regrouped(given: SymbolicRegion, places: Sequence[int], dims: Sequence[int]) -> list[Interval]:
     """Some of its dims as others with the same product. Their intervals are taken for a run of the row-major order,
     from their first element to their last, which they are where they are single elements, then one interval, then
     whole dimensions; the run is then cut into the new dims."""

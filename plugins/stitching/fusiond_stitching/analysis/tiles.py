@@ -16,22 +16,22 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
-from fusiond_stitching.analysis.fusion import Group, reach
+from fusiond_stitching.analysis.fusion import FusionGroup, reach
 from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, symbol
 from fusiond_stitching.analysis.operand_indices import operand_index
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Box,
+    BoxChunk,
+    ChunkSchedule,
     Global,
-    Kind,
-    Result,
-    Schedule,
+    ScheduleKind,
     Split,
     Stage,
-    Tile,
+    StageResult,
+    TransposeTile,
 )
-from fusiond_stitching.analysis.policy import Policy
-from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
+from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
 SIDE = 32
 """Of a tile, in elements: a warp's threads."""
@@ -43,9 +43,9 @@ MOST_READS = 4
 
 
 def block_program(
-    module: Module,
-    policy: Policy,
-    group: Group,
+    module: HloModule,
+    policy: FusionPolicy,
+    group: FusionGroup,
     stored: frozenset[str],
     elsewhere: Container[str],
     name: str,
@@ -63,17 +63,19 @@ def block_program(
     for each in nodes:
         if each.opcode == "transpose" and each.elements == results[0].elements:
             dims, dim = merged(each)
-            tile = Tile(dims=dims, dim=dim, reads=())
+            tile = TransposeTile(dims=dims, dim=dim, reads=())
             if dim == len(dims) - 1 or min(dims[dim], dims[-1]) < LEAST:
                 continue
             found = transposed(module, results, tile, elsewhere)
             if found and len(found) <= MOST_READS:
                 reads = tuple(read for read, _ in found)
-                return _program(module, group, results, Tile(dims=dims, dim=dim, reads=reads), name)
+                return _program(module, group, results, TransposeTile(dims=dims, dim=dim, reads=reads), name)
     return None
 
 
-def _program(module: Module, group: Group, results: Sequence[Instruction], tile: Tile, name: str) -> BlockProgram:
+def _program(
+    module: HloModule, group: FusionGroup, results: Sequence[HloInstruction], tile: TransposeTile, name: str
+) -> BlockProgram:
     splits: list[Split] = []
     stride = 1
     for at, dim in reversed(list(enumerate(tile.dims))):
@@ -81,27 +83,27 @@ def _program(module: Module, group: Group, results: Sequence[Instruction], tile:
         splits.insert(0, Split(size, -(-dim // size), stride))
         stride *= -(-dim // size)
     stage = Stage(
-        chunk=Box(tuple(splits)),
+        chunk=BoxChunk(tuple(splits)),
         dims=results[0].dims,
-        results=tuple(Result(each.name, (Global(module.buffer_of(each.name)),)) for each in results),
+        results=tuple(StageResult(each.name, (Global(module.buffer_of(each.name)),)) for each in results),
     )
     return BlockProgram(
         name=name,
         blocks=stride,
         stages=(stage,),
         root=group.root,
-        schedule=Schedule(0, SIDE * SIDE, Kind.FLAT),
+        schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT),
         shared_bytes=sum(tile_bytes(module, each) for each in tile.reads),
         tile=tile,
     )
 
 
-def tile_bytes(module: Module, read: str) -> int:
+def tile_bytes(module: HloModule, read: str) -> int:
     """Shared memory for a tile of a buffer's elements."""
     return -(-SIDE * PITCH * BYTES[module[read].dtype] // 16) * 16
 
 
-def merged(transpose: Instruction) -> tuple[tuple[int, ...], int]:
+def merged(transpose: HloInstruction) -> tuple[tuple[int, ...], int]:
     """(the result's dims, those that are side by side in the operand, too, as one; which of them is the operand's
     last)."""
     order = transpose.attributes["dimensions"]  # output dimension -> operand dimension
@@ -116,15 +118,15 @@ def merged(transpose: Instruction) -> tuple[tuple[int, ...], int]:
     return dims, last
 
 
-def variables(tile: Tile) -> tuple[Index, ...]:
+def variables(tile: TransposeTile) -> tuple[Index, ...]:
     """An index of the tile's dims, of variables that are named after them."""
     return tuple(symbol(f"d{at}", dim) for at, dim in enumerate(tile.dims))
 
 
 def transposed(
-    module: Module,
-    results: Iterable[Instruction],
-    tile: Tile,
+    module: HloModule,
+    results: Iterable[HloInstruction],
+    tile: TransposeTile,
     elsewhere: Container[str],
     indices: tuple[Index, ...] = (),
 ) -> list[tuple[str, Index]]:

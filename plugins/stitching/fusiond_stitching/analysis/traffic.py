@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator
 
-from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Plan, Rows, base_of
-from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Rows, StitchedKernel, StitchingPlan, base_of
+from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule
 
 CACHE_BYTES = 40 << 20
 MULTIPROCESSORS = 132
@@ -15,13 +15,13 @@ LAUNCH_BYTES = 4 << 20
 _CUTS = frozenset({"slice", "dynamic-slice", "gather"})
 
 
-def moved(module: Module, plan: Plan) -> int:
+def moved(module: HloModule, plan: StitchingPlan) -> int:
     """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it: of
     what is only cut out of it, that; of rows that are too long to be held, what each of their sweeps reads anew."""
     return sum(_touched(module, step.programs, buffered) for step, buffered in _launches(module, plan))
 
 
-def by_program(module: Module, plan: Plan) -> dict[str, int]:
+def by_program(module: HloModule, plan: StitchingPlan) -> dict[str, int]:
     """Root of each block program -> the bytes that it would move in a launch of its own."""
     return {
         program.root: _touched(module, (program,), buffered)
@@ -30,7 +30,7 @@ def by_program(module: Module, plan: Plan) -> dict[str, int]:
     }
 
 
-def cost(module: Module, plan: Plan) -> float:
+def cost(module: HloModule, plan: StitchingPlan) -> float:
     """What puts plans in an order before any is measured: the bytes that their launches move, more where there are too
     few blocks to move them as fast as the device can, and those that could be moved while launches begin and end. No
     time, and no promise."""
@@ -41,7 +41,7 @@ def cost(module: Module, plan: Plan) -> float:
     )
 
 
-def _launches(module: Module, plan: Plan) -> Iterator[tuple[Kernel, set[str]]]:
+def _launches(module: HloModule, plan: StitchingPlan) -> Iterator[tuple[StitchedKernel, set[str]]]:
     """The counted kernels, and what lies in buffers when they begin."""
     buffered = set(module.parameters)
     for step in plan.steps:
@@ -52,7 +52,7 @@ def _launches(module: Module, plan: Plan) -> Iterator[tuple[Kernel, set[str]]]:
         buffered |= {each.instruction for program in step.programs for each in program.results if each.stored}
 
 
-def _touched(module: Module, programs: Iterable[BlockProgram], buffered: set[str]) -> int:
+def _touched(module: HloModule, programs: Iterable[BlockProgram], buffered: set[str]) -> int:
     """Bytes that block programs of one launch move."""
     total = 0
     programs = tuple(programs)
@@ -71,7 +71,7 @@ def _touched(module: Module, programs: Iterable[BlockProgram], buffered: set[str
     return total + sum(read.values()) + sum(module[name].size_bytes for name in stored)
 
 
-def _cut(module: Module, name: str, users: Iterable[Instruction]) -> int:
+def _cut(module: HloModule, name: str, users: Iterable[HloInstruction]) -> int:
     """Bytes that are read of a value: all of it, unless these users only cut something out of it."""
     whole = module[name].size_bytes
     if any(each.opcode not in _CUTS or each.operands[0] != name or name in each.operands[1:] for each in users):
@@ -79,7 +79,7 @@ def _cut(module: Module, name: str, users: Iterable[Instruction]) -> int:
     return min(whole, sum(each.size_bytes for each in users))
 
 
-def _read_anew(module: Module, program: BlockProgram, rows: Rows, buffered: Container[str]) -> int:
+def _read_anew(module: HloModule, program: BlockProgram, rows: Rows, buffered: Container[str]) -> int:
     """Of rows that are streamed: what the sweeps behind the first one read, but for the packs in shared memory, and for
     what has stayed in the second-level cache (every other sweep goes backwards)."""
     sweeps: dict[int, set[str]] = {}
@@ -97,12 +97,12 @@ def _read_anew(module: Module, program: BlockProgram, rows: Rows, buffered: Cont
     return int(again * streamed * (1 - min(1.0, CACHE_BYTES / max(1.0, in_use))))
 
 
-def inputs(module: Module, members: Iterable[str], buffered: Container[str]) -> set[str]:
+def inputs(module: HloModule, members: Iterable[str], buffered: Container[str]) -> set[str]:
     """What instructions read from buffers, through what is inlined: parameters, and names in `buffered`."""
     return set(read_bytes(module, members, buffered))
 
 
-def read_bytes(module: Module, members: Iterable[str], buffered: Container[str]) -> dict[str, int]:
+def read_bytes(module: HloModule, members: Iterable[str], buffered: Container[str]) -> dict[str, int]:
     """The same, with how many bytes of each: of what is only looked up, also through what is inlined, that."""
     own = set(members)
     evaluated = {name: module[name].elements for name in own}
@@ -127,7 +127,7 @@ def read_bytes(module: Module, members: Iterable[str], buffered: Container[str])
     return found
 
 
-def _asked(user: Instruction, place: int, count: int, source: Instruction) -> int:
+def _asked(user: HloInstruction, place: int, count: int, source: HloInstruction) -> int:
     """At how many elements an operand is read where so many of its reader are computed."""
     if user.opcode in _CUTS or user.elementwise or user.opcode in MOVEMENT:
         return min(source.elements, count)
@@ -136,7 +136,7 @@ def _asked(user: Instruction, place: int, count: int, source: Instruction) -> in
     return min(source.elements, -(-source.elements * count // max(1, user.elements)))
 
 
-def ideal_bytes(module: Module) -> int:
+def ideal_bytes(module: HloModule) -> int:
     """Every input that other work reads once, every result that an output or a library call needs once: what no plan
     that leaves dots to the library can go below."""
     calls = {each.name for each in module.instructions if module.library(each) and each.name not in module.launches}
@@ -147,7 +147,7 @@ def ideal_bytes(module: Module) -> int:
     return total
 
 
-def _read_by_work(module: Module, calls: Container[str]) -> set[str]:
+def _read_by_work(module: HloModule, calls: Container[str]) -> set[str]:
     """Inputs and results of library calls that what is no library call reads."""
     read = {
         base_of(module, operand).name
@@ -158,7 +158,7 @@ def _read_by_work(module: Module, calls: Container[str]) -> set[str]:
     return {name for name in read if name in calls or module[name].opcode == "parameter"}
 
 
-def _needed(module: Module, calls: Collection[str]) -> set[str]:
+def _needed(module: HloModule, calls: Collection[str]) -> set[str]:
     """Results that outputs or library calls are."""
     needed = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
@@ -167,7 +167,7 @@ def _needed(module: Module, calls: Collection[str]) -> set[str]:
     return needed
 
 
-def _looked_up(module: Module, name: str) -> int | None:
+def _looked_up(module: HloModule, name: str) -> int | None:
     """Bytes of what is cut out of a value, where nothing else is done with it; None where it is read whole."""
     users = [module[each] for each in module.users[name]]
     if not users or name in module.is_output:

@@ -25,21 +25,21 @@ from fusiond_stitching.analysis import containment, scan_memory, shared_use, ver
 from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Exchange,
     Global,
-    Kernel,
+    LaneExchange,
     LibraryCall,
-    Plan,
     Reduction,
     Registers,
-    Result,
     Stage,
-    Tile,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
+    TransposeTile,
 )
-from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule
 
 
-def problems(module: Module, plan: Plan, *, shared_limit: int | None = None) -> tuple[str, ...]:
+def problems(module: HloModule, plan: StitchingPlan, *, shared_limit: int | None = None) -> tuple[str, ...]:
     """One line for everything that is wrong with a plan; none when it is sound. `shared_limit`: bytes of shared memory
     that a block may have."""
     checking = _Checking(module, plan, shared_limit)
@@ -64,13 +64,13 @@ class _Place:
 
 
 class _Checking:
-    def __init__(self, module: Module, plan: Plan, shared_limit: int | None) -> None:
+    def __init__(self, module: HloModule, plan: StitchingPlan, shared_limit: int | None) -> None:
         self.module = module
         self.plan = plan
         self.shared_limit = shared_limit
         self.found: list[str] = []
         self.places: dict[str, _Place] = {}
-        self.results: dict[str, Result] = {}
+        self.results: dict[str, StageResult] = {}
 
     def run(self) -> None:
         for step, each in enumerate(self.plan.steps):
@@ -98,7 +98,7 @@ class _Checking:
             if name not in self.places:
                 self.found.append(f"library call {name} is never made")
 
-    def _kept_on_the_way(self, result: Result) -> bool:
+    def _kept_on_the_way(self, result: StageResult) -> bool:
         """A value that rows have in registers, and whoever else reads it computes again."""
         source = self.module.by_name.get(result.instruction)
         inlined = source is not None and (source.elementwise or source.opcode in MOVEMENT)
@@ -144,7 +144,7 @@ class _Checking:
             elif place.step >= step:
                 self.found.append(f"{where}: {source.name} is read before it is computed")
 
-    def _kernel(self, step: int, kernel: Kernel) -> None:
+    def _kernel(self, step: int, kernel: StitchedKernel) -> None:
         say = _Saying(self.found, kernel.name)
         most = max((phase.blocks for phase in kernel.phases), default=0)
         if not kernel.phases or any(not phase.programs for phase in kernel.phases):
@@ -165,7 +165,7 @@ class _Checking:
 
     # --- block programs ---
 
-    def _program(self, here: _Place, program: BlockProgram, kernel: Kernel) -> None:
+    def _program(self, here: _Place, program: BlockProgram, kernel: StitchedKernel) -> None:
         say = _Saying(self.found, f"{kernel.name}/{program.name}")
         if program.blocks < 1:
             say("it has no blocks")
@@ -200,7 +200,7 @@ class _Checking:
             say(problem)
 
     def _in_rows(self, say: _Saying, here: _Place, program: BlockProgram, threads: int) -> None:
-        def outside(reader: Result, name: str) -> bool:
+        def outside(reader: StageResult, name: str) -> bool:
             place = self.places.get(name)
             if place is None or (*place.launch, place.program) == (*here.launch, here.program):
                 return False
@@ -262,7 +262,7 @@ class _Checking:
                 say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
         self._reads(say, here, program, 0)
 
-    def _tile(self, say: _Saying, here: _Place, program: BlockProgram, tile: Tile, threads: int) -> None:
+    def _tile(self, say: _Saying, here: _Place, program: BlockProgram, tile: TransposeTile, threads: int) -> None:
         """A transpose: all results are the same elements, each of them in one tile, and what is read through shared
         memory has room there."""
         if len(program.stages) != 1:
@@ -371,7 +371,7 @@ class _Checking:
         reads.inlined = sorted(inlined, key=self.module.number.__getitem__, reverse=True)
         return reads
 
-    def _read(self, say: _Saying, here: _Place, reader: Result, name: str, same: bool, reads: StageReads) -> None:
+    def _read(self, say: _Saying, here: _Place, reader: StageResult, name: str, same: bool, reads: StageReads) -> None:
         """Whether a value that some place computes can be read here, and how."""
         place = self.places[name]
         said = f"{reader.instruction} reads {name}"
@@ -417,21 +417,21 @@ def _lanes(reduction: Reduction, threads: int) -> str:
     power = lanes >= 1 and lanes & (lanes - 1) == 0
     if lanes == 1:
         return ""
-    if reduction.exchange is Exchange.NONE:
+    if reduction.exchange is LaneExchange.NONE:
         return f"{lanes} lanes exchange nothing"
     if lanes > threads or threads % lanes:
         return f"{lanes} lanes in a block of {threads} threads"
     if reduction.inner and lanes != threads and not (power and lanes <= 32):
         return f"{lanes} lanes are neither a power of two up to 32 nor all threads"
-    if not reduction.inner and (not power or reduction.exchange is not Exchange.SHARED):
+    if not reduction.inner and (not power or reduction.exchange is not LaneExchange.SHARED):
         return f"a column reduce cannot have {lanes} lanes that exchange by {reduction.exchange}"
     return ""
 
 
-def _workspace_bytes(module: Module, members: Sequence[Instruction], reduction: Reduction, threads: int) -> int:
+def _workspace_bytes(module: HloModule, members: Sequence[HloInstruction], reduction: Reduction, threads: int) -> int:
     """At least this much is exchanged through shared memory: an accumulator per thread, or per warp."""
-    if reduction.lanes == 1 or (reduction.exchange is Exchange.WARP and reduction.lanes <= 32):
+    if reduction.lanes == 1 or (reduction.exchange is LaneExchange.WARP and reduction.lanes <= 32):
         return 0
-    slots = threads // 32 if reduction.exchange is Exchange.WARP else threads
+    slots = threads // 32 if reduction.exchange is LaneExchange.WARP else threads
     values = {each.operands[: len(each.operands) // 2] for each in members}
     return sum(slots * BYTES[module[name].dtype] for names in values for name in names)

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from fusiond_stitching.analysis.plan import WARP, BlockProgram, Place, Registers, Result, Rows, Stage
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, Registers, RowPlace, Rows, Stage, StageResult
 from fusiond_stitching.analysis.row_workspaces import shared_bytes
-from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
 _PACK_BYTES = 16
 
 
 def problems(
-    module: Module, program: BlockProgram, threads: int, outside: Callable[[Result, str], bool]
+    module: HloModule, program: BlockProgram, threads: int, outside: Callable[[StageResult, str], bool]
 ) -> Iterator[str]:
     """What is wrong, a line each. `outside(reader, name)`: whether a value is in a buffer when the program begins; it
     says itself what is wrong with that."""
@@ -70,7 +70,7 @@ def _interleaving(rows: Rows) -> Iterator[str]:
 
 def _pieces(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
     packs = rows.run // rows.pack
-    if any(stage.place is Place.PIECE for stage in program.stages) and (
+    if any(stage.place is RowPlace.PIECE for stage in program.stages) and (
         rows.between == 1
         or packs > min(WARP, rows.lanes)
         or rows.lanes % packs
@@ -99,9 +99,9 @@ def _reductions(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str
     """Whether all parts of what is reduced meet."""
     reduced = [stage.place for stage in program.stages if stage.reduction is not None]
     at_once = threads // rows.lanes
-    if rows.slabs > 1 and Place.ROW in reduced:
+    if rows.slabs > 1 and RowPlace.ROW in reduced:
         yield "blocks that share the columns of a row cannot reduce it"
-    if not _is_power_of_two(at_once) and any(stage.place is Place.COLUMN for stage in program.stages):
+    if not _is_power_of_two(at_once) and any(stage.place is RowPlace.COLUMN for stage in program.stages):
         yield f"{at_once} groups of lanes do not halve down to one"
     if reduced and _is_flat(rows) and program.blocks > 1:
         yield "blocks that share a row cannot reduce it"
@@ -113,28 +113,28 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
+def _shapes(module: HloModule, program: BlockProgram, rows: Rows) -> Iterator[str]:
     runs = program.blocks // rows.slabs
     elements = {
-        Place.WIDE: rows.count * rows.columns, Place.ROW: rows.count, Place.COLUMN: runs * rows.columns,
-        Place.PIECE: rows.count * rows.run,
+        RowPlace.WIDE: rows.count * rows.columns, RowPlace.ROW: rows.count, RowPlace.COLUMN: runs * rows.columns,
+        RowPlace.PIECE: rows.count * rows.run,
     }  # fmt: skip
     for stage in program.stages:
         for result in stage.results:
             each = module[result.instruction]
-            few = stage.place is Place.FEW and each.elements % rows.count == 0
+            few = stage.place is RowPlace.FEW and each.elements % rows.count == 0
             right = few or (stage.place in elements and math.prod(stage.dims) == elements[stage.place])
             if not right or each.dims != stage.dims:
                 yield f"{each.name} is not as large as its place"
             elif result.stored is not None and result.stored.buffer != module.buffer_of(each.name):
                 yield f"{each.name} goes to {result.stored.buffer}, not to {module.buffer_of(each.name)}"
             elif (
-                stage.place in (Place.WIDE, Place.COLUMN)
+                stage.place in (RowPlace.WIDE, RowPlace.COLUMN)
                 and result.stored
                 and rows.pack * BYTES[each.dtype] > _PACK_BYTES
             ):
                 yield f"{rows.pack} elements of {each.name} are no one store"
-            if stage.place is Place.COLUMN and runs * rows.rows_per_block != rows.count:
+            if stage.place is RowPlace.COLUMN and runs * rows.rows_per_block != rows.count:
                 yield f"{each.name}: the blocks have not all as many rows"
             if (each.opcode == "reduce") != (stage.reduction is not None):
                 yield f"{each.name} is {'not ' if stage.reduction is None else ''}said to be reduced"
@@ -148,7 +148,7 @@ Where: TypeAlias = "tuple[Extent, ...] | None"
 """What counts a value's elements, from the slowest to the fastest; None where that is none of it."""
 
 
-def _places(rows: Rows) -> dict[Place | None, Where]:
+def _places(rows: Rows) -> dict[RowPlace | None, Where]:
     """Where the results of a stage lie. A row in pieces is `long` times `run` columns."""
     if rows.between == 1:
         row: tuple[Extent, ...] = (("row", 1, rows.count),)
@@ -159,8 +159,12 @@ def _places(rows: Rows) -> dict[Place | None, Where]:
     sums = (("sum", 1, rows.count // rows.rows_per_block * rows.columns),)
     pieces = _joined((*row, ("run", 1, rows.run)))
     return {
-        None: None, Place.WIDE: _joined(wide), Place.ROW: _joined(row), Place.COLUMN: _joined(sums), Place.PIECE: pieces
-    }  # fmt: skip
+        None: None,
+        RowPlace.WIDE: _joined(wide),
+        RowPlace.ROW: _joined(row),
+        RowPlace.COLUMN: _joined(sums),
+        RowPlace.PIECE: pieces,
+    }
 
 
 def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
@@ -202,7 +206,7 @@ def _by_dimension(dims: tuple[int, ...], where: tuple[Extent, ...]) -> list[list
 
 
 class _Reading:
-    def __init__(self, module: Module, program: BlockProgram, outside: Callable[[Result, str], bool]) -> None:
+    def __init__(self, module: HloModule, program: BlockProgram, outside: Callable[[StageResult, str], bool]) -> None:
         assert program.rows is not None
         self.module = module
         self.rows = program.rows
@@ -211,28 +215,28 @@ class _Reading:
         self.own = {result.instruction: (stage, result) for stage in program.stages for result in stage.results}
         self.seen: set[tuple[str, Where, int, bool]] = set()
 
-    def result(self, stage: Stage, result: Result) -> Iterator[str]:
+    def result(self, stage: Stage, result: StageResult) -> Iterator[str]:
         """What a result reads that is not there."""
         each = self.module[result.instruction]
         if each.opcode == "reduce":
             fold = self._folds(each)
-            source = self.places[Place.PIECE if fold else Place.WIDE]
+            source = self.places[RowPlace.PIECE if fold else RowPlace.WIDE]
             if not self._reduces(each, stage, source):
-                yield f"{each.name} does not reduce {'columns' if stage.place is Place.COLUMN else 'rows'}"
+                yield f"{each.name} does not reduce {'columns' if stage.place is RowPlace.COLUMN else 'rows'}"
             values = len(each.operands) // 2
             for place, operand in enumerate(each.operands):
                 where = source if place < values else None
                 yield from self._value(result, operand, where, stage.sweep, fold)
             return
         places = [self.places.get(stage.place)]
-        if stage.place is Place.FEW:
+        if stage.place is RowPlace.FEW:
             few = each.elements // self.rows.count
-            places = [_joined((*(self.places[Place.ROW] or ()), (FIXED, number, few))) for number in range(few)]
+            places = [_joined((*(self.places[RowPlace.ROW] or ()), (FIXED, number, few))) for number in range(few)]
         for own in places:
             for operand, where in self._read_by(each, own):
-                yield from self._value(result, operand, where, stage.sweep, stage.place is not Place.WIDE)
+                yield from self._value(result, operand, where, stage.sweep, stage.place is not RowPlace.WIDE)
 
-    def _read_by(self, node: Instruction, where: Where) -> Iterator[tuple[str, Where]]:
+    def _read_by(self, node: HloInstruction, where: Where) -> Iterator[tuple[str, Where]]:
         """The operands that are read for an element at a place, and where."""
         if node.opcode != "concatenate" or where is None:
             yield from ((operand, self._moved(node, operand, where)) for operand in node.operands)
@@ -250,7 +254,7 @@ class _Reading:
                 yield operand, _joined(extent for part in parts for extent in part)
             begin += size
 
-    def _value(self, reader: Result, name: str, where: Where, sweep: int, behind: bool) -> Iterator[str]:
+    def _value(self, reader: StageResult, name: str, where: Where, sweep: int, behind: bool) -> Iterator[str]:
         """A value that is asked for at a place, in the loop of a sweep or `behind` it."""
         stack = [(name, where)]
         while stack:
@@ -259,7 +263,9 @@ class _Reading:
                 continue
             self.seen.add((name, where, sweep, behind))
             instruction = self.module[name]
-            if name in self.own and self.own[name][0].place is not Place.FEW:  # these are computed where they are read
+            if (
+                name in self.own and self.own[name][0].place is not RowPlace.FEW
+            ):  # these are computed where they are read
                 stage, result = self.own[name]
                 here = where is not None and where == self.places[stage.place]
                 if instruction.opcode == "reduce":
@@ -278,22 +284,22 @@ class _Reading:
                 continue
             stack += self._read_by(instruction, where)
 
-    def _folds(self, each: Instruction) -> bool:
+    def _folds(self, each: HloInstruction) -> bool:
         """Whether it reduces not rows, but what runs have been reduced to."""
         return self.module[each.operands[0]].elements != self.rows.count * self.rows.columns
 
-    def _reduces(self, each: Instruction, stage: Stage, source: Where) -> bool:
+    def _reduces(self, each: HloInstruction, stage: Stage, source: Where) -> bool:
         """Whether a reduction makes what lies at the place of its stage."""
-        if stage.place is Place.COLUMN:
+        if stage.place is RowPlace.COLUMN:
             return self._reduces_columns(each)
         dims, reduced = self.module[each.operands[0]].dims, each.attributes["dimensions"]
         parts = _by_dimension(dims, source) if source is not None else None
         if parts is None:
             return False
         left = _joined(extent for at, part in enumerate(parts) if at not in reduced for extent in part)
-        return left == self.places[stage.place]
+        return left == self.places.get(stage.place)
 
-    def _reduces_columns(self, each: Instruction) -> bool:
+    def _reduces_columns(self, each: HloInstruction) -> bool:
         """Whether it makes one row of the rows of each block."""
         dims, reduced = self.module[each.operands[0]].dims, each.attributes["dimensions"]
         kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in reduced]
@@ -303,7 +309,7 @@ class _Reading:
         wide_columns = math.prod(dims[at] for at in inner) == self.rows.columns
         return wide_columns and not between and math.prod(dims[at] for at in gone) == self.rows.rows_per_block
 
-    def _moved(self, node: Instruction, operand: str, where: Where) -> Where:
+    def _moved(self, node: HloInstruction, operand: str, where: Where) -> Where:
         """Where an operand is read for an element at a place; None where that is none of them."""
         source = self.module[operand]
         if source.elements == 1:
@@ -326,7 +332,7 @@ class _Reading:
             order = [order.index(at) for at in range(len(order))]
         return _joined(extent for at in order for extent in parts[at])
 
-    def _sliced(self, node: Instruction, source: Instruction, parts: list[list[Extent]]) -> Where:
+    def _sliced(self, node: HloInstruction, source: HloInstruction, parts: list[list[Extent]]) -> Where:
         """Where an operand is read of which some dimensions are cut to one index, the others not at all."""
         found: list[Extent] = []
         for at, (dim, size) in enumerate(zip(node.dims, source.dims, strict=True)):

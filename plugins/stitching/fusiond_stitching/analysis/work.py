@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond_stitching.frontend import scatter_updates
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 MANY_TIMES = 16
 """Evaluations for each element that goes in or out, from which on it is said."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SuperlinearWork:
     """`elements` are evaluated for an instruction: so many `times` what goes into the module and out of it."""
 
     instruction: str
@@ -26,16 +26,18 @@ class Work:
     times: float
 
 
-def more_than_linear(module: Module) -> tuple[Work, ...]:
+def more_than_linear(module: HloModule) -> tuple[SuperlinearWork, ...]:
     """The instructions that evaluate MANY_TIMES as many elements as all parameters, stand-ins and outputs have, those
     with most first."""
     ends = {*module.parameters, *module.outputs, *module.foreign}
     data = max(1, sum(module[name].elements for name in ends))
-    found = [Work(name, count, count / data) for name, count in _evaluated(module) if count > MANY_TIMES * data]
+    found = [
+        SuperlinearWork(name, count, count / data) for name, count in _evaluated(module) if count > MANY_TIMES * data
+    ]
     return tuple(sorted(found, key=lambda each: (-each.elements, each.instruction)))
 
 
-def _evaluated(module: Module) -> Iterator[tuple[str, int]]:
+def _evaluated(module: HloModule) -> Iterator[tuple[str, int]]:
     for each in module.instructions:
         if each.name in module.foreign:
             continue

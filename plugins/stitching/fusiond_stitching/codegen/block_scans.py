@@ -24,7 +24,7 @@ from fusiond_stitching.codegen.elemental import Indices, added, contracted, exac
 from fusiond_stitching.codegen.reduction import BARRIER, WARP, shared_pointer
 from fusiond_stitching.codegen.scans import Scans, Trips
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.frontend.graph import HloInstruction
 
 ACCUMULATORS = 32
 """Sums of a product that a thread has at once."""
@@ -285,7 +285,7 @@ class _Block(Trips):
     def _sums(
         self,
         scope: Scope,
-        dot: Instruction,
+        dot: HloInstruction,
         home: Code,
         rows: Sequence[tuple[Index, Code | None]],
         columns: Sequence[tuple[Index, Code | None]],

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from fusiond.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import delinear
-from fusiond_stitching.analysis.plan import Place, Stage
+from fusiond_stitching.analysis.plan import RowPlace, Stage
 from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import combine, type_of
@@ -60,7 +60,7 @@ class ColumnSums:
         with scope.block(header, conditional=False) as round_:
             with (
                 round_.block(cpp("if ({} >= {} && {} < 2 * {})", own, half, own, half)) as giving,
-                self.at.columns(giving, Place.COLUMN) as (_, element),
+                self.at.columns(giving, RowPlace.COLUMN) as (_, element),
             ):
                 at = element.index(self.at.column)
                 for kind, pointer, sum_ in zip(kinds, pointers, self._sums_at(element, total), strict=True):
@@ -69,7 +69,7 @@ class ColumnSums:
             round_.line(BARRIER)
             with (
                 round_.block(cpp("if ({} < {})", own, half)) as taking,
-                self.at.columns(taking, Place.COLUMN) as (_, element),
+                self.at.columns(taking, RowPlace.COLUMN) as (_, element),
             ):
                 at = element.index(self.at.column)
                 others = [
@@ -98,7 +98,7 @@ class ColumnSums:
         results = [result for stage in self.stages for result in stage.results]
         for result in results:
             scope.comment(f"{self.module[result.instruction]}{kept(result)}")
-        with self.at.columns(scope, Place.COLUMN) as (packing, element):
+        with self.at.columns(scope, RowPlace.COLUMN) as (packing, element):
             for total in self.totals.values():
                 names = self.reductions.with_init(element, total.group, self._sums_at(element, total))
                 for each in total.group.members:

@@ -1,9 +1,9 @@
 """One element of an instruction as C++: thread composition (section 4.3; section 5.2 calls it ElementalIrEmitter).
 
 `Elemental.value(scope, name, indices)` gives the text of the instruction's element at `indices` and writes the
-statements it needs into the scope: of the instruction itself, and of all that is inlined into it. What a `Reader` has
-in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse) is index algebra and costs no statement; a
-window costs the condition that a pad costs.
+statements it needs into the scope: of the instruction itself, and of all that is inlined into it. What a `ValueReader`
+has in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse) is index algebra and costs no
+statement; a window costs the condition that a pad costs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fusiond.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.codegen.semantics import TYPES, Type, Unsupported, literal
-from fusiond_stitching.frontend.graph import BINARY, UNARY, Computation, Instruction, Module
+from fusiond_stitching.codegen.semantics import TYPES, NoCode, Type, literal
+from fusiond_stitching.frontend.graph import BINARY, UNARY, Computation, HloInstruction, HloModule
 
 Indices: TypeAlias = tuple[Index, ...]
 Request: TypeAlias = tuple[Scope, str, Indices]
 Step: TypeAlias = Generator[Request, Code, Code]
 """Asks for operands, is sent their values, returns its own."""
-Write: TypeAlias = "Callable[[Elemental, Scope, Instruction, Indices], Step]"
+Write: TypeAlias = "Callable[[Elemental, Scope, HloInstruction, Indices], Step]"
 """How the element of an opcode is written."""
 
 
-class Reader(Protocol):
+class ValueReader(Protocol):
     """Where values are found in memory."""
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
@@ -38,9 +38,9 @@ class Reader(Protocol):
 
 class Elemental:
     """See the module's docstring. `steps`: how opcodes are written that are more than an expression of scalars. Raises
-    Unsupported for what there is no code for."""
+    NoCode for what there is no code for."""
 
-    def __init__(self, module: Module, reader: Reader, steps: Mapping[str, Write]) -> None:
+    def __init__(self, module: HloModule, reader: ValueReader, steps: Mapping[str, Write]) -> None:
         self.module = module
         self._reader = reader
         self._steps = steps
@@ -80,7 +80,7 @@ class Elemental:
         if place is not None:
             return scope.declare(kind, instruction.opcode, semantics.loaded(kind, place))
         if name in self.module.foreign:
-            raise Unsupported(f"{self.module.foreign[name]}")
+            raise NoCode(f"{self.module.foreign[name]}")
         if instruction.opcode in self._steps:
             return (yield from self._steps[instruction.opcode](self, scope, instruction, indices))
         if instruction.opcode in UNARY or instruction.opcode in BINARY or instruction.opcode in ("select", "clamp"):
@@ -89,7 +89,7 @@ class Elemental:
                 values.append((yield scope, operand.name, indices if operand.dims else ()))
             operands = [type_of(each) for each in self.module.operands(instruction)]
             return scope.declare(kind, instruction.opcode, scalar(scope, instruction, operands, values))
-        raise Unsupported(f"there is no code for {instruction.opcode} ({instruction.name})")
+        raise NoCode(f"there is no code for {instruction.opcode} ({instruction.name})")
 
     def applied(
         self, scope: Scope, computation: Computation, arguments: Sequence[Code], kinds: Sequence[Type]
@@ -109,14 +109,14 @@ class Elemental:
         return [found[name][0] for name in computation.results]
 
 
-def type_of(instruction: Instruction) -> Type:
-    """Raises Unsupported for a type that no code can be written for."""
+def type_of(instruction: HloInstruction) -> Type:
+    """Raises NoCode for a type that no code can be written for."""
     if instruction.dtype not in TYPES:
-        raise Unsupported(f"{instruction.name}: the type {instruction.dtype} is not known")
+        raise NoCode(f"{instruction.name}: the type {instruction.dtype} is not known")
     return TYPES[instruction.dtype]
 
 
-def scalar(scope: Scope, instruction: Instruction, operands: Sequence[Type], values: Sequence[Code]) -> Code:
+def scalar(scope: Scope, instruction: HloInstruction, operands: Sequence[Type], values: Sequence[Code]) -> Code:
     """The expression of an element-wise instruction on the values of its operands."""
     functions = scope.function.functions
     opcode, kind = instruction.opcode, type_of(instruction)
@@ -142,7 +142,7 @@ def scalar(scope: Scope, instruction: Instruction, operands: Sequence[Type], val
 # --- sources and movement -------------------------------------------------------------------------------
 
 
-def _constant(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _constant(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     values = instruction.attributes["values"]
     kind = type_of(instruction)
     first = literal(kind, values[0])
@@ -154,7 +154,7 @@ def _constant(self: Elemental, scope: Scope, instruction: Instruction, indices: 
     yield  # a generator, as all steps are
 
 
-def _iota(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _iota(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     kind = type_of(instruction)
     index = indices[instruction.attributes["dimension"]]
     if index.fixed is not None:
@@ -166,27 +166,27 @@ def _iota(self: Elemental, scope: Scope, instruction: Instruction, indices: Indi
     yield
 
 
-def _reshape(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _reshape(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     (operand,) = self.module.operands(instruction)
     return (yield scope, operand.name, delinear(linear(indices, instruction.dims), operand.dims))
 
 
-def _broadcast(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _broadcast(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     return (yield scope, instruction.operands[0], tuple(indices[at] for at in instruction.attributes["dimensions"]))
 
 
-def _transpose(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _transpose(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     order = instruction.attributes["dimensions"]  # output dimension -> operand dimension
     return (yield scope, instruction.operands[0], tuple(indices[order.index(at)] for at in range(len(order))))
 
 
-def _slice(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _slice(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     starts, strides = instruction.attributes["starts"], instruction.attributes["strides"]
     moved = tuple(index * step + start for index, start, step in zip(indices, starts, strides, strict=True))
     return (yield scope, instruction.operands[0], moved)
 
 
-def _reverse(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _reverse(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     turned = instruction.attributes["dimensions"]
     moved = tuple(
         index * -1 + (size - 1) if at in turned else index
@@ -198,7 +198,7 @@ def _reverse(self: Elemental, scope: Scope, instruction: Instruction, indices: I
 # --- conditions on the index ----------------------------------------------------------------------------
 
 
-def _concatenate(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _concatenate(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     dimension = instruction.attributes["dimension"]
     index = indices[dimension]
     pieces = []  # (operand, where it begins), of those that the index can be in
@@ -227,11 +227,11 @@ def _concatenate(self: Elemental, scope: Scope, instruction: Instruction, indice
     return name
 
 
-def _pad(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _pad(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     return (yield from _padded(self, scope, instruction, indices))
 
 
-def _window(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _window(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     """A pad, at the place that the window's index and the index inside it come to."""
     attributes = instruction.attributes
     rank = len(attributes["sizes"])
@@ -245,7 +245,7 @@ def _window(self: Elemental, scope: Scope, instruction: Instruction, indices: In
     return (yield from _padded(self, scope, instruction, places))
 
 
-def _padded(self: Elemental, scope: Scope, instruction: Instruction, indices: Sequence[Index]) -> Step:
+def _padded(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Sequence[Index]) -> Step:
     """The operand's element at `indices` less what was padded in front of it, or the value outside of it."""
     operand, padding = self.module.operands(instruction)
     attributes = instruction.attributes
@@ -301,7 +301,7 @@ def _minus(text: Code, amount: int) -> Code:
 # --- reductions in one thread ---------------------------------------------------------------------------
 
 
-def _reduce(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _reduce(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     """A serial loop over the reduced dimensions."""
     dimensions, computation = instruction.attributes["dimensions"], instruction.attributes["computation"]
     operands = self.module.operands(instruction)
@@ -325,7 +325,7 @@ def _reduce(self: Elemental, scope: Scope, instruction: Instruction, indices: In
     return totals[result]
 
 
-def _dot(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _dot(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     """A serial loop over the contracted dimensions; sums in the result's own type (float for narrow ones)."""
     lhs, rhs = self.module.operands(instruction)
     kind = type_of(instruction)
@@ -346,7 +346,7 @@ def _dot(self: Elemental, scope: Scope, instruction: Instruction, indices: Indic
 
 
 def contracted(
-    dot: Instruction, operands: Sequence[Instruction], indices: Indices, summed: Sequence[Index]
+    dot: HloInstruction, operands: Sequence[HloInstruction], indices: Indices, summed: Sequence[Index]
 ) -> tuple[Indices, Indices]:
     """Where both operands of a dot are read for an element of it, and an index of the contracted dimensions."""
     attributes = dot.attributes

@@ -16,22 +16,22 @@ from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Rol
 from fusiond_stitching.analysis import structural_hash
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    Flat,
+    ChunkSchedule,
+    FlatChunk,
     Global,
-    Kernel,
     LibraryCall,
     Phase,
-    Plan,
-    Result,
-    Schedule,
+    ScheduleKind,
     Stage,
+    StageResult,
+    StitchedKernel,
+    StitchingPlan,
 )
-from fusiond_stitching.analysis.plan import Kind as ScheduleKind
 from fusiond_stitching.codegen import seams, tolerances
-from fusiond_stitching.codegen.kernel import Text, kernel_text
-from fusiond_stitching.codegen.scope import Unit
-from fusiond_stitching.codegen.semantics import TYPES, Unsupported
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.codegen.kernel import KernelText, kernel_text
+from fusiond_stitching.codegen.scope import SourceUnit
+from fusiond_stitching.codegen.semantics import TYPES, NoCode
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 SOURCE = "module"
 _LIBRARY_THREADS = 128
@@ -40,13 +40,13 @@ LIBRARY = "library_"
 
 
 def program(
-    module: Module, plan: Plan, *, fills: Mapping[str, Fill] | None = None, name: str | None = None
+    module: HloModule, plan: StitchingPlan, *, fills: Mapping[str, Fill] | None = None, name: str | None = None
 ) -> Program | Rejection:
     """The Program of a plan. `fills`: what the inputs hold, by buffer (`in_0`); without one, floats are uniform in
     -1 .. 1 and whole numbers in 0 .. 9. A Rejection where there is no code for something."""
     try:
         return _program(module, plan, fills or {}, name or module.name)
-    except Unsupported as problem:
+    except NoCode as problem:
         return Rejection(rule="no_code", nodes=(module.name,), detail=str(problem))
 
 
@@ -67,8 +67,10 @@ def is_library(launch: Launch) -> bool:
     return launch.entry.startswith(LIBRARY)
 
 
-def kernel_source(module: Module, kernel: Kernel, name: str, *, available: frozenset[str] = frozenset()) -> str:
-    """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises Unsupported."""
+def kernel_source(
+    module: HloModule, kernel: StitchedKernel, name: str, *, available: frozenset[str] = frozenset()
+) -> str:
+    """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises NoCode."""
     unit = _unit(module)
     text = kernel_text(module, kernel, unit, available | set(module.parameters))
     return _source(unit, [text.named(name)], text.headers)
@@ -80,16 +82,16 @@ class _Issue:
 
     entry: str
     step: str
-    kernel: Kernel
+    kernel: StitchedKernel
     buffers: tuple[str, ...]
     call: str | None
     """The dot that it stands in for: not counted."""
 
 
-def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
+def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], name: str) -> Program:
     unit = _unit(module)
     available = set(module.parameters)
-    texts: dict[str, tuple[str, Text]] = {}  # what it does, whatever the buffers are called -> (entry, text)
+    texts: dict[str, tuple[str, KernelText]] = {}  # what it does, whatever the buffers are called -> (entry, text)
     written: dict[object, tuple[structural_hash.Outline, str, tuple[str, ...]]] = {}  # key -> (.., entry, arguments)
     issues: list[_Issue] = []
     names: set[str] = set()
@@ -97,7 +99,7 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
         if isinstance(step, LibraryCall) and step.instruction in module.foreign:
             available.add(step.instruction)  # its stand-in is an input
             continue
-        kernel = step if isinstance(step, Kernel) else library_kernel(module, step)
+        kernel = step if isinstance(step, StitchedKernel) else library_kernel(module, step)
         step_name = _unique(_word(kernel.name), names)
         outline = structural_hash.outline(module, kernel, available)
         if outline.key in written:
@@ -108,7 +110,7 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
             entry, _ = texts.setdefault(text.key, (step_name, text))
             buffers = text.buffers
             written[outline.key] = (outline, entry, buffers)
-        call = None if isinstance(step, Kernel) else step.instruction
+        call = None if isinstance(step, StitchedKernel) else step.instruction
         issues.append(_Issue(entry, step_name, kernel, buffers, call))
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
     needed = frozenset[str]().union(*(text.headers for _, text in texts.values()))
@@ -124,20 +126,20 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
     )
 
 
-def library_kernel(module: Module, call: LibraryCall) -> Kernel:
+def library_kernel(module: HloModule, call: LibraryCall) -> StitchedKernel:
     """The plain kernel that stands in for a library's: a thread per element of the result."""
     instruction = module[call.instruction]
     blocks = max(1, -(-instruction.elements // _LIBRARY_THREADS))
-    result = Result(instruction.name, (Global(module.buffer_of(instruction.name)),))
-    stage = Stage(chunk=Flat(_LIBRARY_THREADS, blocks), dims=instruction.dims, results=(result,))
+    result = StageResult(instruction.name, (Global(module.buffer_of(instruction.name)),))
+    stage = Stage(chunk=FlatChunk(_LIBRARY_THREADS, blocks), dims=instruction.dims, results=(result,))
     program = BlockProgram(
         name=instruction.name,
         blocks=blocks,
         stages=(stage,),
         root=instruction.name,
-        schedule=Schedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
+        schedule=ChunkSchedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
     )
-    return Kernel(
+    return StitchedKernel(
         name=f"{LIBRARY}{instruction.name}",
         phases=(Phase(programs=(program,)),),
         threads=_LIBRARY_THREADS,
@@ -145,11 +147,11 @@ def library_kernel(module: Module, call: LibraryCall) -> Kernel:
     )
 
 
-def _unit(module: Module) -> Unit:
-    return Unit(max((each.elements for each in module.instructions), default=0))
+def _unit(module: HloModule) -> SourceUnit:
+    return SourceUnit(max((each.elements for each in module.instructions), default=0))
 
 
-def _source(unit: Unit, texts: list[str], needed: frozenset[str]) -> str:
+def _source(unit: SourceUnit, texts: list[str], needed: frozenset[str]) -> str:
     parts = [f"#include <{each}>\n" for each in sorted(needed | unit.functions.headers)]
     parts += ["\n"] if parts else []
     parts += [each + "\n" for each in (*unit.declarations, *unit.functions.texts)]
@@ -171,7 +173,7 @@ def _launch(issue: _Issue) -> Launch:
     )
 
 
-def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
+def _buffers(module: HloModule, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
     """All parameters and outputs, what foreign instructions give and read, and the scratch buffers that somebody
     uses."""
     compared = tolerances.compares(module)
@@ -192,7 +194,7 @@ def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tupl
 
 
 def _buffer(
-    name: str, instruction: Instruction, role: Role, *, fill: Fill | None = None, compare: Compare | None = None
+    name: str, instruction: HloInstruction, role: Role, *, fill: Fill | None = None, compare: Compare | None = None
 ) -> Buffer:
     return Buffer(
         name=name,
@@ -204,7 +206,7 @@ def _buffer(
     )
 
 
-def default_fill(instruction: Instruction) -> Fill:
+def default_fill(instruction: HloInstruction) -> Fill:
     """What an input holds when the job does not say."""
     kind = TYPES[instruction.dtype].kind
     if kind == "float":

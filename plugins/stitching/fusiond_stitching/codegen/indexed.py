@@ -9,21 +9,21 @@ from fusiond.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, number
 from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, Write, combine, loop, type_of
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.codegen.semantics import Type, Unsupported
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.codegen.semantics import NoCode, Type
+from fusiond_stitching.frontend.graph import HloInstruction
 
 
 def start_index(scope: Scope, kind: Type, value: Code, most: int) -> Index:
     """A start index brought into 0 .. most."""
     if not kind.integral:
-        raise Unsupported(f"an index of type {kind.name}")
+        raise NoCode(f"an index of type {kind.name}")
     low = cpp("{} < 0 ? 0 : ", value) if kind.kind == "signed" else ""
     limit = cpp("{}ull", most) if kind.kind == "unsigned" and kind.bits == 64 else str(most)
     whole = scope.function.index_type
     return scope.variable("start", cpp("{}{} > {} ? {} : ({}){}", low, value, limit, most, whole, value), most + 1)
 
 
-def _dynamic_slice(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _dynamic_slice(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     operand, *starts = self.module.operands(instruction)
     place = []
     for index, dim, size, start in zip(indices, operand.dims, instruction.dims, starts, strict=True):
@@ -35,7 +35,7 @@ def _dynamic_slice(self: Elemental, scope: Scope, instruction: Instruction, indi
     return (yield scope, operand.name, tuple(place))
 
 
-def _dynamic_update_slice(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _dynamic_update_slice(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     operand, update, *starts = self.module.operands(instruction)
     if update.elements == 0:
         return (yield scope, operand.name, indices)
@@ -67,7 +67,7 @@ def _dynamic_update_slice(self: Elemental, scope: Scope, instruction: Instructio
     return name
 
 
-def _gather(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _gather(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     operand, starts = self.module.operands(instruction)
     numbers = instruction.attributes
     offset_dims, vector = numbers["offset_dims"], numbers["index_vector_dim"]
@@ -91,7 +91,7 @@ def _gather(self: Elemental, scope: Scope, instruction: Instruction, indices: In
     return (yield scope, operand.name, tuple(place))
 
 
-def _scatter(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _scatter(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     """The operand's element, and every update that falls on it, in the order of the indices: a loop over all of them.
 
     Each element looks at all updates, so nothing is atomic and the order is always the same."""
@@ -160,7 +160,7 @@ def index_type_of(kind: Type) -> str:
 def signed_start(scope: Scope, kind: Type, value: Code) -> Code:
     """A start index as a signed number; one that fits no tensor stays negative or large."""
     if not kind.integral:
-        raise Unsupported(f"an index of type {kind.name}")
+        raise NoCode(f"an index of type {kind.name}")
     return scope.constant(index_type_of(kind), "start", value)
 
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from fusiond.codegen.code import Code, call, cpp, filled, hole, joined
 from fusiond.codegen.statements import Statements, indented
-from fusiond_stitching.analysis.plan import BlockProgram, Kernel, Phase
+from fusiond_stitching.analysis.plan import BlockProgram, Phase, StitchedKernel
 from fusiond_stitching.codegen.block_scans import BlockScans
 from fusiond_stitching.codegen.loop_nests import LoopNests, index_type
 from fusiond_stitching.codegen.reduction import BARRIER
 from fusiond_stitching.codegen.row_sweeps import RowSweeps
 from fusiond_stitching.codegen.scans import Scans
 from fusiond_stitching.codegen.scatter_updates import Updates
-from fusiond_stitching.codegen.scope import Function, Scope, Unit
+from fusiond_stitching.codegen.scope import GeneratedFunction, Scope, SourceUnit
 from fusiond_stitching.codegen.semantics import TYPES
 from fusiond_stitching.codegen.tiles import Tiles
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 _ENTRY = hole("entry")
 _ARENA = Code("extern __shared__ __align__(16) unsigned char arena[];")
@@ -29,7 +29,7 @@ _GRID_BARRIER = Code("cooperative_groups::this_grid().sync();").needing("coopera
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class KernelText:
     """A kernel's text, with holes for its name and its buffers. `buffers`: its arguments in order, all of them
     pointers."""
 
@@ -60,16 +60,16 @@ class _Body:
     pointers: dict[str, bool]
 
 
-def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collection[str]) -> Text:
+def kernel_text(module: HloModule, kernel: StitchedKernel, unit: SourceUnit, available: Collection[str]) -> KernelText:
     """A kernel's text; `available`: the instructions whose values are in their buffers when it begins. Raises
-    Unsupported for what there is no code for."""
+    NoCode for what there is no code for."""
     known = set(available)
     whole = index_type(unit.most_elements, kernel.programs)
     phases: list[tuple[Phase, list[_Body]]] = []
     for phase in kernel.phases:
         bodies = []
         for program in phase.programs:
-            scope = Scope(Function(unit, index_type=whole))
+            scope = Scope(GeneratedFunction(unit, index_type=whole))
             pointers: dict[str, bool] = {}
             writer = _writer(module, program)
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
@@ -96,10 +96,10 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         functions = [*own, *functions]
     needs = frozenset[str]().union(*(signature.headers | body.headers for _, signature, body in functions))
     texts = [_printed(functions, comments=comments) for comments in (True, False)]
-    return Text(texts[0], texts[1], tuple(names), needs)
+    return KernelText(texts[0], texts[1], tuple(names), needs)
 
 
-def _writer(module: Module, program: BlockProgram) -> type[LoopNests] | type[RowSweeps]:
+def _writer(module: HloModule, program: BlockProgram) -> type[LoopNests] | type[RowSweeps]:
     if program.rows is not None:
         return RowSweeps
     if program.tile is not None:
@@ -119,7 +119,7 @@ def _printed(functions: list[tuple[str, Code, Statements]], *, comments: bool) -
 
 
 def _function(
-    kernel: Kernel, number: int, place: int, body: _Body, parameters: dict[str, Code], whole: str
+    kernel: StitchedKernel, number: int, place: int, body: _Body, parameters: dict[str, Code], whole: str
 ) -> tuple[str, Code, Statements]:
     program = body.program
     own = [f"const {whole} block", *(["unsigned char* arena"] if kernel.shared_bytes else [])]
@@ -135,7 +135,7 @@ def _name(number: int, place: int) -> Code:
     return cpp("{}_{}_{}", _ENTRY, number, place)
 
 
-def _alone(kernel: Kernel, body: _Body, whole: str) -> Statements:
+def _alone(kernel: StitchedKernel, body: _Body, whole: str) -> Statements:
     found = Statements()
     if kernel.shared_bytes:
         found.line(_ARENA)
@@ -144,7 +144,7 @@ def _alone(kernel: Kernel, body: _Body, whole: str) -> Statements:
     return found.used()
 
 
-def _several(kernel: Kernel, phases: list[tuple[Phase, list[_Body]]], whole: str) -> Statements:
+def _several(kernel: StitchedKernel, phases: list[tuple[Phase, list[_Body]]], whole: str) -> Statements:
     """The blocks of each phase go to its programs by their numbers."""
     found = Statements()
     if kernel.shared_bytes:
@@ -173,13 +173,13 @@ def _several(kernel: Kernel, phases: list[tuple[Phase, list[_Body]]], whole: str
     return found
 
 
-def _parameter(module: Module, buffer: str, *, writes: bool) -> Code:
+def _parameter(module: HloModule, buffer: str, *, writes: bool) -> Code:
     kind = TYPES[module[module.buffers[buffer]].dtype]
     template = "{}* {}" if writes else "const {}* __restrict__ {}"
     return cpp(template, kind.memory, hole(buffer)).needing(*kind.headers)
 
 
-def _shape(kernel: Kernel) -> str:
+def _shape(kernel: StitchedKernel) -> str:
     programs = sum(1 for _ in kernel.programs)
     parts = [f"{kernel.grid} blocks of {kernel.threads} threads"]
     if kernel.shared_bytes:

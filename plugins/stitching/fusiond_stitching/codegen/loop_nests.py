@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
-from fusiond_stitching.analysis.plan import BlockProgram, Box, Chunk, Flat, Global, Result, Shared, Stage
+from fusiond_stitching.analysis.plan import BlockProgram, BoxChunk, Chunk, FlatChunk, Global, Shared, Stage, StageResult
 from fusiond_stitching.codegen import elemental, indexed
 from fusiond_stitching.codegen.elemental import Elemental, Indices, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, WARP, Lanes, shared_pointer
+from fusiond_stitching.codegen.reduction import BARRIER, WARP, ReduceLanes, shared_pointer
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.codegen.semantics import Unsupported
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.codegen.semantics import NoCode
+from fusiond_stitching.frontend.graph import HloModule
 
 STEPS = {**elemental.STEPS, **indexed.STEPS}
 THREAD, ZERO, NO_HEAD = Code("threadIdx.x"), Code("0"), Code("")
@@ -30,7 +30,12 @@ class LoopNests:
     begins. `pointers` collects the buffers that it uses: name -> whether it writes it."""
 
     def __init__(
-        self, module: Module, program: BlockProgram, threads: int, available: Collection[str], pointers: dict[str, bool]
+        self,
+        module: HloModule,
+        program: BlockProgram,
+        threads: int,
+        available: Collection[str],
+        pointers: dict[str, bool],
     ) -> None:
         self._module = module
         self._program = program
@@ -51,7 +56,7 @@ class LoopNests:
                 scope.line(BARRIER)
             self._stage(scope, stage)
 
-    # --- elemental.Reader ---
+    # --- elemental.ValueReader ---
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         if name in self._shared:
@@ -65,15 +70,15 @@ class LoopNests:
 
     def _local(self, name: str, chunk: Chunk, indices: Indices) -> Index:
         """The place of an element inside the chunk that this block has."""
-        if isinstance(chunk, Flat):
+        if isinstance(chunk, FlatChunk):
             return linear(indices, self._module[name].dims) - self._block * chunk.size
         inside = [index - start for index, start in zip(indices, self._start(chunk), strict=True)]
         return linear(inside, chunk.local)
 
-    def _start(self, box: Box) -> list[Index]:
+    def _start(self, box: BoxChunk) -> list[Index]:
         return [coordinate * each.size for coordinate, each in zip(self._coordinates(box), box.splits, strict=True)]
 
-    def _coordinates(self, box: Box) -> list[Index]:
+    def _coordinates(self, box: BoxChunk) -> list[Index]:
         return [(self._block // each.stride) % each.parts for each in box.splits]
 
     # --- stages ---
@@ -98,7 +103,7 @@ class LoopNests:
             self._valid(inner, stage, element) as (body, indices),
         ):
             if stage.reduction is not None:
-                lanes = Lanes(self._elemental, stage, self._threads)
+                lanes = ReduceLanes(self._elemental, stage, self._threads)
                 lanes.start(body, ZERO)
                 lanes.reduce(body, ZERO, indices)
                 lanes.remember(body, indices)
@@ -106,10 +111,10 @@ class LoopNests:
         self._keep(stage, pointers)
 
     def _many_lanes(self, scope: Scope, stage: Stage) -> None:
-        lanes = Lanes(self._elemental, stage, self._threads)
+        lanes = ReduceLanes(self._elemental, stage, self._threads)
         threads, count = self._threads, lanes.lanes
         if threads % count or threads % WARP:
-            raise Unsupported(f"{threads} threads cannot be {count} lanes for each element")
+            raise NoCode(f"{threads} threads cannot be {count} lanes for each element")
         pointers = self._declared(scope, stage.results)
         size, at_once = stage.chunk.size, threads // count
         rounds = -(-size // at_once)
@@ -165,7 +170,7 @@ class LoopNests:
         """The indices of an element of the chunk, behind the condition that there is such an element."""
         wanted = list(conditions)
         chunk, dims = stage.chunk, stage.dims
-        if isinstance(chunk, Flat):
+        if isinstance(chunk, FlatChunk):
             total = math.prod(dims)
             position = self._block * chunk.size + element
             if self._program.blocks * chunk.size > total:
@@ -185,7 +190,7 @@ class LoopNests:
 
     # --- results ---
 
-    def _declared(self, scope: Scope, results: Sequence[Result]) -> dict[str, Code]:
+    def _declared(self, scope: Scope, results: Sequence[StageResult]) -> dict[str, Code]:
         """Pointers to the shared buffers that a stage writes."""
         found = {}
         for result in results:
@@ -218,7 +223,7 @@ class LoopNests:
 
     def _first_replica(self, scope: Scope, chunk: Chunk) -> Code:
         """The condition that this block is the one of its replicas that writes; empty where there are none."""
-        if isinstance(chunk, Flat):
+        if isinstance(chunk, FlatChunk):
             return NO_HEAD
         own = number(0)
         for coordinate, each in zip(self._coordinates(chunk), chunk.splits, strict=True):
@@ -228,7 +233,7 @@ class LoopNests:
         return cpp("if ({} == {}) ", scope.index(self._block), scope.index(own))
 
 
-def kept(result: Result) -> str:
+def kept(result: StageResult) -> str:
     """Where a value goes, for the comment."""
     homes = [f"shared {each.offset}" if isinstance(each, Shared) else getattr(each, "buffer", "registers")
              for each in result.homes]  # fmt: skip

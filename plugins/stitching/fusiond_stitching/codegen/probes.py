@@ -6,18 +6,25 @@ import dataclasses
 
 from fusiond.model import Rejection, frozen
 from fusiond.program import Fill, Program
-from fusiond_stitching.analysis.fusion import Candidate, Group
+from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
 from fusiond_stitching.analysis.perflib import Key
-from fusiond_stitching.analysis.plan import Kernel, Kind, LibraryCall, Phase, Plan, Schedule
-from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.plan import (
+    ChunkSchedule,
+    LibraryCall,
+    Phase,
+    ScheduleKind,
+    StitchedKernel,
+    StitchingPlan,
+)
+from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import named
 from fusiond_stitching.analysis.stages import block_program
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills
-from fusiond_stitching.frontend.graph import Instruction, Module, replaced
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, replaced
 
 
-def library_calls(module: Module) -> Program | None:
+def library_calls(module: HloModule) -> Program | None:
     """The dots of a module one after the other, each on operands of its own shape; None where there are none."""
     dots = [each for each in module.instructions if each.opcode == "dot" and each.name not in module.foreign]
     if not dots:
@@ -28,11 +35,11 @@ def library_calls(module: Module) -> Program | None:
         replaced(module[name], opcode="parameter", operands=(), attributes=frozen({"number": number}))
         for number, name in enumerate(sources)
     ]
-    alone = Module(
+    alone = HloModule(
         name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
         outputs=tuple(each.name for each in dots),
     )  # fmt: skip
-    plan = Plan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
+    plan = StitchingPlan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
     filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
     made = emit.program(alone, plan, fills=filled, name="probe library calls")
     return None if isinstance(made, Rejection) else emit.timed_whole(made)
@@ -43,17 +50,17 @@ def library_key(calls: Program) -> str:
     return f"stitching-library:{calls.work_key}"
 
 
-def program(module: Module, key: Key, policy: Policy) -> Program | None:
+def program(module: HloModule, key: Key, policy: FusionPolicy) -> Program | None:
     """The Program that measures a key; `key.example` is one of the module's instructions. None where there is none."""
     alone = isolated(module, module[key.example])
     (name,) = alone.outputs
-    schedule = named(key.dims, key.chunk) or Schedule(0, 1, Kind.ROW)
-    candidate = Candidate(schedule, key.blocks, frozen({name: key.chunk}))
-    group = Group(place=(0, 0), root=name, members=(name,), candidates=(candidate,))
+    schedule = named(key.dims, key.chunk) or ChunkSchedule(0, 1, ScheduleKind.ROW)
+    candidate = FusionCandidate(schedule, key.blocks, frozen({name: key.chunk}))
+    group = FusionGroup(place=(0, 0), root=name, members=(name,), candidates=(candidate,))
     found = block_program(alone, policy, group, candidate, frozenset({name}), (), "probe")
     if isinstance(found, str):
         return None
-    kernel = Kernel(
+    kernel = StitchedKernel(
         name="probe",
         phases=(Phase(programs=(found,)),),
         threads=key.threads,
@@ -61,20 +68,20 @@ def program(module: Module, key: Key, policy: Policy) -> Program | None:
         shared_bytes=found.shared_bytes,
     )
     filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}
-    made = emit.program(alone, Plan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
+    made = emit.program(alone, StitchingPlan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
     return None if isinstance(made, Rejection) else made
 
 
-def _fill(alone: Module, name: str) -> Fill:
+def _fill(alone: HloModule, name: str) -> Fill:
     """Floats where roots, logarithms and powers are numbers: some devices are slower with what is none."""
     plain = fills.default(alone, name)
     floats = alone[name].dtype.startswith(("f", "bf"))
     return dataclasses.replace(plain, kind="uniform", low=0.25, high=0.75) if floats else plain
 
 
-def isolated(module: Module, instruction: Instruction) -> Module:
+def isolated(module: HloModule, instruction: HloInstruction) -> HloModule:
     """A module of one instruction, whose operands are parameters (constants stay constants)."""
-    sources: list[Instruction] = []
+    sources: list[HloInstruction] = []
     parameters: list[str] = []
     for name in dict.fromkeys(instruction.operands):
         operand = module[name]
@@ -85,7 +92,7 @@ def isolated(module: Module, instruction: Instruction) -> Module:
             replaced(operand, opcode="parameter", operands=(), attributes=frozen({"number": len(parameters)}))
         )
         parameters.append(name)
-    return Module(
+    return HloModule(
         name=f"{module.name}:{instruction.name}",
         instructions=(*sources, instruction),
         parameters=tuple(parameters),

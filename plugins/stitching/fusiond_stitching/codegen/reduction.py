@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fusiond.codegen.code import Code, cpp
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.indexing import Index, delinear
-from fusiond_stitching.analysis.plan import Exchange, Reduction, Stage
+from fusiond_stitching.analysis.plan import LaneExchange, Reduction, Stage
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, loop, merged, type_of
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.codegen.semantics import Type, Unsupported, literal
-from fusiond_stitching.frontend.graph import Computation, Instruction, Module
+from fusiond_stitching.codegen.semantics import NoCode, Type, literal
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
 
 WARP = 32
 _EVERYONE = "0xffffffffu"
@@ -27,12 +27,12 @@ BARRIER = Code("__syncthreads();")
 
 
 @dataclass(frozen=True)
-class Group:
+class ReduceGroup:
     """The reduces of a stage that share operands and computation: the results of one variadic reduce, or one alone."""
 
-    members: tuple[Instruction, ...]
-    operands: tuple[Instruction, ...]
-    inits: tuple[Instruction, ...]
+    members: tuple[HloInstruction, ...]
+    operands: tuple[HloInstruction, ...]
+    inits: tuple[HloInstruction, ...]
     computation: Computation
     kinds: tuple[Type, ...]
 
@@ -75,9 +75,9 @@ def _extreme(kind: Type, *, low: bool) -> Code:
     return literal(kind, -(1 << (kind.bits - 1)) if low else (1 << (kind.bits - 1)) - 1)
 
 
-def groups(module: Module, stage: Stage) -> tuple[Group, ...]:
-    """The reduces with which a stage begins, grouped. Unsupported when they do not go over the same dims."""
-    found: list[list[Instruction]] = []
+def groups(module: HloModule, stage: Stage) -> tuple[ReduceGroup, ...]:
+    """The reduces with which a stage begins, grouped. NoCode when they do not go over the same dims."""
+    found: list[list[HloInstruction]] = []
     for result in stage.results:
         each = module[result.instruction]
         if each.opcode != "reduce":
@@ -92,14 +92,14 @@ def groups(module: Module, stage: Stage) -> tuple[Group, ...]:
     made = tuple(_group(module, members) for members in found)
     over = {(each.operands[0].dims, each.members[0].attributes["dimensions"]) for each in made}
     if len(over) > 1:
-        raise Unsupported(f"the reduces of a stage go over different dims: {', '.join(map(str, sorted(over)))}")
+        raise NoCode(f"the reduces of a stage go over different dims: {', '.join(map(str, sorted(over)))}")
     return made
 
 
-def _group(module: Module, members: Sequence[Instruction]) -> Group:
+def _group(module: HloModule, members: Sequence[HloInstruction]) -> ReduceGroup:
     operands = module.operands(members[0])
     count = len(operands) // 2
-    return Group(
+    return ReduceGroup(
         members=tuple(members),
         operands=operands[:count],
         inits=operands[count:],
@@ -108,14 +108,14 @@ def _group(module: Module, members: Sequence[Instruction]) -> Group:
     )
 
 
-def workspace_bytes(module: Module, stage: Stage, threads: int) -> int:
+def workspace_bytes(module: HloModule, stage: Stage, threads: int) -> int:
     """What the exchange of a stage needs in shared memory."""
     reduction = stage.reduction
-    if reduction is None or reduction.exchange is Exchange.NONE or reduction.lanes == 1:
+    if reduction is None or reduction.exchange is LaneExchange.NONE or reduction.lanes == 1:
         return 0
-    if reduction.exchange is Exchange.WARP and reduction.lanes <= WARP:
+    if reduction.exchange is LaneExchange.WARP and reduction.lanes <= WARP:
         return 0
-    slots = threads // WARP if reduction.exchange is Exchange.WARP else threads
+    slots = threads // WARP if reduction.exchange is LaneExchange.WARP else threads
     return sum(_slot_bytes(kind, slots) for group in groups(module, stage) for kind in group.kinds)
 
 
@@ -123,7 +123,7 @@ def _slot_bytes(kind: Type, slots: int) -> int:
     return -(-kind.size_bytes * slots // 16) * 16
 
 
-class Lanes:
+class ReduceLanes:
     """Writes the reduces of one stage for one output element: `reduce`, then `exchange`; afterwards lane 0 has them."""
 
     def __init__(self, elemental: Elemental, stage: Stage, threads: int) -> None:
@@ -167,7 +167,7 @@ class Lanes:
                 self._accumulate(inner, group, totals, values, lane, step)
 
     def _accumulate(
-        self, scope: Scope, group: Group, totals: list[Code], values: list[Code], lane: Code, step: Index
+        self, scope: Scope, group: ReduceGroup, totals: list[Code], values: list[Code], lane: Code, step: Index
     ) -> None:
         if self.lanes == 1 or group.identity is not None:
             combine(self._elemental, scope, group.computation, totals, values, group.kinds)
@@ -182,11 +182,11 @@ class Lanes:
         """Brings the parts together in lane 0. All threads of the block come here."""
         if self.lanes == 1:
             return
-        if self.reduction.exchange is Exchange.SHARED:
+        if self.reduction.exchange is LaneExchange.SHARED:
             self._through_memory(scope, lane)
             return
-        if self.reduction.exchange is not Exchange.WARP:
-            raise Unsupported(f"{self.lanes} lanes that exchange nothing")
+        if self.reduction.exchange is not LaneExchange.WARP:
+            raise NoCode(f"{self.lanes} lanes that exchange nothing")
         self._through_shuffles(scope, lane, min(self.lanes, WARP), self._count)
         if self.lanes > WARP:
             self._through_warps(scope)
@@ -198,7 +198,7 @@ class Lanes:
                 scope.remember(each.name, indices, totals[each.attributes["result"]])
 
     def _combine_if(
-        self, scope: Scope, group: Group, totals: list[Code], others: list[Code], condition: Code | None
+        self, scope: Scope, group: ReduceGroup, totals: list[Code], others: list[Code], condition: Code | None
     ) -> None:
         if condition is None:
             combine(self._elemental, scope, group.computation, totals, others, group.kinds)
@@ -278,7 +278,7 @@ class Lanes:
         """Pointers to the workspace, one per total."""
         space = self.reduction.workspace
         if space is None:
-            raise Unsupported("the reduction has no workspace in shared memory")
+            raise NoCode("the reduction has no workspace in shared memory")
         offset = space.offset
         spaces = []
         for group in self.groups:
@@ -290,7 +290,7 @@ class Lanes:
                 offset += _slot_bytes(kind, slots)
             spaces.append(own)
         if offset > space.offset + space.size_bytes:
-            raise Unsupported(
+            raise NoCode(
                 f"the workspace of a reduction has {space.size_bytes} bytes; {offset - space.offset} are needed"
             )
         return spaces

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 from fusiond.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, number
-from fusiond_stitching.analysis.plan import BlockProgram, Place
+from fusiond_stitching.analysis.plan import BlockProgram, RowPlace
 from fusiond_stitching.analysis.row_shapes import interleaved
 from fusiond_stitching.codegen.scope import Scope
 
@@ -105,7 +105,7 @@ class RowCursor:
         self.row = scope.variable("row", chosen, rows.count)
 
     @contextmanager
-    def columns(self, scope: Scope, place: Place) -> Iterator[tuple[Scope, Scope]]:
+    def columns(self, scope: Scope, place: RowPlace) -> Iterator[tuple[Scope, Scope]]:
         """A loop over what a thread holds: (the block of a pack, the block of a column)."""
         rows = self.rows
         with ExitStack() as stack:
@@ -127,7 +127,7 @@ class RowCursor:
                     element = columns.enter_context(packing.block(unrolled(name, "0", rows.pack), conditional=False))
                     self.element = element.known(name, rows.pack)
                 self.column = (start + self.element) - part * (rows.steps * rows.lanes * rows.pack)
-                outer = self.row if place is Place.WIDE else self._block // rows.slabs
+                outer = self.row if place is RowPlace.WIDE else self._block // rows.slabs
                 self.place = outer * rows.columns + start + self.element
                 if rows.between > 1:
                     own, packs = packing.known(vector, count), rows.run // rows.pack

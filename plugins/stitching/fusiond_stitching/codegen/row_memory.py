@@ -10,20 +10,20 @@ from collections.abc import Collection
 
 from fusiond.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import Index, linear
-from fusiond_stitching.analysis.plan import BlockProgram, Registers, Result
+from fusiond_stitching.analysis.plan import BlockProgram, Registers, StageResult
 from fusiond_stitching.analysis.row_workspaces import held_bytes
 from fusiond_stitching.codegen.elemental import Indices, type_of
 from fusiond_stitching.codegen.row_cursor import ALWAYS, RowCursor
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 
 class RowMemory:
-    """An `elemental.Reader`. `pointers`: buffers that the code uses -> whether it writes them."""
+    """An `elemental.ValueReader`. `pointers`: buffers that the code uses -> whether it writes them."""
 
     def __init__(
         self,
-        module: Module,
+        module: HloModule,
         program: BlockProgram,
         at: RowCursor,
         available: Collection[str],
@@ -65,7 +65,7 @@ class RowMemory:
                 scope.line(cpp("{} {}[{}];", kind.memory, array, self.at.rows.per_thread).needing(*kind.headers))
                 self.kept[result.instruction] = array
 
-    # --- elemental.Reader ---
+    # --- elemental.ValueReader ---
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         at, position = self.at, linear(indices, self.module[name].dims)
@@ -151,7 +151,7 @@ class RowMemory:
 
     # --- stores ---
 
-    def store(self, packing: Scope, element: Scope, result: Result, written: Code) -> None:
+    def store(self, packing: Scope, element: Scope, result: StageResult, written: Code) -> None:
         """Into a pack, which is stored when all its columns are there."""
         assert result.stored is not None
         buffer = result.stored.buffer

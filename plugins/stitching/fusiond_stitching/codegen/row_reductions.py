@@ -14,7 +14,7 @@ from fusiond_stitching.analysis.plan import WARP
 from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental, combine
-from fusiond_stitching.codegen.reduction import BARRIER, Group, shared_pointer, shuffled
+from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, shared_pointer, shuffled
 from fusiond_stitching.codegen.row_cursor import RowCursor, unrolled
 from fusiond_stitching.codegen.scope import Scope
 
@@ -25,7 +25,7 @@ _ZERO = Code("0")
 class RowTotal:
     """A reduce (or the results of a variadic one) and its variables; of columns, the array of its sums."""
 
-    group: Group
+    group: ReduceGroup
     names: list[Code]
 
 
@@ -40,7 +40,7 @@ class RowReductions:
         """The value of an instruction at the present column."""
         return self.elemental.value(scope, name, delinear(self.at.place, self.module[name].dims))
 
-    def begin(self, scope: Scope, group: Group) -> RowTotal:
+    def begin(self, scope: Scope, group: ReduceGroup) -> RowTotal:
         names = []
         for kind in group.kinds:
             names.append(scope.function.fresh("total"))
@@ -130,7 +130,7 @@ class RowReductions:
             found.append(name)
         return found
 
-    def with_init(self, scope: Scope, group: Group, names: list[Code]) -> list[Code]:
+    def with_init(self, scope: Scope, group: ReduceGroup, names: list[Code]) -> list[Code]:
         """The totals with the init values, which count once."""
         if all(self._neutral(group, init.name) for init in group.inits):
             return names
@@ -142,13 +142,13 @@ class RowReductions:
         combine(self.elemental, scope, group.computation, started, names, group.kinds)
         return started
 
-    def _neutral(self, group: Group, init: str) -> bool:
+    def _neutral(self, group: ReduceGroup, init: str) -> bool:
         instruction = self.module[init]
         if instruction.opcode != "constant" or group.identity is None:
             return False
         return semantics.literal(group.kinds[0], instruction.attributes["values"][0]) == group.identity
 
-    def array(self, scope: Scope, group: Group, count: int) -> RowTotal:
+    def array(self, scope: Scope, group: ReduceGroup, count: int) -> RowTotal:
         """An array of what so many columns are reduced to, for each value."""
         for member in group.members:
             scope.comment(f"{member}")

@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import delinear, number
-from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Rows, Stage
+from fusiond_stitching.analysis.plan import BlockProgram, Registers, RowPlace, Rows, Stage, StageResult
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, workspaces
 from fusiond_stitching.codegen import elemental, indexed
 from fusiond_stitching.codegen.column_sums import ColumnSums
 from fusiond_stitching.codegen.elemental import Elemental, type_of
 from fusiond_stitching.codegen.loop_nests import kept
-from fusiond_stitching.codegen.reduction import Group, groups
+from fusiond_stitching.codegen.reduction import ReduceGroup, groups
 from fusiond_stitching.codegen.row_cursor import ALWAYS, RowCursor
 from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
 from fusiond_stitching.codegen.run_reductions import RunReductions
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 
 STEPS = {**elemental.STEPS, **indexed.STEPS}
 
@@ -47,24 +47,24 @@ class _Sweep:
     columns: list[Stage] = field(default_factory=list)
 
     @property
-    def wide_results(self) -> list[Result]:
+    def wide_results(self) -> list[StageResult]:
         return [result for stage in self.wide for result in stage.results]
 
 
-def _sweeps(module: Module, program: BlockProgram, rows: Rows) -> list[_Sweep]:
+def _sweeps(module: HloModule, program: BlockProgram, rows: Rows) -> list[_Sweep]:
     """The stages of a program by their sweeps and what they do there."""
     found: list[_Sweep] = []
     for stage in program.stages:
         while len(found) <= stage.sweep:
             found.append(_Sweep())
         here = found[stage.sweep]
-        if stage.place is Place.WIDE:
+        if stage.place is RowPlace.WIDE:
             here.wide.append(stage)
-        elif stage.place is Place.COLUMN:
+        elif stage.place is RowPlace.COLUMN:
             here.columns.append(stage)
         elif stage.reduction is None:
             here.single.append(stage)
-        elif stage.place is Place.PIECE:
+        elif stage.place is RowPlace.PIECE:
             here.pieces.append(stage)
         elif folds_pieces(module, module[stage.results[0].instruction], rows):
             here.folds.append(stage)
@@ -77,7 +77,12 @@ class RowSweeps:
     """Writes a block program whose rows are in registers; the parameters are those of `loop_nests.LoopNests`."""
 
     def __init__(
-        self, module: Module, program: BlockProgram, threads: int, available: Collection[str], pointers: dict[str, bool]
+        self,
+        module: HloModule,
+        program: BlockProgram,
+        threads: int,
+        available: Collection[str],
+        pointers: dict[str, bool],
     ) -> None:
         assert program.rows is not None
         self._module = module
@@ -126,12 +131,12 @@ class RowSweeps:
             self._runs.fold(scope, group)
         for stage in (*sweep.reduces, *sweep.folds, *sweep.pieces, *sweep.single):
             for result in stage.results:
-                if result.stored is not None and stage.place is Place.PIECE:
+                if result.stored is not None and stage.place is RowPlace.PIECE:
                     self._runs.store(scope, result)
                 elif result.stored is not None:
                     self._store_single(scope, stage, result)
 
-    def _groups(self, stages: Collection[Stage]) -> list[Group]:
+    def _groups(self, stages: Collection[Stage]) -> list[ReduceGroup]:
         return [group for stage in stages for group in groups(self._module, stage)]
 
     def _loop(self, scope: Scope, sweep: _Sweep, totals: Collection[RowTotal], pieces: Mapping[str, RowTotal]) -> None:
@@ -146,7 +151,7 @@ class RowSweeps:
             scope.comment(f"{self._module[result.instruction]}{kept(result)}")
         if not (sweep.wide or totals or columns or pieces):
             return
-        with self._at.columns(scope, Place.WIDE) as (packing, element):
+        with self._at.columns(scope, RowPlace.WIDE) as (packing, element):
             for result in sweep.wide_results:
                 self._result(packing, element, result)
             for accumulate, found in (
@@ -161,7 +166,7 @@ class RowSweeps:
         self._memory.filled |= set(self._memory.first_read)
         self._at.backwards = self._rows.streamed and not self._at.backwards
 
-    def _result(self, packing: Scope, element: Scope, result: Result) -> None:
+    def _result(self, packing: Scope, element: Scope, result: StageResult) -> None:
         name = result.instruction
         written = element.stored(type_of(self._module[name]), self._reductions.value(element, name))
         if Registers() in result.homes:
@@ -169,7 +174,7 @@ class RowSweeps:
         if result.stored is not None:
             self._memory.store(packing, element, result, written)
 
-    def _store_single(self, scope: Scope, stage: Stage, result: Result) -> None:
+    def _store_single(self, scope: Scope, stage: Stage, result: StageResult) -> None:
         """A number per row, or a few: its first lane stores them."""
         assert result.stored is not None
         instruction, at = self._module[result.instruction], self._at
@@ -177,7 +182,7 @@ class RowSweeps:
         conditions = [cpp("{} == 0", at.lane)] if self._rows.lanes > 1 else []
         conditions += [at.inside] if at.inside else []
         guard = cpp("if ({}) ", joined(" && ", conditions)) if conditions else ALWAYS
-        few = instruction.elements // self._rows.count if stage.place is Place.FEW else 1
+        few = instruction.elements // self._rows.count if stage.place is RowPlace.FEW else 1
         for one in range(few):
             place = at.row * few + one
             value = self._elemental.value(scope, instruction.name, delinear(place, instruction.dims))

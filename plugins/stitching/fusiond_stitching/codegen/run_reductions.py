@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from fusiond.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import delinear
-from fusiond_stitching.analysis.plan import WARP, Result
+from fusiond_stitching.analysis.plan import WARP, StageResult
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Indices, combine, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, Group, shared_pointer, shuffled
+from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, shared_pointer, shuffled
 from fusiond_stitching.codegen.row_cursor import unrolled
 from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
@@ -28,7 +28,7 @@ class RunReductions:
         self.workspaces = reductions.workspaces
         self.memory = memory
 
-    def begin(self, scope: Scope, group: Group) -> RowTotal:
+    def begin(self, scope: Scope, group: ReduceGroup) -> RowTotal:
         """A sum for each column of a pack."""
         return self.reductions.array(scope, group, self.at.rows.pack)
 
@@ -103,7 +103,7 @@ class RunReductions:
             each.line(cpp("{}[{}] = {};", found, at, each.stored(kind, whole)))
         return found
 
-    def fold(self, scope: Scope, group: Group) -> None:
+    def fold(self, scope: Scope, group: ReduceGroup) -> None:
         """A row's pieces become one number, in every thread: they are few."""
         total = self.reductions.begin(scope, group)
         with self.at.columns_of_run(scope, "0", 1) as inner:
@@ -112,7 +112,7 @@ class RunReductions:
         (name,) = self.reductions.with_init(scope, group, total.names)
         scope.remember(group.members[0].name, delinear(self.at.row, group.members[0].dims), name)
 
-    def store(self, scope: Scope, result: Result) -> None:
+    def store(self, scope: Scope, result: StageResult) -> None:
         """A number for each column of a run, by a row's lanes."""
         assert result.stored is not None
         instruction, buffer = self.module[result.instruction], result.stored.buffer

@@ -25,7 +25,7 @@ from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, 
 from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 from fusiond_stitching.frontend.scans import MOST_HELD, Loop
 
 TRIPS_AT_ONCE = 16
@@ -49,7 +49,7 @@ class Scans(LoopNests):
             _Thread(self, stage, body, tuple(own)).write()
 
     @property
-    def module(self) -> Module:
+    def module(self) -> HloModule:
         return self._module
 
     def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
@@ -84,7 +84,7 @@ class _Body(Elemental):
         return (yield from super()._element(scope, name, indices))
 
 
-def _sliced(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+def _sliced(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     assert isinstance(self, _Body)
     operand, *starts = self.module.operands(instruction)
     place = []

@@ -23,7 +23,7 @@ from fusiond_stitching.codegen.indexed import signed_start
 from fusiond_stitching.codegen.loop_nests import LoopNests, kept
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import TYPES
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.frontend.graph import HloInstruction
 
 _ADDED = {"f32": "float", "f64": "double", "s32": "int", "u32": "unsigned int",
           "s64": "unsigned long long", "u64": "unsigned long long"}  # fmt: skip
@@ -46,7 +46,7 @@ class Updates(LoopNests):
         ):
             self._update(body, scatter, home, indices)
 
-    def _update(self, scope: Scope, scatter: Instruction, home: Global, indices: Indices) -> None:
+    def _update(self, scope: Scope, scatter: HloInstruction, home: Global, indices: Indices) -> None:
         """One update, to the element that it falls on, if there is one."""
         updates = scatter.operands[2]
         if scatter.attributes.get("sorted", False):
@@ -63,7 +63,7 @@ class Updates(LoopNests):
             target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
             _apply(self, hit, scatter, target, value)
 
-    def _run(self, scope: Scope, scatter: Instruction, home: Global, indices: Indices) -> None:
+    def _run(self, scope: Scope, scatter: HloInstruction, home: Global, indices: Indices) -> None:
         """All updates of a run, where this is its first one. (Those that fall on no element come last.)"""
         own, *window = indices
         kind, count = type_of(scatter), self._module[scatter.operands[2]].dims[0]
@@ -94,7 +94,7 @@ class Updates(LoopNests):
                 combine(self._elemental, each, scatter.attributes["computation"], [total], [value], [kind])
             hit.line(cpp("{} = {};", target, hit.stored(kind, total)))
 
-    def _target(self, scope: Scope, scatter: Instruction, indices: Indices) -> tuple[list[Code], list[Index | Code]]:
+    def _target(self, scope: Scope, scatter: HloInstruction, indices: Indices) -> tuple[list[Code], list[Index | Code]]:
         """(the conditions under which an update falls on an element, that element's place in the operand)."""
         _, starts, updates = self._module.operands(scatter)
         numbers, dims = scatter.attributes, scatter.dims
@@ -135,7 +135,7 @@ def _differ(one: Sequence[Index | Code], other: Sequence[Index | Code]) -> Code:
     return joined(" || ", named)
 
 
-def _apply(self: Updates, scope: Scope, scatter: Instruction, target: Code, value: Code) -> None:
+def _apply(self: Updates, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
     """`target = computation(target, value)`, for all threads at once."""
     kind, computation = type_of(scatter), scatter.attributes["computation"]
     simple = computation.simple
@@ -155,7 +155,7 @@ def _called(function: str, kind: str, target: Code, value: Code) -> Code:
     return cpp("{}(reinterpret_cast<{}*>(&{}), ({}){});", function, kind, target, kind, value)
 
 
-def _swapped(self: Updates, scope: Scope, scatter: Instruction, target: Code, value: Code) -> None:
+def _swapped(self: Updates, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
     kind = type_of(scatter)
     bits = TYPES[f"u{kind.bits}"]
     whole = kind.unsigned

@@ -16,7 +16,7 @@ from fusiond.codegen.statements import Statements
 from fusiond_stitching.analysis import indexing
 from fusiond_stitching.analysis.indexing import Index, Quotient, Remainder, Symbol, symbol
 from fusiond_stitching.codegen import semantics
-from fusiond_stitching.codegen.semantics import Functions, Type, Unsupported
+from fusiond_stitching.codegen.semantics import Functions, NoCode, Type
 
 MOST_STATEMENTS = 40_000
 """A function with more is a plan gone wrong (a value computed again at every index that asks for it)."""
@@ -25,7 +25,7 @@ MOST_STATEMENTS = 40_000
 _PACK = "template <class T, int N>\nstruct alignas(sizeof(T) * N) Pack {\n    T at[N];\n};\n"
 
 
-class Unit:
+class SourceUnit:
     """What all functions of one source share: device functions and constant tables. `most_elements`: of any tensor."""
 
     def __init__(self, most_elements: int = 0) -> None:
@@ -54,10 +54,10 @@ class Unit:
         return tuple(f"__device__ const {kind} {name}[] = {held};\n" for (kind, held), name in self._tables.items())
 
 
-class Function:
+class GeneratedFunction:
     """What all blocks of one generated function share: its names, and how long it may become."""
 
-    def __init__(self, unit: Unit, *, index_type: str = "int") -> None:
+    def __init__(self, unit: SourceUnit, *, index_type: str = "int") -> None:
         self.unit = unit
         self.index_type = index_type
         self.unrolled = 0
@@ -80,7 +80,7 @@ class Function:
 class Scope:
     """A block of statements. `conditional`: it does not always run, so nothing moves out of it."""
 
-    def __init__(self, function: Function, parent: Scope | None = None, *, conditional: bool = False) -> None:
+    def __init__(self, function: GeneratedFunction, parent: Scope | None = None, *, conditional: bool = False) -> None:
         self.function = function
         self.parent = parent
         self.conditional = conditional
@@ -101,7 +101,7 @@ class Scope:
     def _counted(self) -> None:
         self.function.statements += 1
         if self.function.statements > MOST_STATEMENTS:
-            raise Unsupported(
+            raise NoCode(
                 f"the kernel would need more than {MOST_STATEMENTS} statements: values are computed again too often"
             )
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusiond.program import Launch, Pointer, Seam
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 
-def seams(module: Module, launches: Sequence[Launch], dots: Mapping[str, str]) -> tuple[Seam, ...]:
+def seams(module: HloModule, launches: Sequence[Launch], dots: Mapping[str, str]) -> tuple[Seam, ...]:
     """All of them, in the order in which they must be done. `dots`: launch -> the dot that it stands in for."""
     places = {each.name: at for at, each in enumerate(launches)}
     found: list[tuple[int, int, Seam]] = []
@@ -28,7 +28,7 @@ def seams(module: Module, launches: Sequence[Launch], dots: Mapping[str, str]) -
 # --- dots -----------------------------------------------------------------------------------------------
 
 
-def _dot(module: Module, launch: str, dot: Instruction) -> Seam:
+def _dot(module: HloModule, launch: str, dot: HloInstruction) -> Seam:
     """Its operands are in buffers, whatever they are: of a constant it reads a copy."""
     return Seam(
         name=dot.name,
@@ -39,7 +39,7 @@ def _dot(module: Module, launch: str, dot: Instruction) -> Seam:
     )
 
 
-def _product(module: Module, dot: Instruction) -> str:
+def _product(module: HloModule, dot: HloInstruction) -> str:
     a, b = (_shape(each) for each in module.operands(dot))
     pairs = [
         f"{what} {_set(dot.attributes[f'lhs_{key}'])} with {_set(dot.attributes[f'rhs_{key}'])}"
@@ -53,7 +53,7 @@ def _set(dimensions: Sequence[int]) -> str:
     return f"{{{','.join(map(str, dimensions))}}}"
 
 
-def _shape(instruction: Instruction) -> str:
+def _shape(instruction: HloInstruction) -> str:
     return f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]"
 
 
@@ -64,7 +64,7 @@ def _pointers(launch: Launch) -> set[str]:
 # --- foreign calls --------------------------------------------------------------------------------------
 
 
-def _calls(module: Module, launches: Sequence[Launch]) -> dict[str, int]:
+def _calls(module: HloModule, launches: Sequence[Launch]) -> dict[str, int]:
     """Call -> the launch before which it must be done (their number: after the last), in topological order."""
     first: dict[str, int] = {}
     for at, each in reversed(list(enumerate(launches))):
@@ -79,7 +79,7 @@ def _calls(module: Module, launches: Sequence[Launch]) -> dict[str, int]:
     return {call: done[call] for call in dict.fromkeys(module[name].attributes["call"] for name in leaves)}
 
 
-def _users(module: Module, name: str) -> list[str]:
+def _users(module: HloModule, name: str) -> list[str]:
     """The foreign instructions that read a value, perhaps through reshapes."""
     found, stack = [], [name]
     while stack:
@@ -91,7 +91,7 @@ def _users(module: Module, name: str) -> list[str]:
     return found
 
 
-def _foreign(module: Module, call: str, before: str | None) -> Seam:
+def _foreign(module: HloModule, call: str, before: str | None) -> Seam:
     leaves = [name for name in module.foreign if module[name].attributes.get("call") == call]
     operands = module.operands(module[leaves[0]])
     read = [module.base(each.name).name for each in operands]
@@ -106,11 +106,11 @@ def _foreign(module: Module, call: str, before: str | None) -> Seam:
     )
 
 
-def _buffered(module: Module, name: str) -> bool:
+def _buffered(module: HloModule, name: str) -> bool:
     return name in module.stand_ins or (name not in module.foreign and module[name].opcode != "constant")
 
 
-def _told(module: Module, instruction: Instruction, base: str) -> str:
+def _told(module: HloModule, instruction: HloInstruction, base: str) -> str:
     """A value's shape, and what it is where it has no buffer."""
     shape = _shape(instruction)
     if _buffered(module, base):

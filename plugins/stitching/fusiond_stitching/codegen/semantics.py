@@ -67,7 +67,7 @@ TYPES: Mapping[str, Type] = {name: _type(name) for name in DTYPES}
 """All element types that code can be written for, by HLO's names."""
 
 
-class Unsupported(Exception):
+class NoCode(Exception):
     """No code for this operation, or not for this type: what and why, in one line."""
 
 
@@ -199,7 +199,7 @@ EXPENSIVE = frozenset({*_REAL, "logistic", "divide", "remainder", "power", "atan
 
 
 def unary(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
-    """The expression of a unary operation on a value (a name or a literal) of type `kind`. Raises Unsupported."""
+    """The expression of a unary operation on a value (a name or a literal) of type `kind`. Raises NoCode."""
     if opcode == "copy":
         return a
     if kind.kind == "float":
@@ -208,7 +208,7 @@ def unary(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
         return cpp("!{}", a) if kind.kind == "pred" else _wrapped(kind, cpp("~{}", a))
     if kind.integral:
         return _unary_integer(functions, opcode, kind, a)
-    raise Unsupported(f"no {opcode} of {kind.name}")
+    raise NoCode(f"no {opcode} of {kind.name}")
 
 
 def _unary_float(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
@@ -230,7 +230,7 @@ def _unary_float(functions: Functions, opcode: str, kind: Type, a: Code) -> Code
         zero, one = literal(kind, 0.0), literal(kind, 1.0)
         line = f"return value > {zero} ? {one} : value < {zero} ? -{one} : value;  // keeps -0 and NaN"
         return call(functions.define(kind.value, f"sign_{_wide(kind)}", (f"{kind.value} value",), line), a)
-    raise Unsupported(f"no {opcode} of {kind.name}")
+    raise NoCode(f"no {opcode} of {kind.name}")
 
 
 def _unary_integer(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
@@ -249,7 +249,7 @@ def _unary_integer(functions: Functions, opcode: str, kind: Type, a: Code) -> Co
             return cpp("({})__clzll((long long){})", kind.value, a)
         spare = f" - {32 - kind.bits}" if kind.bits < 32 else ""
         return cpp("({})(__clz((int)({}){}){})", kind.value, kind.unsigned, a, spare)
-    raise Unsupported(f"no {opcode} of {kind.name}")
+    raise NoCode(f"no {opcode} of {kind.name}")
 
 
 # --- binary ---------------------------------------------------------------------------------------------
@@ -275,10 +275,10 @@ _LOGIC: Mapping[str, str] = {
 
 
 def binary(functions: Functions, opcode: str, kind: Type, a: Code, b: Code) -> Code:
-    """The expression of a binary operation on two values of type `kind`. Raises Unsupported."""
+    """The expression of a binary operation on two values of type `kind`. Raises NoCode."""
     if kind.kind == "pred":
         if opcode not in _LOGIC:
-            raise Unsupported(f"no {opcode} of pred")
+            raise NoCode(f"no {opcode} of pred")
         return cpp("({} {} {})", a, _LOGIC[opcode], b)
     if kind.kind == "float":
         return _binary_float(functions, opcode, kind, a, b)
@@ -300,7 +300,7 @@ def _binary_float(functions: Functions, opcode: str, kind: Type, a: Code, b: Cod
         return rounded(functions, kind, cpp("pow{}({}, {})", f, a, b))
     if opcode == "atan2":
         return rounded(functions, kind, cpp("atan2{}({}, {})", f, a, b))
-    raise Unsupported(f"no {opcode} of {kind.name}")
+    raise NoCode(f"no {opcode} of {kind.name}")
 
 
 def _wide(kind: Type) -> str:
@@ -341,7 +341,7 @@ def _binary_integer(functions: Functions, opcode: str, kind: Type, a: Code, b: C
     elif opcode == "power":
         lines = _power(kind)
     else:
-        raise Unsupported(f"no {opcode} of {kind.name}")
+        raise NoCode(f"no {opcode} of {kind.name}")
     name = f"{opcode.replace('-', '_')}_{kind.name}"
     return call(functions.define(kind.value, name, _two(kind), *lines), a, b)
 
@@ -456,9 +456,9 @@ _AS_BITS: Mapping[str, tuple[str, str]] = {
 
 
 def bitcast_convert(functions: Functions, source: Type, target: Type, a: Code) -> Code:
-    """The same bits as another type of the same width. Raises Unsupported for other widths."""
+    """The same bits as another type of the same width. Raises NoCode for other widths."""
     if source.bits != target.bits or "pred" in (source.kind, target.kind):
-        raise Unsupported(f"no bitcast-convert from {source.name} to {target.name}")
+        raise NoCode(f"no bitcast-convert from {source.name} to {target.name}")
     unsigned = (
         cpp(_AS_BITS[source.name][0], a).needing(*source.headers)
         if source.kind == "float"
@@ -476,7 +476,7 @@ def reduce_precision(functions: Functions, kind: Type, exponent_bits: int, manti
     """A float as one with fewer bits would hold it: rounded to even, infinite above its range, zero below (it has no
     subnormal numbers)."""
     if kind.kind != "float":
-        raise Unsupported(f"no reduce-precision of {kind.name}")
+        raise NoCode(f"no reduce-precision of {kind.name}")
     wide = kind.bits == 64
     mantissa, exponent = (52, 11) if wide else (23, 8)
     whole = "unsigned long long" if wide else "unsigned int"

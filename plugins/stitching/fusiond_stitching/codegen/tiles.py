@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis import tiles
 from fusiond_stitching.analysis.indexing import Index, delinear, linear
-from fusiond_stitching.analysis.plan import Box, Stage
+from fusiond_stitching.analysis.plan import BoxChunk, Stage
 from fusiond_stitching.analysis.tiles import PITCH, SIDE
 from fusiond_stitching.codegen.elemental import Indices, loop, type_of
 from fusiond_stitching.codegen.loop_nests import LoopNests
@@ -69,7 +69,7 @@ class Tiles(LoopNests):
         along the tile's own (`turned`). Yields the element's indices, and the number of the line."""
         tile = self._program.tile
         assert tile is not None
-        assert isinstance(stage.chunk, Box)
+        assert isinstance(stage.chunk, BoxChunk)
         step = self._threads // SIDE
         scope.function.unrolled = SIDE
         across, along = (tile.dim, len(tile.dims) - 1) if turned else (len(tile.dims) - 1, tile.dim)

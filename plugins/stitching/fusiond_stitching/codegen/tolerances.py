@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusiond.program import Compare
 from fusiond_stitching.codegen.semantics import TYPES
-from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 _STEP = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2}
@@ -35,7 +35,7 @@ class Precision:
     step: float = 0.0
 
 
-def precisions(module: Module) -> dict[str, Precision]:
+def precisions(module: HloModule) -> dict[str, Precision]:
     """Of all instructions. Ways begin anew behind a foreign instruction: its result is filled, and the same in every
     plan."""
     found: dict[str, Precision] = {}
@@ -64,7 +64,7 @@ def precisions(module: Module) -> dict[str, Precision]:
     return found
 
 
-def without_cancellation(module: Module) -> frozenset[str]:
+def without_cancellation(module: HloModule) -> frozenset[str]:
     """Instructions whose rounding errors are relative to themselves, however small they are: products, quotients, roots
     and exponentials, and sums of what is not negative. The probabilities of a long softmax are so small that any
     absolute tolerance would prove nothing of them."""
@@ -84,7 +84,7 @@ def without_cancellation(module: Module) -> frozenset[str]:
     return frozenset(found)
 
 
-def _not_negative(module: Module) -> set[str]:
+def _not_negative(module: HloModule) -> set[str]:
     found: set[str] = set()
     for each in module.instructions:
         if _is_exact(module, each):
@@ -97,7 +97,7 @@ def _not_negative(module: Module) -> set[str]:
     return found
 
 
-def _unsummed(module: Module) -> set[str]:
+def _unsummed(module: HloModule) -> set[str]:
     """What no sum leads to."""
     found: set[str] = set()
     for each in module.instructions:
@@ -110,28 +110,28 @@ def _unsummed(module: Module) -> set[str]:
     return found
 
 
-def _is_exact(module: Module, each: Instruction) -> bool:
+def _is_exact(module: HloModule, each: HloInstruction) -> bool:
     """What is the same in every plan: whole numbers, and what a library gives, which is filled."""
     return each.name in module.foreign or TYPES[each.dtype].kind != "float"
 
 
-def _values(each: Instruction) -> tuple[str, ...]:
+def _values(each: HloInstruction) -> tuple[str, ...]:
     """The operands that a result's values come from: no predicate, no init value."""
     if each.opcode == "reduce":
         return each.operands[: len(each.operands) // 2]
     return each.operands[1:] if each.opcode == "select" else each.operands
 
 
-def _operation(each: Instruction) -> str | None:
+def _operation(each: HloInstruction) -> str | None:
     """What a reduce applies, where that is one operation."""
     return each.attributes["computation"].simple if each.opcode == "reduce" else None
 
 
-def _is_extreme(each: Instruction) -> bool:
+def _is_extreme(each: HloInstruction) -> bool:
     return _operation(each) in ("maximum", "minimum")
 
 
-def tolerance(instruction: Instruction, precision: Precision, *, relative: bool = False) -> Compare:
+def tolerance(instruction: HloInstruction, precision: Precision, *, relative: bool = False) -> Compare:
     """How two ways to compute an output may differ. Whole numbers must be equal. For floats, rounding errors grow with
     the root of the sums' length, and those of a serial sum that cancels (its parts are as large as the root of their
     number) with the length itself. `relative`: nothing cancels on the way."""
@@ -145,7 +145,7 @@ def tolerance(instruction: Instruction, precision: Precision, *, relative: bool 
     return Compare(kind="close", rtol=rtol, atol=epsilon * (8 + 2 * root) + cancelled + step)
 
 
-def near_ties(module: Module) -> tuple[str, ...]:
+def near_ties(module: HloModule) -> tuple[str, ...]:
     """Buffers of whole numbers and truth values that depend on sums of floats: by a comparison, an argmax, a rounding.
     They are compared exactly, and where two values all but tie, another order of a sum may give another result."""
     precision = precisions(module)
@@ -156,7 +156,7 @@ def near_ties(module: Module) -> tuple[str, ...]:
     )
 
 
-def compares(module: Module) -> dict[str, Compare]:
+def compares(module: HloModule) -> dict[str, Compare]:
     """Buffer of an output, or of what a foreign instruction reads -> how it is compared."""
     precision = precisions(module)
     relative = without_cancellation(module)

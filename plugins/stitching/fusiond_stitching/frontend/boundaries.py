@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from fusiond_stitching.frontend import windows
-from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, KNOWN, Computation, Instruction
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, Several
+from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, KNOWN, Computation, HloInstruction
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, Several
 from fusiond_stitching.frontend.tuple_values import Value, names
 
 EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
@@ -21,7 +21,7 @@ _INLINED = ("call", "tuple", "parameter", "constant", "get-tuple-element")
 def reason(
     raw: Raw,
     operands: Sequence[Value],
-    found: Mapping[str, Instruction],
+    found: Mapping[str, HloInstruction],
     applied: Callable[[], RawComputation],
     computation: Callable[[], Computation],
 ) -> str:
@@ -46,7 +46,7 @@ def reason(
 
 def _type_problem(raw: Raw, given: Sequence[str]) -> str:
     shapes = raw.shape.members if isinstance(raw.shape, Several) else (raw.shape,)
-    kinds = [*(each.dtype if isinstance(each, Array) else "tuple" for each in shapes), *given]
+    kinds = [*(each.dtype if isinstance(each, ArrayShape) else "tuple" for each in shapes), *given]
     odd = sorted({each for each in kinds if each not in DTYPES})
     if odd:
         return f"the type {odd[0]} is not known"
@@ -60,7 +60,7 @@ def scalar_problem(raw: Raw, applied: RawComputation) -> str:
     for each in applied.instructions:
         if each.opcode in _INLINED:
             continue
-        if each.opcode not in ELEMENTWISE or (isinstance(each.shape, Array) and each.shape.dims):
+        if each.opcode not in ELEMENTWISE or (isinstance(each.shape, ArrayShape) and each.shape.dims):
             return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
     return ""
 
@@ -68,7 +68,7 @@ def scalar_problem(raw: Raw, applied: RawComputation) -> str:
 def _window_problem(
     raw: Raw,
     operands: Sequence[Value],
-    found: Mapping[str, Instruction],
+    found: Mapping[str, HloInstruction],
     applied: Callable[[], RawComputation],
     computation: Callable[[], Computation],
 ) -> str:

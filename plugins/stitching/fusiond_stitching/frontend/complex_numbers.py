@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond_stitching.frontend.attributes import attributes_of
-from fusiond_stitching.frontend.graph import Computation, Instruction
-from fusiond_stitching.frontend.hlo import Array, Raw, RawModule, RawShape
+from fusiond_stitching.frontend.graph import Computation, HloInstruction
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule, RawShape
 from fusiond_stitching.frontend.windows import Add
 
 COMPLEX, REAL = "c64", "f32"
@@ -53,7 +53,7 @@ def supported(module: RawModule) -> bool:
 
 
 def _kinds(shape: RawShape) -> Iterator[str]:
-    if isinstance(shape, Array):
+    if isinstance(shape, ArrayShape):
         yield shape.dtype
     else:
         for each in shape.members:
@@ -70,7 +70,7 @@ def _sums(module: RawModule, reduce: Raw) -> bool:
 
 def concerns(raw: Raw, operands: Sequence[object]) -> bool:
     """Whether an instruction makes a complex number, or reads one."""
-    made = isinstance(raw.shape, Array) and raw.shape.dtype == COMPLEX
+    made = isinstance(raw.shape, ArrayShape) and raw.shape.dtype == COMPLEX
     return made or any(isinstance(each, Complex) for each in operands)
 
 
@@ -80,21 +80,21 @@ def taken_apart(name: str, dims: tuple[int, ...], whole: str, add: Add) -> Compl
     for place, word in enumerate(("real", "imag")):
         starts, limits = (0,) * len(dims) + (place,), (*dims, place + 1)
         cut = {"starts": starts, "limits": limits, "strides": (1,) * len(limits)}
-        part = add(f"{name}.{word}~cut", "slice", Array(REAL, (*dims, 1)), (whole,), cut)
-        parts.append(add(f"{name}.{word}", "reshape", Array(REAL, dims), (part,), {}))
+        part = add(f"{name}.{word}~cut", "slice", ArrayShape(REAL, (*dims, 1)), (whole,), cut)
+        parts.append(add(f"{name}.{word}", "reshape", ArrayShape(REAL, dims), (part,), {}))
     return Complex(*parts)
 
 
 def put_together(name: str, dims: tuple[int, ...], parts: Complex, add: Add) -> str:
     """A result f32[dims, 2]."""
     single = [
-        add(f"{name}~{word}", "reshape", Array(REAL, (*dims, 1)), (part,), {})
+        add(f"{name}~{word}", "reshape", ArrayShape(REAL, (*dims, 1)), (part,), {})
         for word, part in (("real", parts.real), ("imag", parts.imag))
     ]
-    return add(f"{name}~pair", "concatenate", Array(REAL, (*dims, 2)), single, {"dimension": len(dims)})
+    return add(f"{name}~pair", "concatenate", ArrayShape(REAL, (*dims, 2)), single, {"dimension": len(dims)})
 
 
-def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, Instruction], add: Add) -> Complex | str:
+def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, HloInstruction], add: Add) -> Complex | str:
     """The instructions of one that makes complex numbers, or reads them, and its value. `operands`: names, and pairs of
     names; `of`: their instructions. RequestError for numbers that are none."""
     return _Making(raw, name, of, add).value(operands)
@@ -104,8 +104,8 @@ _SUM = Computation.of_two("add", REAL)
 
 
 class _Making:
-    def __init__(self, raw: Raw, name: str, of: Mapping[str, Instruction], add: Add) -> None:
-        assert isinstance(raw.shape, Array)
+    def __init__(self, raw: Raw, name: str, of: Mapping[str, HloInstruction], add: Add) -> None:
+        assert isinstance(raw.shape, ArrayShape)
         self.raw = raw
         self.name = name
         self.of = of
@@ -128,7 +128,7 @@ class _Making:
     def _make(self, opcode: str, *operands: str, dtype: str = REAL, dims: tuple[int, ...] | None = None,
               **attributes: object) -> str:  # fmt: skip
         self.count += 1
-        shape = Array(dtype, self.dims if dims is None else dims)
+        shape = ArrayShape(dtype, self.dims if dims is None else dims)
         return self.add(f"{self.name}.{opcode}{self.count}", opcode, shape, operands, attributes)
 
     def _number(self, value: float) -> str:
@@ -139,7 +139,7 @@ class _Making:
         attributes = attributes_of(self.raw, lambda: _SUM)
         parts = [
             self.add(
-                f"{self.name}.{word}", self.raw.opcode, Array(REAL, self.dims),
+                f"{self.name}.{word}", self.raw.opcode, ArrayShape(REAL, self.dims),
                 [getattr(each, word) if isinstance(each, Complex) else each for each in operands], attributes,
             )
             for word in ("real", "imag")

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, MOVEMENT
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape
 
 SMALL_BYTES = 1 << 20
 """What moves in less time than a launch takes."""
@@ -50,7 +50,7 @@ def _plain(module: RawModule, branch: RawComputation) -> bool:
         return False
     for computation, each in inside:
         known = each.opcode in _ALLOWED and all(array.dtype in DTYPES for array in _arrays(each.shape))
-        if not known or (each.opcode not in _FREE and not isinstance(each.shape, Array)):
+        if not known or (each.opcode not in _FREE and not isinstance(each.shape, ArrayShape)):
             return False
         if each.opcode == "reduce":
             sources = {one.name: one for one in computation.instructions}
@@ -84,13 +84,13 @@ def _read(branch: RawComputation, operand: object) -> dict[object, int]:
     return found
 
 
-def _arrays(shape: RawShape) -> Iterator[Array]:
-    if isinstance(shape, Array):
+def _arrays(shape: RawShape) -> Iterator[ArrayShape]:
+    if isinstance(shape, ArrayShape):
         yield shape
     else:
         for each in shape.members:
             yield from _arrays(each)
 
 
-def _bytes(array: Array) -> int:
+def _bytes(array: ArrayShape) -> int:
     return array.elements * BYTES.get(array.dtype, 0)

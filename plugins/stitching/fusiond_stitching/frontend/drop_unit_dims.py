@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, topological
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, topological
 
 _DROPPED_FROM = ELEMENTWISE | {"broadcast", "reshape", "transpose", "reduce", "constant"}
 
 
-def dropped(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def dropped(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions under the same names (an output's dims may be fewer; its elements are the same), and
     reshapes where dims with ones are wanted back. Sizes of 0 are left alone."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, HloInstruction] = {}
     back: dict[tuple[str, tuple[int, ...]], str] = {}
 
     def reshaped(name: str, dims: tuple[int, ...]) -> str:
@@ -58,7 +58,7 @@ def dropped(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dic
     return found
 
 
-def bare(given: Mapping[str, Instruction], name: str) -> str:
+def bare(given: Mapping[str, HloInstruction], name: str) -> str:
     """The value behind reshapes that only add or drop ones: its elements are the same."""
     while given[name].opcode == "reshape":
         (operand,) = given[name].operands
@@ -72,7 +72,7 @@ def _dims(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dim for dim in dims if dim != 1)
 
 
-def _of_one(reduce: Instruction, operands: list[tuple[int, ...]]) -> tuple[Instruction, Instruction] | None:
+def _of_one(reduce: HloInstruction, operands: list[tuple[int, ...]]) -> tuple[HloInstruction, HloInstruction] | None:
     """A reduce over dimensions of size 1 only, as (its init value, spread; the operation on it and the operand); None
     where it reduces more, or by more than one operation."""
     computation = reduce.attributes.get("computation")
@@ -89,7 +89,7 @@ def _of_one(reduce: Instruction, operands: list[tuple[int, ...]]) -> tuple[Instr
     return spread, dataclasses.replace(reduce, opcode=operation, dims=dims, attributes=frozen({}))
 
 
-def _without_ones(instruction: Instruction, operands: list[tuple[int, ...]]) -> Instruction | None:
+def _without_ones(instruction: HloInstruction, operands: list[tuple[int, ...]]) -> HloInstruction | None:
     """The instruction over dims without ones; None when it keeps its own."""
     if instruction.opcode not in _DROPPED_FROM:
         return None
@@ -101,7 +101,7 @@ def _without_ones(instruction: Instruction, operands: list[tuple[int, ...]]) -> 
     return dataclasses.replace(instruction, dims=_dims(instruction.dims), attributes=frozen(attributes))
 
 
-def _kept_dimensions(instruction: Instruction, source: tuple[int, ...]) -> tuple[int, ...]:
+def _kept_dimensions(instruction: HloInstruction, source: tuple[int, ...]) -> tuple[int, ...]:
     """The `dimensions` of a broadcast, transpose or reduce of what has these dims, numbered as they are without ones.
     (A broadcast's are the result's, one for each of the operand's; the others' are the operand's.)"""
     numbers = instruction.attributes["dimensions"]

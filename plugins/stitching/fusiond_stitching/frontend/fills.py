@@ -13,7 +13,7 @@ import math
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
 from fusiond.program import Fill
-from fusiond_stitching.frontend.graph import DTYPES, Instruction, Module
+from fusiond_stitching.frontend.graph import DTYPES, HloInstruction, HloModule
 
 MOST = 9
 _PASSED = frozenset({"reshape", "broadcast", "transpose", "slice", "copy", "convert", "concatenate", "clamp", "select",
@@ -23,7 +23,7 @@ _DEEP = 12
 """How many instructions an index is followed through."""
 
 
-def default(module: Module, name: str) -> Fill:
+def default(module: HloModule, name: str) -> Fill:
     """The fill of a parameter or of a foreign result that the job says nothing about."""
     instruction = module[name]
     kind = DTYPES[instruction.dtype]
@@ -51,7 +51,7 @@ def default(module: Module, name: str) -> Fill:
     return Fill(kind="integers", low=0, high=MOST)
 
 
-def _drawn(module: Module, instruction: Instruction) -> Fill | None:
+def _drawn(module: HloModule, instruction: HloInstruction) -> Fill | None:
     """The fill that says what an `rng` does, when its two parameters are constants; None for everything else."""
     distribution = instruction.attributes.get("distribution")
     if distribution not in ("uniform", "normal") or len(instruction.operands) != 2:
@@ -69,7 +69,7 @@ def _drawn(module: Module, instruction: Instruction) -> Fill | None:
     return Fill(kind=distribution, low=low, high=high)
 
 
-def _is_status(module: Module, name: str) -> bool:
+def _is_status(module: HloModule, name: str) -> bool:
     """Whoever reads it compares it with 0, as jax does with what LAPACK says: anything else means NaN everywhere."""
     users = [module[each] for each in module.users[name]]
     while users and all(each.opcode in ("reshape", "broadcast") for each in users):
@@ -79,14 +79,14 @@ def _is_status(module: Module, name: str) -> bool:
     )
 
 
-def _is_zero(module: Module, name: str) -> bool:
+def _is_zero(module: HloModule, name: str) -> bool:
     source = module[name]
     while source.opcode in ("reshape", "broadcast"):
         source = module[source.operands[0]]
     return source.opcode == "constant" and set(source.attributes.get("values", ())) == {0}
 
 
-def _is_bits(module: Module, name: str, depth: int) -> bool:
+def _is_bits(module: HloModule, name: str, depth: int) -> bool:
     """Somebody takes it apart bit by bit."""
     for user in module.users[name] if depth else ():
         reader = module[user]
@@ -95,7 +95,7 @@ def _is_bits(module: Module, name: str, depth: int) -> bool:
     return False
 
 
-def _limit(module: Module, name: str, depth: int) -> int | None:
+def _limit(module: HloModule, name: str, depth: int) -> int | None:
     """The largest index that everybody who reads it as one allows; None when nobody does."""
     found: int | None = None
     if depth == 0:
@@ -114,7 +114,7 @@ def _limit(module: Module, name: str, depth: int) -> int | None:
     return found
 
 
-def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
+def _as_index(module: HloModule, reader: HloInstruction, place: int) -> int | None:
     if not reader.operands or reader.name in module.foreign:
         return None
     attributes = reader.attributes
@@ -132,7 +132,7 @@ def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
     return found
 
 
-def _iota_size(module: Module, name: str, depth: int) -> int | None:
+def _iota_size(module: HloModule, name: str, depth: int) -> int | None:
     instruction = module[name]
     if name in module.foreign:
         return None
@@ -153,7 +153,7 @@ def said(fill: Fill) -> str | dict[str, object]:
     return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}
 
 
-def read(module: Module, node: Node | None, file: values.FindFile) -> dict[str, Fill]:
+def read(module: HloModule, node: Node | None, file: values.FindFile) -> dict[str, Fill]:
     """Buffer -> fill for all parameters and stand-ins; `node` is the job's `inputs`, `file` finds an .npy file (path,
     content key). RequestError for a name or a fill that does not fit."""
     given = (*module.parameters, *module.stand_ins)

@@ -5,7 +5,7 @@ Grammar
     module       := parameters, instructions in topological order, outputs (names, in the order of the result tuple)
     instruction  := name, opcode, dtype, dims, operands (names), attributes
     sources      := parameter | constant                      no operands; iota is an ordinary instruction
-    boundaries   := dot | what `Module.foreign` names         library calls: nothing is fused across them
+    boundaries   := dot | what `HloModule.foreign` names         library calls: nothing is fused across them
 
 A foreign instruction (sort, while, custom-call, ...) is a boundary whose results nobody here can compute. In a Program
 they are stand-ins, inputs that are filled; what it reads is kept and compared like an output. A boundary with a tuple
@@ -118,7 +118,7 @@ KNOWN = ELEMENTWISE | MOVEMENT | SOURCES | OTHERS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instruction:
+class HloInstruction:
     """One tensor and how it comes about. `attributes` as the module's docstring lists them."""
 
     name: str
@@ -151,8 +151,8 @@ class Computation:
     """A function of scalars, as `reduce` and `scatter` apply it: for n values, parameters 0..n-1 are what was
     accumulated and n..2n-1 what is new; `results` name one instruction (or parameter) per value."""
 
-    parameters: tuple[Instruction, ...]
-    instructions: tuple[Instruction, ...]
+    parameters: tuple[HloInstruction, ...]
+    instructions: tuple[HloInstruction, ...]
     """In topological order, without the parameters."""
     results: tuple[str, ...]
 
@@ -180,10 +180,10 @@ class Computation:
     def of_two(operation: str, dtype: str) -> Computation:
         """One operation on two values of a type."""
         a, b = (
-            Instruction(name=name, opcode="parameter", dtype=dtype, dims=(), attributes=frozen({"number": at}))
+            HloInstruction(name=name, opcode="parameter", dtype=dtype, dims=(), attributes=frozen({"number": at}))
             for at, name in enumerate("ab")
         )
-        both = Instruction(name="c", opcode=operation, dtype=dtype, dims=(), operands=("a", "b"))
+        both = HloInstruction(name="c", opcode=operation, dtype=dtype, dims=(), operands=("a", "b"))
         return Computation(parameters=(a, b), instructions=(both,), results=("c",))
 
     @property
@@ -193,21 +193,21 @@ class Computation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Module:
+class HloModule:
     """See the module's docstring. `foreign` are instructions that this strategy cannot emit (name -> why): boundaries
     like library calls; `frames` the bodies of while and conditional, modules of their own (section 3.1). In the body of
     a while, an output may be the parameter of the same number: it stays where it is and has no buffer `out_i`."""
 
     name: str
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[HloInstruction, ...]
     """In topological order: operands before users."""
     parameters: tuple[str, ...]
     outputs: tuple[str, ...]
     foreign: Mapping[str, str] = field(default_factory=frozen)
-    frames: tuple[Module, ...] = ()
+    frames: tuple[HloModule, ...] = ()
 
     @functools.cached_property
-    def by_name(self) -> Mapping[str, Instruction]:
+    def by_name(self) -> Mapping[str, HloInstruction]:
         return {each.name: each for each in self.instructions}
 
     @functools.cached_property
@@ -221,7 +221,7 @@ class Module:
         return max((each.elements for each in self.instructions), default=0)
 
     @functools.cached_property
-    def all_frames(self) -> tuple[Module, ...]:
+    def all_frames(self) -> tuple[HloModule, ...]:
         """The frames, and those inside them; each once."""
         found = {each.name: each for frame in self.frames for each in (frame, *frame.all_frames)}
         return tuple(found.values())
@@ -244,13 +244,13 @@ class Module:
     def is_output(self) -> frozenset[str]:
         return frozenset(self.outputs)
 
-    def __getitem__(self, name: str) -> Instruction:
+    def __getitem__(self, name: str) -> HloInstruction:
         return self.by_name[name]
 
-    def operands(self, instruction: Instruction) -> tuple[Instruction, ...]:
+    def operands(self, instruction: HloInstruction) -> tuple[HloInstruction, ...]:
         return tuple(self.by_name[name] for name in instruction.operands)
 
-    def library(self, instruction: Instruction) -> bool:
+    def library(self, instruction: HloInstruction) -> bool:
         """A boundary: a dot, something that this strategy does not know, or a launch of its own."""
         return instruction.opcode == "dot" or instruction.name in self.foreign or instruction.name in self.launches
 
@@ -291,10 +291,10 @@ class Module:
         )
         return len({each.attributes.get("call", each.name) for each in boundaries})
 
-    def fusable(self, instruction: Instruction) -> bool:
+    def fusable(self, instruction: HloInstruction) -> bool:
         return instruction.opcode not in SOURCES and not self.library(instruction)
 
-    def base(self, name: str) -> Instruction:
+    def base(self, name: str) -> HloInstruction:
         """The instruction whose buffer holds the value of `name`: reshapes cost nothing in row-major order. Stops at an
         output (it has a buffer of its own)."""
         instruction = self.by_name[name]
@@ -365,10 +365,10 @@ class Module:
         return {buffer: place for place, buffer in enumerate(self.buffers)}
 
 
-def topological(instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
+def topological(instructions: Iterable[HloInstruction]) -> tuple[HloInstruction, ...]:
     """Operands before users, otherwise in the order given. ValueError for a cycle or an unknown operand."""
     given = {each.name: each for each in instructions}
-    done: dict[str, Instruction] = {}
+    done: dict[str, HloInstruction] = {}
     begun: set[str] = set()
     for first in given:
         stack = [first]
@@ -391,6 +391,6 @@ def topological(instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
     return tuple(done.values())
 
 
-def replaced(instruction: Instruction, **changes: Any) -> Instruction:
+def replaced(instruction: HloInstruction, **changes: Any) -> HloInstruction:
     """The same instruction with some fields changed."""
     return dataclasses.replace(instruction, **changes)

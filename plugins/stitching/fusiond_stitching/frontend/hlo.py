@@ -31,7 +31,7 @@ MAX_ELEMENTS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayShape:
     """The shape of one tensor. `layout` lists the dimensions from the fastest to the slowest; () when none stands there
     (row-major then)."""
 
@@ -62,7 +62,7 @@ class Several:
         return f"({', '.join(map(str, self.members))})"
 
 
-RawShape: TypeAlias = Array | Several
+RawShape: TypeAlias = ArrayShape | Several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +363,7 @@ class _Parser:
         dims = tuple(int(each) for each in found[2].split(",") if each.strip())
         if math.prod(dims) > MAX_ELEMENTS:
             raise self.fail(line, f"{found[0]!r} has more than 2**40 elements")
-        return Array(found[1], dims, self._layout(found[3], len(dims), line)), found.end()
+        return ArrayShape(found[1], dims, self._layout(found[3], len(dims), line)), found.end()
 
     def _layout(self, text: str | None, rank: int, line: int) -> tuple[int, ...]:
         if not text:

@@ -37,11 +37,11 @@ from fusiond_stitching.frontend.graph import (
     DTYPES,
     KNOWN,
     Computation,
-    Instruction,
-    Module,
+    HloInstruction,
+    HloModule,
     topological,
 )
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
 from fusiond_stitching.frontend.tuple_values import Value, arrays, leaves, member, members, names, shaped
 
 IDENTITIES = frozenset({"copy", "opt-barrier", "copy-start", "copy-done"})
@@ -51,17 +51,17 @@ OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
 """HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
 
 
-def module(raw: RawModule) -> Module:
+def module(raw: RawModule) -> HloModule:
     """The graph of a module's entry computation. RequestError with file and line for what does not fit together."""
     return _Import(raw, pairs=complex_numbers.supported(raw)).module(raw.entry, raw.name)
 
 
-def read(text: str, path: str) -> Module:
+def read(text: str, path: str) -> HloModule:
     """Parse and import; `path` is for messages."""
     return module(hlo.parse(text, path))
 
 
-def digest(module: Module) -> str:
+def digest(module: HloModule) -> str:
     """A key of what the module computes, whatever its text looks like."""
     return content_key([[each.name, passes.value_key(each)] for each in module.instructions] + [list(module.outputs)])
 
@@ -71,7 +71,7 @@ class _Import:
         self.raw = raw
         self.pairs = pairs
         """Whether complex numbers are pairs of real ones; otherwise they are left to a library."""
-        self.found: dict[str, Instruction] = {}
+        self.found: dict[str, HloInstruction] = {}
         self.foreign: dict[str, str] = {}
         self.frames: dict[str, bool] = {}
         """Computation -> whether it is the body of a while."""
@@ -81,7 +81,7 @@ class _Import:
         """Foreign instructions that do something whether or not anybody reads what they give."""
         self.depth = 0
 
-    def module(self, computation: str, name: str, *, body: bool = False) -> Module:
+    def module(self, computation: str, name: str, *, body: bool = False) -> HloModule:
         entry = self._called(computation, f"{self.raw.path}:1")
         count = itertools.count()
         arguments: list[Value] = []
@@ -98,7 +98,7 @@ class _Import:
             )
         number = next(count)
         if shape.dtype == complex_numbers.COMPLEX and self.pairs:
-            pair = Array(complex_numbers.REAL, (*shape.dims, 2))
+            pair = ArrayShape(complex_numbers.REAL, (*shape.dims, 2))
             whole = self._add(raw, name, "parameter", pair, (), {"number": number})
             return complex_numbers.taken_apart(name, shape.dims, whole, self._adding(raw))
         if shape.dtype not in DTYPES:
@@ -210,7 +210,7 @@ class _Import:
 
     def _reduced(self, raw: Raw, name: str, operands: list[Value], shape: Several) -> Value:
         """A reduce of several results, as one instruction for each."""
-        shapes = [each for each in shape.members if isinstance(each, Array)]
+        shapes = [each for each in shape.members if isinstance(each, ArrayShape)]
         return tuple(
             self._add(raw, self._fresh(f"{name}.{place}"), raw.opcode, each, operands,
                       attributes_of(raw, lambda: _scalar(self, raw), place))
@@ -242,18 +242,18 @@ class _Import:
             for at, (then, otherwise) in enumerate(zip(leaves(result), found, strict=True)):
                 if then != otherwise:
                     source = self.found[then]
-                    shape = Array(source.dtype, source.dims)
+                    shape = ArrayShape(source.dtype, source.dims)
                     name = self._fresh(f"{prefix}{raw.name}.{at}")
                     found[at] = self._add(raw, name, "select", shape, (test, then, otherwise), {})
         return shaped(raw.shape, iter(found))
 
     def _is(self, raw: Raw, index: str, value: int, prefix: str) -> str:
         """Whether a branch's number is this one."""
-        number = Array(self.found[index].dtype, ())
+        number = ArrayShape(self.found[index].dtype, ())
         wanted = self._add(raw, self._fresh(f"{prefix}{raw.name}.branch"), "constant", number, (), {"values": (value,)})
         attributes = {"direction": "EQ", "total": False}
         name = self._fresh(f"{prefix}{raw.name}.is")
-        return self._add(raw, name, "compare", Array("pred", ()), (index, wanted), attributes)
+        return self._add(raw, name, "compare", ArrayShape("pred", ()), (index, wanted), attributes)
 
     def _trips(self, raw: Raw, operands: list[Value]) -> int | None:
         """How often a loop is written out; None for one that is a boundary."""
@@ -269,12 +269,14 @@ class _Import:
     def _applied(self, raw: Raw) -> RawComputation:
         return self._called(raw.called("to_apply"), raw.where)
 
-    def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: Array) -> str:
+    def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: ArrayShape) -> str:
         source, init = (self.found[each] for each in names(operands))
         return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
 
     def _adding(self, raw: Raw) -> windows.Add:
-        def add(wanted: str, opcode: str, shape: Array, given: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        def add(
+            wanted: str, opcode: str, shape: ArrayShape, given: Sequence[str], attributes: Mapping[str, Any]
+        ) -> str:
             return self._add(raw, self._fresh(wanted), opcode, shape, given, attributes)
 
         return add
@@ -290,7 +292,7 @@ class _Import:
         if raw.opcode == "while":
             self.loops[name] = (raw.called("body"), raw.called("condition"))
         given = tuple(leaves(tuple(operands)))
-        parts = list(arrays(raw.shape)) or [Array("none", ())]
+        parts = list(arrays(raw.shape)) or [ArrayShape("none", ())]
         results: list[Value] = []
         for place, shape in enumerate(parts):
             own = name if len(parts) == 1 else self._fresh(f"{name}.{place}")
@@ -313,11 +315,11 @@ class _Import:
         raw: Raw,
         name: str,
         opcode: str,
-        shape: Array,
+        shape: ArrayShape,
         operands: Sequence[Value],
         attributes: Mapping[str, Any],
     ) -> str:
-        made = Instruction(
+        made = HloInstruction(
             name=name,
             opcode=opcode,
             dtype=shape.dtype,
@@ -335,11 +337,11 @@ class _Import:
 
     # --- the whole ---
 
-    def _finished(self, name: str, outputs: list[str], *, body: bool) -> Module:
+    def _finished(self, name: str, outputs: list[str], *, body: bool) -> HloModule:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         state = [each.name for each in self.found.values() if each.opcode in ("parameter", "input")]
         graph = passes.canonical(
-            passes.Graph(
+            passes.HloGraph(
                 instructions=self.found,
                 outputs=tuple(outputs),
                 foreign=self.foreign,
@@ -354,7 +356,7 @@ class _Import:
         graph = self._with_scans(graph, frames)
         live = _reached(graph.instructions, [*graph.outputs, *parameters, *self.effects])
         gone = {frame for call in self.loops if not self._is_left(call, graph) for frame in self.loops[call]}
-        return Module(
+        return HloModule(
             name=name,
             instructions=topological(each for each in graph.instructions.values() if each.name in live),
             parameters=tuple(parameters),
@@ -363,7 +365,7 @@ class _Import:
             frames=tuple(each for frame, each in frames.items() if frame not in gone),
         )
 
-    def _with_scans(self, graph: passes.Graph, frames: Mapping[str, Module]) -> passes.Graph:
+    def _with_scans(self, graph: passes.HloGraph, frames: Mapping[str, HloModule]) -> passes.HloGraph:
         """The graph with loops that are one launch each, and what comes behind them in them."""
         whiles = {
             call: scans.While(frames[body], frames[condition])
@@ -377,7 +379,7 @@ class _Import:
         joined = scan_users.with_users(graph.instructions, foreign, graph.outputs)
         return dataclasses.replace(graph, instructions=joined, foreign=foreign)
 
-    def _is_left(self, call: str, graph: passes.Graph) -> bool:
+    def _is_left(self, call: str, graph: passes.HloGraph) -> bool:
         """Whether a library runs this loop."""
         return any(graph.instructions[each].attributes.get("call") == call for each in graph.foreign)
 
@@ -410,7 +412,7 @@ def _ordered(computation: RawComputation) -> list[Raw]:
             if each not in by_name:
                 raise raw.fail(f"the operand {each!r} does not exist")
     stand_ins = [
-        Instruction(name=each.name, opcode="", dtype="", dims=(), operands=each.operands)
+        HloInstruction(name=each.name, opcode="", dtype="", dims=(), operands=each.operands)
         for each in computation.instructions
     ]
     try:
@@ -419,7 +421,7 @@ def _ordered(computation: RawComputation) -> list[Raw]:
         raise RequestError(str(problem), where=computation.where) from None
 
 
-def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> set[str]:
+def _reached(instructions: Mapping[str, HloInstruction], roots: Iterable[str]) -> set[str]:
     found: set[str] = set()
     stack = list(roots)
     while stack:

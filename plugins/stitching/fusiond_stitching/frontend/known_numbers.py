@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 
-from fusiond_stitching.frontend.graph import Instruction
+from fusiond_stitching.frontend.graph import HloInstruction
 
 BITS = {"s8": 8, "s16": 16, "s32": 32, "s64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64, "pred": 1}
 MOST_ELEMENTS = 64
@@ -52,7 +52,7 @@ def wrapped(value: int, dtype: str) -> int:
     return value - (1 << bits) if dtype.startswith("s") and value >> (bits - 1) else value
 
 
-def elements(given: Mapping[str, Instruction], name: str) -> tuple[int, ...] | None:
+def elements(given: Mapping[str, HloInstruction], name: str) -> tuple[int, ...] | None:
     """The elements of a small tensor in row-major order; None where they depend on what is not known."""
     found: dict[str, tuple[int, ...] | None] = {}
 
@@ -69,7 +69,9 @@ def elements(given: Mapping[str, Instruction], name: str) -> tuple[int, ...] | N
     return of(name, MOST_DEPTH)
 
 
-def _of(each: Instruction, known: Sequence[tuple[int, ...]], dims: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+def _of(
+    each: HloInstruction, known: Sequence[tuple[int, ...]], dims: Sequence[tuple[int, ...]]
+) -> tuple[int, ...] | None:
     """The elements of an instruction whose operands are known."""
     if each.opcode == "constant":
         values = each.attributes["values"]
@@ -97,7 +99,7 @@ def _of(each: Instruction, known: Sequence[tuple[int, ...]], dims: Sequence[tupl
 
 
 def _concatenated(
-    each: Instruction, known: Sequence[tuple[int, ...]], dims: Sequence[tuple[int, ...]]
+    each: HloInstruction, known: Sequence[tuple[int, ...]], dims: Sequence[tuple[int, ...]]
 ) -> tuple[int, ...]:
     at = each.attributes["dimension"]
     found = []
@@ -118,7 +120,7 @@ def _place(index: Sequence[int], dims: Sequence[int]) -> int:
     return sum(at * math.prod(dims[place + 1 :]) for place, at in enumerate(index))
 
 
-def counts_along(given: Mapping[str, Instruction], name: str, depth: int = MOST_DEPTH) -> int | None:
+def counts_along(given: Mapping[str, HloInstruction], name: str, depth: int = MOST_DEPTH) -> int | None:
     """The dimension whose index a tensor holds everywhere, as `iota` does; None where there is none. Looked through is
     what jax does to indices: `select(i < 0, i + n, i)`, clamping, broadcasts, added dimensions of size 1."""
     each = given[name]
@@ -146,20 +148,20 @@ def counts_along(given: Mapping[str, Instruction], name: str, depth: int = MOST_
     return None
 
 
-def _moved_dimension(given: Mapping[str, Instruction], each: Instruction, at: int) -> int | None:
+def _moved_dimension(given: Mapping[str, HloInstruction], each: HloInstruction, at: int) -> int | None:
     """Where a broadcast or reshape has a dimension of its operand."""
     if each.opcode == "broadcast":
         return int(each.attributes["dimensions"][at])
     return kept_dimension(given[each.operands[0]].dims, at, each.dims)
 
 
-def _clamps_nothing(given: Mapping[str, Instruction], clamp: Instruction, count: int) -> bool:
+def _clamps_nothing(given: Mapping[str, HloInstruction], clamp: HloInstruction, count: int) -> bool:
     """Whether 0, 1, ..., count - 1 all lie between its bounds."""
     low, high = _same(given, clamp.operands[0]), _same(given, clamp.operands[2])
     return low is not None and high is not None and low <= 0 and high >= count - 1
 
 
-def part(given: Mapping[str, Instruction], name: str, dimension: int, at: int) -> str | None:
+def part(given: Mapping[str, HloInstruction], name: str, dimension: int, at: int) -> str | None:
     """The operand of a concatenation (or of a tensor with one such part, the tensor) that is the part `at` along a
     dimension, where each part is of size 1."""
     each = given[name]
@@ -171,7 +173,7 @@ def part(given: Mapping[str, Instruction], name: str, dimension: int, at: int) -
     return each.operands[at] if ones else None
 
 
-def _same(given: Mapping[str, Instruction], name: str) -> int | None:
+def _same(given: Mapping[str, HloInstruction], name: str) -> int | None:
     """The one number that all elements are; None where that is not known."""
     each = given[name]
     while each.opcode in ("broadcast", "reshape", "copy", "convert"):

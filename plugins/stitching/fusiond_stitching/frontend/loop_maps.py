@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, Module, replaced
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced
 
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
 
@@ -26,12 +26,12 @@ class Maps:
     def __init__(
         self,
         prefix: str,
-        body: Module,
-        fixed: Mapping[str, Instruction],
+        body: HloModule,
+        fixed: Mapping[str, HloInstruction],
         numbers: Mapping[str, Sequence[int]],
         trips: int,
-        laid: Mapping[str, tuple[Instruction, Instruction]],
-        begin: Mapping[str, Instruction],
+        laid: Mapping[str, tuple[HloInstruction, HloInstruction]],
+        begin: Mapping[str, HloInstruction],
     ) -> None:
         self.prefix = prefix
         self.body = body
@@ -43,11 +43,11 @@ class Maps:
         """States, before or after a trip -> (the dynamic-update-slice that lays them down, the result outside)."""
         self.begin = begin
         """Parameter of the body -> what it is in the first trip, outside."""
-        self.made: dict[str, Instruction] = {}
+        self.made: dict[str, HloInstruction] = {}
         self._known: dict[str, str | None] = {}
         self._fresh = itertools.count()
 
-    def result(self, last: Instruction, into: Instruction) -> bool:
+    def result(self, last: HloInstruction, into: HloInstruction) -> bool:
         """Whether `into`, a result of the loop that `last` (a dynamic-update-slice) lays down, is a map, and was made
         one."""
         update = self.body[last.operands[1]]
@@ -68,7 +68,7 @@ class Maps:
         self.made[into.name] = replaced(into, opcode="copy", operands=(found,), attributes=frozen({}))
         return True
 
-    def _piece(self, whole: Instruction, part: Instruction, starts: Sequence[str]) -> tuple[int, int]:
+    def _piece(self, whole: HloInstruction, part: HloInstruction, starts: Sequence[str]) -> tuple[int, int]:
         """(the one dimension of which each trip has an index, 1 where the trips walk it from its first index to its
         last, -1 the other way round, 0 where neither is so)."""
         partial = [at for at, (size, dim) in enumerate(zip(part.dims, whole.dims, strict=True)) if size != dim]
@@ -99,7 +99,7 @@ class Maps:
         """A value of all trips is known to be that."""
         self._known[name] = outside
 
-    def _made(self, each: Instruction) -> str | None:
+    def _made(self, each: HloInstruction) -> str | None:
         dims = (self.trips, *each.dims)
         if each.name in self.numbers:
             return self._number(each)
@@ -128,7 +128,7 @@ class Maps:
             operands.append(value)
         return self.add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
 
-    def _product(self, each: Instruction) -> str | None:
+    def _product(self, each: HloInstruction) -> str | None:
         """A product with what no trip changes: of all trips' rows at once."""
         numbers = each.attributes
         left, right = each.operands
@@ -166,7 +166,7 @@ class Maps:
     def _spread(self, source: str, dtype: str, dims: tuple[int, ...]) -> str:
         return self.add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
 
-    def _number(self, each: Instruction) -> str | None:
+    def _number(self, each: HloInstruction) -> str | None:
         """A whole number that grows by the same amount from trip to trip."""
         values = self.numbers[each.name]
         step = values[1] - values[0] if len(values) > 1 else 0
@@ -180,7 +180,7 @@ class Maps:
             found = self.add(opcode, each.dtype, shape, [found, spread])
         return self.add("reshape", each.dtype, (self.trips, *each.dims), [found]) if each.dims else found
 
-    def _sliced(self, each: Instruction) -> str | None:
+    def _sliced(self, each: HloInstruction) -> str | None:
         """A piece for each trip of what no trip changes: all of it, the trips' dimension in front."""
         source = self.fixed.get(each.operands[0])
         if source is None:
@@ -188,13 +188,13 @@ class Maps:
         place, order = self._piece(source, each, each.operands[1:])
         return self._in_front(source, place, order, each.dims) if order else None
 
-    def _laid(self, each: Instruction) -> str | None:
+    def _laid(self, each: HloInstruction) -> str | None:
         """The states of all trips."""
         last, result = self.laid[each.name]
         place, order = self._piece(last, self.body[last.operands[1]], last.operands[2:])
         return self._in_front(result, place, order, each.dims) if order else None
 
-    def _before(self, each: Instruction) -> str | None:
+    def _before(self, each: HloInstruction) -> str | None:
         """The states before all trips, where those behind them are laid down: one trip later, but for the first."""
         after = self.body[self.body.outputs[self.body.parameters.index(each.name)]]
         whole = self.value(after.name) if after.name in self.laid else None
@@ -206,7 +206,7 @@ class Maps:
         first = self.add("reshape", each.dtype, (1, *each.dims), [self.begin[each.name].name])
         return self.add("concatenate", each.dtype, (self.trips, *each.dims), [first, earlier], dimension=0)
 
-    def _in_front(self, source: Instruction, place: int, order: int, dims: tuple[int, ...]) -> str:
+    def _in_front(self, source: HloInstruction, place: int, order: int, dims: tuple[int, ...]) -> str:
         """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece."""
         rest = [at for at in range(len(source.dims)) if at != place]
         turned = tuple(source.dims[at] for at in (place, *rest))
@@ -218,13 +218,13 @@ class Maps:
     def add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
         """One more instruction outside of the loop; its name."""
         name = f"{self.prefix}>{next(self._fresh)}"
-        self.made[name] = Instruction(
+        self.made[name] = HloInstruction(
             name=name, opcode=opcode, dtype=dtype, dims=dims, operands=tuple(operands), attributes=frozen(attributes)
         )
         return name
 
 
-def _deeper(each: Instruction, trips: int) -> Mapping[str, Any]:
+def _deeper(each: HloInstruction, trips: int) -> Mapping[str, Any]:
     """The attributes of the same operation one dimension further in."""
     found = dict(each.attributes)
     if each.opcode in ("broadcast", "transpose"):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.known_numbers import BITS, OPERATIONS, wrapped
 
 MOST_TRIPS = 1 << 16
 """How long a loop is followed."""
 
 
-def run(body: Module, condition: Module, begin: Mapping[str, int]) -> tuple[int, Mapping[str, Sequence[int]]] | None:
+def run(
+    body: HloModule, condition: HloModule, begin: Mapping[str, int]
+) -> tuple[int, Mapping[str, Sequence[int]]] | None:
     """(how often the body runs, what its whole scalars are in each trip); None where that is not known before."""
     known = dict(begin)
     while True:
@@ -38,7 +40,7 @@ def run(body: Module, condition: Module, begin: Mapping[str, int]) -> tuple[int,
     return None
 
 
-def _whole(module: Module, known: Mapping[str, int]) -> list[str]:
+def _whole(module: HloModule, known: Mapping[str, int]) -> list[str]:
     """The scalars that follow from the known ones, in order."""
     found = dict.fromkeys(known)
     for each in module.instructions:
@@ -49,7 +51,7 @@ def _whole(module: Module, known: Mapping[str, int]) -> list[str]:
     return [each.name for each in module.instructions if each.name in found]
 
 
-def _values(module: Module, names: Iterable[str], known: Mapping[str, int]) -> dict[str, int]:
+def _values(module: HloModule, names: Iterable[str], known: Mapping[str, int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in names:
         each = module[name]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 
 _SUMMED = ("f32", "f64")
@@ -25,16 +25,16 @@ class Sums:
     """`body` and `operands` are the loop's, with what has to be laid down; `laid`: place in the state -> a result that
     the loop did not have; `totals`: the sums, by the names of the results that they are."""
 
-    def __init__(self, body: Module, operands: list[Instruction], trip: str, maps: Maps) -> None:
+    def __init__(self, body: HloModule, operands: list[HloInstruction], trip: str, maps: Maps) -> None:
         self.body = body
         self.operands = operands
-        self.laid: dict[int, Instruction] = {}
-        self.totals: dict[str, Instruction] = {}
+        self.laid: dict[int, HloInstruction] = {}
+        self.totals: dict[str, HloInstruction] = {}
         self._trip = trip
         self._maps = maps
         self._stacks: dict[str, str] = {}
 
-    def take(self, at: int, result: Instruction) -> bool:
+    def take(self, at: int, result: HloInstruction) -> bool:
         """Whether a member of the state is such a sum, and is one no more."""
         body = self.body
         parameter, last = body.parameters[at], body[body.outputs[at]]
@@ -52,7 +52,7 @@ class Sums:
         )
         return True
 
-    def take_product(self, at: int, result: Instruction) -> bool:
+    def take_product(self, at: int, result: HloInstruction) -> bool:
         """Whether a result is laid down product by product, of one matrix and what nobody else reads, and has become
         one product."""
         body = self.body
@@ -75,7 +75,7 @@ class Sums:
         self._maps.become(name, self._maps.add("dot", dot.dtype, dims, [self._all_trips(left), matrix], **moved))
         return self._maps.result(last, result)
 
-    def _total(self, summand: Instruction) -> str | None:
+    def _total(self, summand: HloInstruction) -> str | None:
         """The sum over all trips, outside."""
         numbers = summand.attributes
         if summand.opcode == "add":
@@ -103,7 +103,7 @@ class Sums:
             )
         return None
 
-    def _zero(self, each: Instruction) -> bool:
+    def _zero(self, each: HloInstruction) -> bool:
         while each.opcode == "broadcast":
             each = self.body[each.operands[0]]
         return each.opcode == "constant" and not any(each.attributes["values"])
@@ -117,7 +117,7 @@ class Sums:
             self._stacks[name] = self._stacked(self.body[name])
         return self._stacks[name]
 
-    def _stacked(self, of: Instruction) -> str:
+    def _stacked(self, of: HloInstruction) -> str:
         body, trips = self.body, self._maps.trips
         whole, piece = (trips, *of.dims), (1, *of.dims)
         plain = dataclasses.replace(of, operands=(), attributes=frozen({}))

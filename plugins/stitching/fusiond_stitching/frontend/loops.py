@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.graph import ELEMENTWISE, MOVEMENT
-from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
 
 MOST_TRIPS = 16
 MOST_INSTRUCTIONS = 1024
@@ -86,4 +86,4 @@ def _inside(module: RawModule, computation: RawComputation, depth: int) -> Itera
 def _whole(shape: RawShape) -> bool:
     if isinstance(shape, Several):
         return all(_whole(each) for each in shape.members)
-    return isinstance(shape, Array) and shape.dtype in _WHOLE
+    return isinstance(shape, ArrayShape) and shape.dtype in _WHOLE

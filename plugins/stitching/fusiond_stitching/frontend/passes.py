@@ -36,41 +36,41 @@ from fusiond_stitching.frontend import (
     static_windows,
     sunk_gathers,
 )
-from fusiond_stitching.frontend.graph import KNOWN, SOURCES, Instruction, topological
+from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, topological
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class HloGraph:
     """Instructions by name, the names of the results, and why some are left to a library. `state`: of the body of a
     loop, its parameters in order, which stay where they are when they are handed on."""
 
-    instructions: Mapping[str, Instruction]
+    instructions: Mapping[str, HloInstruction]
     outputs: tuple[str, ...]
     foreign: Mapping[str, str]
     state: tuple[str, ...] = ()
 
 
-Pass: TypeAlias = Callable[[Graph], Graph]
+Pass: TypeAlias = Callable[[HloGraph], HloGraph]
 
 
-def canonical(graph: Graph) -> Graph:
+def canonical(graph: HloGraph) -> HloGraph:
     """The graph behind all passes. AssertionError where one of them gives what is no graph: that is a fault of ours."""
     return _behind(graph, PASSES)
 
 
-def again(graph: Graph) -> Graph:
+def again(graph: HloGraph) -> HloGraph:
     """A canonical graph that has been changed since: equal values are merged, and what needs a buffer has one."""
     return _behind(graph, (simplify, own_outputs, store_for_dots))
 
 
-def _behind(graph: Graph, passes: Sequence[Pass]) -> Graph:
+def _behind(graph: HloGraph, passes: Sequence[Pass]) -> HloGraph:
     for each in passes:
         graph = each(graph)
         verify(graph, each.__name__)
     return graph
 
 
-def verify(graph: Graph, after: str) -> None:
+def verify(graph: HloGraph, after: str) -> None:
     """Raises AssertionError unless all operands and outputs are there and shapes follow from each other."""
     given = graph.instructions
     missing = [name for name in graph.outputs if name not in given]
@@ -86,27 +86,27 @@ def verify(graph: Graph, after: str) -> None:
 # --- scatters -------------------------------------------------------------------------------------------
 
 
-def select_scatters(graph: Graph) -> Graph:
+def select_scatters(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=selected_scatters.selected(graph.instructions, graph.foreign))
 
 
-def place_windows(graph: Graph) -> Graph:
+def place_windows(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=static_windows.placed(graph.instructions, graph.foreign))
 
 
-def sink_gathers(graph: Graph) -> Graph:
+def sink_gathers(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=sunk_gathers.sunk(graph.instructions, graph.foreign))
 
 
-def part_reduces(graph: Graph) -> Graph:
+def part_reduces(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=short_reduces.taken_apart(graph.instructions, graph.foreign))
 
 
-def leave_scatters(graph: Graph) -> Graph:
+def leave_scatters(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, foreign={**graph.foreign, **dict(_endless(graph.instructions, graph.foreign))})
 
 
-def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _endless(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Scatters that are left to a library, and why: their updates cannot be applied one by one, nor sorted, and code
     that looks at all of them for each element of the result would not come to an end."""
     for each in given.values():
@@ -125,10 +125,10 @@ def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> It
 # --- identities, equal instructions, dots ---------------------------------------------------------------
 
 
-def simplify(graph: Graph) -> Graph:
+def simplify(graph: HloGraph) -> HloGraph:
     given, foreign = graph.instructions, graph.foreign
     alias: dict[str, str] = {}
-    kept: dict[str, Instruction] = {}
+    kept: dict[str, HloInstruction] = {}
     seen: dict[str, str] = {}
     uses = collections.Counter(operand for each in given.values() for operand in each.operands)
     uses.update(graph.outputs)
@@ -150,7 +150,7 @@ def simplify(graph: Graph) -> Graph:
     return dataclasses.replace(graph, instructions=kept, outputs=tuple(alias[each] for each in graph.outputs))
 
 
-def value_key(instruction: Instruction) -> str:
+def value_key(instruction: HloInstruction) -> str:
     values = instruction.attributes.get("values")
     attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
     computation = instruction.attributes.get("computation")
@@ -161,7 +161,9 @@ def value_key(instruction: Instruction) -> str:
     )  # fmt: skip
 
 
-def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
+def _identity(
+    instruction: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Mapping[str, str]
+) -> str | None:
     """The operand that this instruction equals, when it changes nothing."""
     if len(instruction.operands) != 1:
         return None
@@ -182,7 +184,9 @@ def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign
     return None
 
 
-def _swapped(transpose: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+def _swapped(
+    transpose: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Mapping[str, str]
+) -> HloInstruction:
     """A transpose that only puts the right side's dimensions of a dot in front of the left side's: the dot of the same
     operands in the other order."""
     dot = kept[transpose.operands[0]]
@@ -200,7 +204,7 @@ def _swapped(transpose: Instruction, kept: Mapping[str, Instruction], foreign: M
     )
 
 
-def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+def _folded(dot: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> HloInstruction:
     """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
     operands = list(dot.operands)
     attributes = dict(dot.attributes)
@@ -224,14 +228,14 @@ def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[
 # --- dimensions of size 1 -------------------------------------------------------------------------------
 
 
-def drop_unit_dims(graph: Graph) -> Graph:
+def drop_unit_dims(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=unit_dims.dropped(graph.instructions, graph.foreign))
 
 
 # --- buffers --------------------------------------------------------------------------------------------
 
 
-def own_outputs(graph: Graph) -> Graph:
+def own_outputs(graph: HloGraph) -> HloGraph:
     kept = dict(graph.instructions)
     outputs = [unit_dims.bare(kept, each) for each in graph.outputs]
     for place, output in enumerate(outputs):
@@ -245,7 +249,7 @@ def own_outputs(graph: Graph) -> Graph:
     return dataclasses.replace(graph, instructions=kept, outputs=tuple(outputs))
 
 
-def store_for_dots(graph: Graph) -> Graph:
+def store_for_dots(graph: HloGraph) -> HloGraph:
     """How a foreign instruction comes by its constants is not ours to say."""
     kept = dict(graph.instructions)
     for call in graph.instructions.values():
@@ -264,7 +268,7 @@ def store_for_dots(graph: Graph) -> Graph:
     return dataclasses.replace(graph, instructions=kept)
 
 
-def _copy_of(source: Instruction, name: str) -> Instruction:
+def _copy_of(source: HloInstruction, name: str) -> HloInstruction:
     return dataclasses.replace(source, name=name, opcode="copy", operands=(source.name,), attributes=frozen({}))
 
 

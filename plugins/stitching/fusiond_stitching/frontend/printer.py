@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fusiond_stitching.frontend import windows
-from fusiond_stitching.frontend.graph import KNOWN, Computation, Instruction, Module
+from fusiond_stitching.frontend.graph import KNOWN, Computation, HloInstruction, HloModule
 from fusiond_stitching.frontend.hlo import Number
 
 _LISTS = {
@@ -37,14 +37,14 @@ _LISTS = {
 _DOT = {f"{side}_{kind}": f"{side}_{kind}_dims" for side in ("lhs", "rhs") for kind in ("batch", "contracting")}
 
 
-def written(module: Module, name: str | None = None) -> str:
+def written(module: HloModule, name: str | None = None) -> str:
     """The text of a module, called `name`. ValueError for what no text can say: an instruction that this strategy does
     not know, or a result of a variadic reduce that is not called so."""
     return _Writer(module).text(name or module.name)
 
 
 class _Writer:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.module = module
         self.computations: dict[str, str] = {}  # text without its name -> name
 
@@ -75,7 +75,7 @@ class _Writer:
         outputs = [module[each] for each in module.outputs]
         yield f"  ROOT {root} = {_tuple(outputs)} tuple({', '.join(module.outputs)})"
 
-    def _call(self, instruction: Instruction) -> str:
+    def _call(self, instruction: HloInstruction) -> str:
         """From the opcode on."""
         operands = ", ".join(instruction.operands)
         if instruction.opcode == "parameter":
@@ -120,7 +120,7 @@ def _candidates(word: str) -> Iterator[str]:
         number += 1
 
 
-def _base(reduce: Instruction) -> str:
+def _base(reduce: HloInstruction) -> str:
     base, dot, place = reduce.name.rpartition(".")
     if not dot or place != str(reduce.attributes["result"]):
         raise ValueError(f"{reduce.name!r} is result {reduce.attributes['result']} of a reduce, and is not called so")
@@ -130,15 +130,15 @@ def _base(reduce: Instruction) -> str:
 # --- shapes, attributes, values -------------------------------------------------------------------------
 
 
-def _shape(instruction: Instruction) -> str:
+def _shape(instruction: HloInstruction) -> str:
     return f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]"
 
 
-def _tuple(instructions: Sequence[Instruction]) -> str:
+def _tuple(instructions: Sequence[HloInstruction]) -> str:
     return f"({', '.join(map(_shape, instructions))})"
 
 
-def _several(reduce: Instruction, operands: Sequence[Instruction]) -> str:
+def _several(reduce: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     """The shape of all results of a variadic reduce."""
     dims = ",".join(map(str, reduce.dims))
     return f"({', '.join(f'{each.dtype}[{dims}]' for each in operands[: len(operands) // 2])})"
@@ -148,7 +148,7 @@ def _list(values: Sequence[int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-def _attributes(instruction: Instruction) -> Iterator[tuple[str, str]]:
+def _attributes(instruction: HloInstruction) -> Iterator[tuple[str, str]]:
     opcode, given = instruction.opcode, instruction.attributes
     for name in _LISTS.get(opcode, ()):
         yield name, _list(given[name])
@@ -181,7 +181,7 @@ def _attributes(instruction: Instruction) -> Iterator[tuple[str, str]]:
         yield from ((name, str(given[name])) for name in ("exponent_bits", "mantissa_bits"))
 
 
-def _literal(constant: Instruction) -> str:
+def _literal(constant: HloInstruction) -> str:
     return _nested(constant.dims, [_number(each) for each in constant.attributes["values"]])
 
 

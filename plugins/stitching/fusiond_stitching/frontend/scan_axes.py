@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, Instruction, Module
+from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule
 
 MANY = 8
 """Threads that compute the same, from which on it is worth a launch of its own."""
@@ -20,7 +20,7 @@ _SOURCES = {"pad": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ScanPartition:
     """What is whose."""
 
     sizes: tuple[int, ...]
@@ -40,7 +40,7 @@ class Axes:
     no axis."""
 
     def __init__(
-        self, body: Module, carries: Mapping[str, str], stacked: Sequence[Instruction], numbers: frozenset[str]
+        self, body: HloModule, carries: Mapping[str, str], stacked: Sequence[HloInstruction], numbers: frozenset[str]
     ) -> None:
         self.body = body
         self.carried = tuple(carries)
@@ -57,7 +57,7 @@ class Axes:
         for before, last in carries.items():
             self._same(before, last)
 
-    def found(self, slices: Sequence[str], *, by_block: bool = False) -> Places | None:
+    def found(self, slices: Sequence[str], *, by_block: bool = False) -> ScanPartition | None:
         """Where threads, or blocks, can have parts of their own. `slices`: what may be read ahead. `by_block`: the axes
         are those of the state, whatever more its results have."""
         if not self.possible:
@@ -70,7 +70,7 @@ class Axes:
         if not by_block and not all(self._along_axes(each) for each in own.values()):
             return None
         reads = [name for name in slices if name in self.live and self._along_axes(self._classes(name))]
-        return Places(
+        return ScanPartition(
             sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
             of={name: self.of(name) for name in (*own, *reads)},
             reads=reads,
@@ -153,7 +153,7 @@ class Axes:
 
     # --- operations ---
 
-    def _instruction(self, each: Instruction) -> None:
+    def _instruction(self, each: HloInstruction) -> None:
         varies = [name in self.varying for name in each.operands]
         operands = self.body.operands(each)
         if each.opcode in ELEMENTWISE:
@@ -172,7 +172,7 @@ class Axes:
         elif any(varies):
             self._moved(each, operands, varies)
 
-    def _reduced(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
+    def _reduced(self, each: HloInstruction, operands: Sequence[HloInstruction], varies: Sequence[bool]) -> None:
         dimensions = each.attributes["dimensions"]
         kept = [at for at in range(len(operands[0].dims)) if at not in dimensions]
         for operand, varying in zip(operands[: len(operands) // 2], varies, strict=False):
@@ -181,7 +181,7 @@ class Axes:
             if varying:
                 self._inside(operand.name, dimensions)
 
-    def _reshaped(self, each: Instruction, operand: Instruction, varying: bool) -> None:
+    def _reshaped(self, each: HloInstruction, operand: HloInstruction, varying: bool) -> None:
         """Dimensions of equal size behind equal products are the same; all others stay inside."""
         for mine, its in _groups(each.dims, operand.dims):
             large = [at for at in mine if each.dims[at] > 1]
@@ -192,7 +192,7 @@ class Axes:
                 self._inside(each.name, large)
                 self._inside(operand.name, theirs)
 
-    def _moved(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
+    def _moved(self, each: HloInstruction, operands: Sequence[HloInstruction], varies: Sequence[bool]) -> None:
         """What shifts, cuts or contracts: only along the dimensions that stay whole do threads keep to themselves."""
         if each.opcode == "dot":
             self._contracted(each, operands, varies)
@@ -208,7 +208,7 @@ class Axes:
                         self._join((each.name, at), (source.name, at))
             self._inside(each.name, cut)
 
-    def _gathered(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
+    def _gathered(self, each: HloInstruction, operands: Sequence[HloInstruction], varies: Sequence[bool]) -> None:
         """What looks up has its own index. Of what is looked up in, dimensions that are taken whole, or go along with
         the index, are walked together; along all others any element may be wanted."""
         numbers = each.attributes
@@ -234,7 +234,7 @@ class Axes:
                     self._inside(operand.name, [at])
                     self._inside(each.name, [] if own is None else [own])
 
-    def _contracted(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
+    def _contracted(self, each: HloInstruction, operands: Sequence[HloInstruction], varies: Sequence[bool]) -> None:
         numbers = each.attributes
         batch = len(numbers["lhs_batch"])
         free = batch
@@ -250,7 +250,7 @@ class Axes:
                 self._inside(operand.name, numbers[f"{side}_contracting"])
 
 
-def _cut(each: Instruction, operands: Sequence[Instruction]) -> set[int] | None:
+def _cut(each: HloInstruction, operands: Sequence[HloInstruction]) -> set[int] | None:
     """The dimensions along which an operation shifts or cuts; None where that is not known."""
     match each.opcode:
         case "concatenate":
@@ -271,7 +271,7 @@ def _unequal(dims: Sequence[int], others: Sequence[int]) -> set[int]:
     return {at for at, dim in enumerate(dims) if dim != others[at]}
 
 
-def shared_by_threads(axes: Axes, places: Places) -> list[str]:
+def shared_by_threads(axes: Axes, places: ScanPartition) -> list[str]:
     """Expensive values that no trip changes and that `MANY` threads and more would compute alike: the last ones of each
     chain."""
     body, found = axes.body, []

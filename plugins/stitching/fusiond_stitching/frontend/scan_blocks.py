@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fusiond_stitching.frontend.graph import BYTES, Instruction
-from fusiond_stitching.frontend.scan_axes import Axes, Places
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction
+from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition
 
 MOST_SHARED = 40 << 10
 """Bytes of shared memory that one row may need: every device has them."""
@@ -24,7 +24,7 @@ MOST_SUMMED = 256
 _SEEN_THROUGH = frozenset({"reshape", "transpose", "broadcast", "slice", "convert", "copy"})
 
 
-def kept(axes: Axes, places: Places) -> tuple[str, ...] | str:
+def kept(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
     """What each trip lays down beside the state, in order; why a block cannot run the loop."""
     body = axes.body
     found: dict[str, None] = {}
@@ -61,6 +61,6 @@ def kept(axes: Axes, places: Places) -> tuple[str, ...] | str:
     return tuple(found)
 
 
-def _values(each: Instruction) -> Iterator[str]:
+def _values(each: HloInstruction) -> Iterator[str]:
     """What a dot or a reduce goes through."""
     yield from each.operands if each.opcode == "dot" else each.operands[: len(each.operands) // 2]

@@ -13,13 +13,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, Module, replaced, topological
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced, topological
 from fusiond_stitching.frontend.scans import Loop
 
 
 def with_users(
-    instructions: Mapping[str, Instruction], foreign: Mapping[str, str], outputs: Sequence[str]
-) -> Mapping[str, Instruction]:
+    instructions: Mapping[str, HloInstruction], foreign: Mapping[str, str], outputs: Sequence[str]
+) -> Mapping[str, HloInstruction]:
     """The graph with what is computed element by element of loops' results inside these loops, where less is moved."""
     found = dict(instructions)
     for name in dict.fromkeys(each.attributes["loop"].name for each in instructions.values() if each.opcode == "scan"):
@@ -29,7 +29,7 @@ def with_users(
 
 class _Users:
     def __init__(
-        self, found: dict[str, Instruction], foreign: Mapping[str, str], outputs: frozenset[str], name: str
+        self, found: dict[str, HloInstruction], foreign: Mapping[str, str], outputs: frozenset[str], name: str
     ) -> None:
         self.found = found
         self.foreign = foreign
@@ -153,13 +153,15 @@ class _GrownBody:
     """The body of a loop with more in it: pieces of values outside, what is computed of them, what is laid down.
     `first`: the dynamic-update-slice at whose places all of it is."""
 
-    def __init__(self, loop: Loop, result: Instruction, outside: Mapping[str, Instruction], first: Instruction) -> None:
+    def __init__(
+        self, loop: Loop, result: HloInstruction, outside: Mapping[str, HloInstruction], first: HloInstruction
+    ) -> None:
         self.loop = loop
         self.outside = outside
         self.whole_dims = first.dims
         self.update = loop.body[first.operands[1]]
         self.starts = first.operands[2:]
-        self.added: dict[str, Instruction] = {}
+        self.added: dict[str, HloInstruction] = {}
         self.operand_of = dict(zip(loop.inputs, result.operands, strict=True))
         self.inputs = list(loop.inputs)
         self.operands = list(result.operands)
@@ -167,12 +169,12 @@ class _GrownBody:
         self.pieces: list[str] = []
         """A trip's pieces of values outside."""
 
-    def piecewise(self, each: Instruction, inside: Mapping[str, str]) -> str:
+    def piecewise(self, each: HloInstruction, inside: Mapping[str, str]) -> str:
         """A trip's piece of an instruction outside, some of whose operands are inside."""
         values = tuple(inside[one] if one in inside else self._piece(one) for one in each.operands)
         return self._add(f"{self.loop.name}@+{each.name}", each, dims=self.update.dims, operands=values)
 
-    def laid(self, each: Instruction, piece: str) -> str:
+    def laid(self, each: HloInstruction, piece: str) -> str:
         """The whole of it, of which each trip lays down a piece."""
         label = f"{self.loop.name}@+{each.name}/laid"
         before = self._parameter(f"{label}/before", each)
@@ -180,7 +182,7 @@ class _GrownBody:
             label, each, opcode="dynamic-update-slice", operands=(before, piece, *self.starts), attributes=frozen({})
         )
 
-    def body(self) -> Module:
+    def body(self) -> HloModule:
         body = self.loop.body
         return dataclasses.replace(
             body,
@@ -189,11 +191,11 @@ class _GrownBody:
             outputs=(*body.outputs, *self.parameters[len(body.parameters) :]),
         )
 
-    def _add(self, name: str, like: Instruction, **changes: Any) -> str:
+    def _add(self, name: str, like: HloInstruction, **changes: Any) -> str:
         self.added[name] = replaced(like, name=name, **changes)
         return name
 
-    def _parameter(self, name: str, like: Instruction) -> str:
+    def _parameter(self, name: str, like: HloInstruction) -> str:
         number = frozen({"number": len(self.parameters)})
         self.parameters.append(self._add(name, like, opcode="parameter", operands=(), attributes=number))
         return name
@@ -226,5 +228,5 @@ class _GrownBody:
         return given
 
 
-def _kind(body: Module, laid: Instruction) -> tuple[object, ...]:
+def _kind(body: HloModule, laid: HloInstruction) -> tuple[object, ...]:
     return (laid.dims, body[laid.operands[1]].dims, laid.operands[2:])

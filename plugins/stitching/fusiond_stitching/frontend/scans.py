@@ -24,11 +24,11 @@ from typing import Any
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import loop_numbers, scan_blocks
-from fusiond_stitching.frontend.graph import Computation, Instruction, Module, topological
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.known_numbers import BITS
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
-from fusiond_stitching.frontend.scan_axes import Axes, Places, shared_by_threads
+from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_threads
 
 OPCODE = "scan"
 BEFORE = "~all"
@@ -43,7 +43,7 @@ class Loop:
     """A loop as one launch runs it."""
 
     name: str
-    body: Module
+    body: HloModule
     """One trip. No name in it is one of the module round it."""
     trips: int
     inputs: tuple[str, ...]
@@ -106,16 +106,16 @@ def _shown(attributes: Mapping[str, Any]) -> str:
 class While:
     """A loop that was met: its parts as modules, whose parameters are its operands in order."""
 
-    body: Module
-    condition: Module
+    body: HloModule
+    condition: HloModule
 
 
 def converted(
-    instructions: Mapping[str, Instruction],
+    instructions: Mapping[str, HloInstruction],
     foreign: Mapping[str, str],
     outputs: Sequence[str],
     loops: Mapping[str, While],
-) -> tuple[Mapping[str, Instruction], Mapping[str, str]]:
+) -> tuple[Mapping[str, HloInstruction], Mapping[str, str]]:
     """(instructions, foreign) with all loops of `loops` (by their calls) as scans that can be."""
     found, left = dict(instructions), dict(foreign)
     read = {operand for each in instructions.values() for operand in each.operands} | set(outputs)
@@ -142,13 +142,13 @@ def converted(
     return found, left
 
 
-def _results_of(call: str, instructions: Mapping[str, Instruction]) -> list[Instruction]:
+def _results_of(call: str, instructions: Mapping[str, HloInstruction]) -> list[HloInstruction]:
     return [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
 
 
 def _result(
-    loop: While, known: _Recognised, each: Instruction, made: tuple[list[str], Loop | None] | None
-) -> Instruction | None:
+    loop: While, known: _Recognised, each: HloInstruction, made: tuple[list[str], Loop | None] | None
+) -> HloInstruction | None:
     """What stands for a result of a loop that is a scan now, or of one that is not needed any more."""
     place = each.attributes["result"]
     laid = each in known.laid
@@ -163,7 +163,9 @@ def _result(
     return _as(each, OPCODE, state, {"loop": scan, "result": result})
 
 
-def _as(result: Instruction, opcode: str, operands: Sequence[str], attributes: Mapping[str, object]) -> Instruction:
+def _as(
+    result: HloInstruction, opcode: str, operands: Sequence[str], attributes: Mapping[str, object]
+) -> HloInstruction:
     return dataclasses.replace(result, opcode=opcode, operands=tuple(operands), attributes=frozen(attributes))
 
 
@@ -187,7 +189,7 @@ class _State:
 
 class _Recognised:
     def __init__(
-        self, call: str, given: While, outside: Mapping[str, Instruction], live: dict[int, Instruction]
+        self, call: str, given: While, outside: Mapping[str, HloInstruction], live: dict[int, HloInstruction]
     ) -> None:
         self.call = call
         self.body, self.condition = _reshaped(given.body), given.condition
@@ -195,9 +197,9 @@ class _Recognised:
         self.operands = [outside[each] for each in next(iter(live.values())).operands]
         self.outside = outside
         self.run = self._run()
-        self.before: Mapping[str, Instruction] = {}
+        self.before: Mapping[str, HloInstruction] = {}
         """What has been taken out of the loop, by name."""
-        self.laid: Sequence[Instruction] = ()
+        self.laid: Sequence[HloInstruction] = ()
         """Results that the loop did not have."""
         self.shared: Sequence[str] = ()
         """What many threads would compute alike."""
@@ -222,7 +224,7 @@ class _Recognised:
             return None
         return loop_numbers.run(body, condition, self._begin())
 
-    def mapped(self, outputs: Sequence[str]) -> Mapping[str, Instruction]:
+    def mapped(self, outputs: Sequence[str]) -> Mapping[str, HloInstruction]:
         """The results that are maps, and what these are made of, by name; they are no longer among the live ones. (One
         that is stored anyway stays: the loop has its value at hand.)"""
         if self.run is None:
@@ -232,8 +234,8 @@ class _Recognised:
         fixed = self._fixed()
         # A state is laid down before or after each trip; where both are, the earlier ones follow from the later ones.
         states = {name for pair in zip(body.parameters, body.outputs, strict=True) for name in pair} - fixed.keys()
-        laid: dict[str, tuple[Instruction, Instruction]] = {}
-        others: dict[int, Instruction] = {}
+        laid: dict[str, tuple[HloInstruction, HloInstruction]] = {}
+        others: dict[int, HloInstruction] = {}
         stacked = {at: body[body.outputs[at]] for at in self.live if self._stacks(at, trips, numbers)}
         state_of = {at: self._behind_reshapes(last.operands[1]) for at, last in stacked.items()}
         after = dict(zip(body.parameters, body.outputs, strict=True))
@@ -249,12 +251,12 @@ class _Recognised:
                 self.live.pop(at)
         return maps.made
 
-    def _fixed(self) -> dict[str, Instruction]:
+    def _fixed(self) -> dict[str, HloInstruction]:
         """What no trip changes: the body's parameter -> the instruction outside."""
         state = zip(self.body.parameters, self.body.outputs, self.operands, strict=True)
         return {name: source for name, last, source in state if name == last}
 
-    def _maps(self, laid: Mapping[str, tuple[Instruction, Instruction]], prefix: str) -> Maps:
+    def _maps(self, laid: Mapping[str, tuple[HloInstruction, HloInstruction]], prefix: str) -> Maps:
         assert self.run is not None
         trips, numbers = self.run
         begin = dict(zip(self.body.parameters, self.operands, strict=True))
@@ -320,7 +322,7 @@ class _Recognised:
     def _made(
         self,
         state: _State,
-        places: Places,
+        places: ScanPartition,
         axis_of: Mapping[str, tuple[int | None, ...]],
         threads: bool,
         kept: Sequence[str],
@@ -343,7 +345,7 @@ class _Recognised:
             kept=tuple(map(own, kept)),
         )
 
-    def _take_out(self, instructions: Iterable[Instruction]) -> bool:
+    def _take_out(self, instructions: Iterable[HloInstruction]) -> bool:
         """What of them no trip changes is computed for all trips at once, before the loop; whether there was any."""
         body, trip = self.body, self._counter()
         maps = self._maps({}, f"{self.call}~{len(self.before)}")
@@ -483,7 +485,7 @@ def _steps(values: Sequence[int]) -> tuple[int, int] | None:
     return (values[0], step) if list(values) == [values[0] + step * trip for trip in range(len(values))] else None
 
 
-def _reshaped(body: Module) -> Module:
+def _reshaped(body: HloModule) -> HloModule:
     """Results have the dims that the state has: a reshape costs no buffer, and may have been left out."""
     added, outputs = [], []
     for before, last in zip(body.parameters, body.outputs, strict=False):
@@ -496,7 +498,7 @@ def _reshaped(body: Module) -> Module:
     return dataclasses.replace(body, instructions=(*body.instructions, *added), outputs=tuple(outputs))
 
 
-def _with_read(body: Module, of: Instruction, whole: Instruction, trip: str) -> Module:
+def _with_read(body: HloModule, of: HloInstruction, whole: HloInstruction, trip: str) -> HloModule:
     """The body with a value read from `whole`, all trips' values: one more part of the state that no trip changes."""
     body = _with_state(body, f"{of.name}{BEFORE}", dataclasses.replace(of, dims=whole.dims))
     zero = dataclasses.replace(body[trip], name=f"{of.name}~0", opcode="constant", operands=(),
@@ -509,7 +511,7 @@ def _with_read(body: Module, of: Instruction, whole: Instruction, trip: str) -> 
     return _with_instruction(body, zero, slice_, read)
 
 
-def _with_state(body: Module, name: str, like: Instruction) -> Module:
+def _with_state(body: HloModule, name: str, like: HloInstruction) -> HloModule:
     """The body with one more part of the state, which no trip changes."""
     given = dataclasses.replace(like, name=name, opcode="parameter", operands=(),
                                 attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
@@ -521,19 +523,19 @@ def _with_state(body: Module, name: str, like: Instruction) -> Module:
     )
 
 
-def _with_instruction(body: Module, *made: Instruction) -> Module:
+def _with_instruction(body: HloModule, *made: HloInstruction) -> HloModule:
     """The body with these instructions, in place of those of the same names."""
     new = {each.name for each in made}
     others = [each for each in body.instructions if each.name not in new]
     return dataclasses.replace(body, instructions=topological([*made, *others]))
 
 
-def _renamed(body: Module, own: Callable[[str], str]) -> Module:
+def _renamed(body: HloModule, own: Callable[[str], str]) -> HloModule:
     instructions = tuple(
         dataclasses.replace(each, name=own(each.name), operands=tuple(own(name) for name in each.operands))
         for each in body.instructions
     )
-    return Module(
+    return HloModule(
         name=body.name,
         instructions=topological(instructions),
         parameters=tuple(own(each) for each in body.parameters),

@@ -18,7 +18,7 @@ import math
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend import sorted_scatters
-from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, topological
 
 MOST_LOOKS = 1 << 32
 """Updates that a scatter may look at, for all of its elements together: some milliseconds of a GPU."""
@@ -26,25 +26,25 @@ _WIDE_ENOUGH = 2
 """Bytes that an atomic operation has at least."""
 
 
-def looks(scatter: Instruction, updates: Instruction) -> int:
+def looks(scatter: HloInstruction, updates: HloInstruction) -> int:
     """How many updates are looked at where each element of the result looks at all of them."""
     windows = scatter.attributes["update_window_dims"]
     return scatter.elements * math.prod(dim for at, dim in enumerate(updates.dims) if at not in windows)
 
 
-def possible(scatter: Instruction) -> bool:
+def possible(scatter: HloInstruction) -> bool:
     """Whether its updates can be applied in any order, each by itself."""
     if scatter.attributes.get("unique", False):
         return True
     return BYTES.get(scatter.dtype, 0) >= _WIDE_ENOUGH and scatter.attributes["computation"].simple is not None
 
 
-def in_place(instruction: Instruction) -> bool:
+def in_place(instruction: HloInstruction) -> bool:
     """A scatter into the buffer of its first operand."""
     return instruction.opcode == "scatter" and bool(instruction.attributes.get("in_place", False))
 
 
-def endless(module: Module, *, deterministic: bool) -> dict[str, int]:
+def endless(module: HloModule, *, deterministic: bool) -> dict[str, int]:
     """Scatters that nothing of all this is possible for, and how many updates code would look at in a loop over all of
     them for each element, which would not come to an end."""
     return {
@@ -57,18 +57,20 @@ def endless(module: Module, *, deterministic: bool) -> dict[str, int]:
     }
 
 
-def way(scatter: Instruction, indices: Instruction, updates: Instruction, *, deterministic: bool) -> str | None:
+def way(
+    scatter: HloInstruction, indices: HloInstruction, updates: HloInstruction, *, deterministic: bool
+) -> str | None:
     """`updates`: each by itself, in any order; `sorted`; None where neither is possible."""
     if possible(scatter) and (not deterministic or sorted_scatters.order_free(scatter)):
         return "updates"
     return "sorted" if sorted_scatters.possible(scatter, indices, updates) else None
 
 
-def rewritten(module: Module, *, all_of_them: bool = True, deterministic: bool = False) -> Module:
+def rewritten(module: HloModule, *, all_of_them: bool = True, deterministic: bool = False) -> HloModule:
     """The module with its scatters in place, where that is possible; the very same one where there are none.
     `all_of_them`: else only those whose loops would look at more than `MOST_LOOKS` updates. `deterministic`: sums are
     the same, bit by bit, in every run."""
-    found: list[Instruction] = []
+    found: list[HloInstruction] = []
     for each in module.instructions:
         if each.opcode == "scatter" and each.name not in module.foreign and not in_place(each):
             operand, indices, updates = module.operands(each)

@@ -19,14 +19,14 @@ from typing import Any
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend import known_numbers
-from fusiond_stitching.frontend.graph import Instruction, topological
+from fusiond_stitching.frontend.graph import HloInstruction, topological
 
 REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
 
 
-def selected(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def selected(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with selects in the place of such scatters, under their names."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, HloInstruction] = {}
     for each in topological(given.values()):
         steps = None
         if each.opcode == "scatter" and each.name not in foreign:
@@ -40,13 +40,15 @@ def selected(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> di
 class Expansion:
     """A scatter, and the instructions that are made to stand for it."""
 
-    def __init__(self, scatter: Instruction, operand: Instruction, starts: Instruction, updates: Instruction) -> None:
+    def __init__(
+        self, scatter: HloInstruction, operand: HloInstruction, starts: HloInstruction, updates: HloInstruction
+    ) -> None:
         self.scatter = scatter
         self.operand = operand
         self.starts = starts
         self.updates = updates
         self.numbers: Mapping[str, Any] = scatter.attributes
-        self.made: list[Instruction] = []
+        self.made: list[HloInstruction] = []
 
     def applied(self, before: str, update: str, dims: tuple[int, ...]) -> str:
         """The scatter's computation, element by element, of two values with these dims."""
@@ -67,7 +69,7 @@ class Expansion:
         attributes: Mapping[str, Any] | None = None,
     ) -> str:  # fmt: skip
         """A new instruction among those that stand for the scatter; its name."""
-        made = Instruction(
+        made = HloInstruction(
             name=f"{self.scatter.name}~select{len(self.made)}",
             opcode=opcode,
             dtype=kind,
@@ -80,7 +82,7 @@ class Expansion:
         return made.name
 
 
-def _counted(given: Mapping[str, Instruction], scatter: Instruction, starts: Instruction) -> dict[int, int]:
+def _counted(given: Mapping[str, HloInstruction], scatter: HloInstruction, starts: HloInstruction) -> dict[int, int]:
     """Component of the index -> the dimension of the indices whose number it is, as in `x.at[arange(n), labels]`."""
     vector = scatter.attributes["index_vector_dim"]
     found = {}
@@ -93,7 +95,7 @@ def _counted(given: Mapping[str, Instruction], scatter: Instruction, starts: Ins
 
 
 class _Select(Expansion):
-    def steps(self, counted: Mapping[int, int]) -> list[Instruction] | None:
+    def steps(self, counted: Mapping[int, int]) -> list[HloInstruction] | None:
         """The instructions that stand for the scatter; None where two updates may meet, or a window moves. `counted`:
         component of the index -> the dimension of the updates' batch whose number it is."""
         tied = self._tied(counted)

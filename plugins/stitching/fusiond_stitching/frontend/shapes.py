@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusiond_stitching.frontend import windows
-from fusiond_stitching.frontend.graph import BINARY, ELEMENTWISE, TERNARY, UNARY, Computation, Instruction
+from fusiond_stitching.frontend.graph import BINARY, ELEMENTWISE, TERNARY, UNARY, Computation, HloInstruction
 
 _WHOLE = ("s", "u")
 _LOGICAL = frozenset({"and", "or", "xor", "not"})
 _SHIFTS = frozenset({"shift-left", "shift-right-arithmetic", "shift-right-logical", "popcnt", "count-leading-zeros"})
 
 
-def problem(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def problem(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     """Why this cannot be; empty when all is well."""
     check = _CHECKS.get(instruction.opcode)
     try:
@@ -33,7 +33,7 @@ _ARITY = {
 }  # fmt: skip
 
 
-def _arity(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _arity(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     wanted = _ARITY.get(instruction.opcode)
     for count, opcodes in ((1, UNARY), (2, BINARY), (3, TERNARY)):
         if instruction.opcode in opcodes:
@@ -43,20 +43,20 @@ def _arity(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return "" if operands or wanted == 0 else "has no operands"
 
 
-def _dims(operands: Sequence[Instruction]) -> str:
+def _dims(operands: Sequence[HloInstruction]) -> str:
     return ", ".join(str(list(each.dims)) for each in operands)
 
 
-def _same_type(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _same_type(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     odd = next((each for each in operands if each.dtype != instruction.dtype), None)
     return f"the operand {odd.name!r} is {odd.dtype}, the result {instruction.dtype}" if odd is not None else ""
 
 
-def _wanted(instruction: Instruction, dims: Sequence[int]) -> str:
+def _wanted(instruction: HloInstruction, dims: Sequence[int]) -> str:
     return "" if tuple(dims) == instruction.dims else f"gives {list(dims)}, and {list(instruction.dims)} is written"
 
 
-def _elementwise(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _elementwise(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     if instruction.opcode not in ELEMENTWISE:
         return ""
     for each in operands:
@@ -68,7 +68,7 @@ def _elementwise(instruction: Instruction, operands: Sequence[Instruction]) -> s
     return _elementwise_types(instruction, operands)
 
 
-def _elementwise_types(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _elementwise_types(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     opcode = instruction.opcode
     if opcode in ("convert", "bitcast-convert"):
         return ""
@@ -87,18 +87,18 @@ def _elementwise_types(instruction: Instruction, operands: Sequence[Instruction]
     return _same_type(instruction, operands)
 
 
-def _iota(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _iota(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at = instruction.attributes["dimension"]
     return "" if 0 <= at < len(instruction.dims) else f"iota_dimension={at} of {len(instruction.dims)} dimensions"
 
 
-def _reshape(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _reshape(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     if operands[0].elements != instruction.elements:
         return f"{operands[0].elements} elements cannot be {list(instruction.dims)}"
     return _same_type(instruction, operands)
 
 
-def _broadcast(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _broadcast(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at = instruction.attributes["dimensions"]
     dims = operands[0].dims
     fits = len(at) == len(dims) == len(set(at)) and all(0 <= each < len(instruction.dims) for each in at)
@@ -107,21 +107,21 @@ def _broadcast(instruction: Instruction, operands: Sequence[Instruction]) -> str
     return _same_type(instruction, operands)
 
 
-def _transpose(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _transpose(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at, dims = instruction.attributes["dimensions"], operands[0].dims
     if sorted(at) != list(range(len(dims))):
         return f"dimensions={list(at)} is no order of {len(dims)} dimensions"
     return _wanted(instruction, [dims[each] for each in at]) or _same_type(instruction, operands)
 
 
-def _reverse(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _reverse(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at = instruction.attributes["dimensions"]
     if any(not 0 <= each < len(instruction.dims) for each in at) or len(set(at)) != len(at):
         return f"dimensions={list(at)} do not fit {list(instruction.dims)}"
     return _wanted(instruction, operands[0].dims) or _same_type(instruction, operands)
 
 
-def _slice(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _slice(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     starts, limits = instruction.attributes["starts"], instruction.attributes["limits"]
     strides, dims = instruction.attributes["strides"], operands[0].dims
     if not len(starts) == len(dims) == len(instruction.dims):
@@ -133,7 +133,7 @@ def _slice(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _wanted(instruction, sizes) or _same_type(instruction, operands)
 
 
-def _pad(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _pad(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     attributes, dims = instruction.attributes, operands[0].dims
     if operands[1].dims:
         return "the padding value is no scalar"
@@ -148,7 +148,7 @@ def _pad(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _wanted(instruction, sizes) or _same_type(instruction, operands)
 
 
-def _window(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _window(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     if operands[1].dims:
         return "the value outside is no scalar"
     return _wanted(instruction, windows.dims_of(instruction.attributes, operands[0].dims)) or _same_type(
@@ -156,7 +156,7 @@ def _window(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     )
 
 
-def _concatenate(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _concatenate(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at, dims = instruction.attributes["dimension"], instruction.dims
     if not 0 <= at < len(dims):
         return f"dimensions={{{at}}} of {len(dims)} dimensions"
@@ -170,7 +170,7 @@ def _concatenate(instruction: Instruction, operands: Sequence[Instruction]) -> s
     return _same_type(instruction, operands)
 
 
-def _applied(computation: Computation, values: Sequence[Instruction]) -> str:
+def _applied(computation: Computation, values: Sequence[HloInstruction]) -> str:
     """Why a computation cannot combine values of these types."""
     dtypes = [each.dtype for each in values]
     if [each.dtype for each in computation.parameters] != dtypes * 2:
@@ -187,7 +187,7 @@ def _applied(computation: Computation, values: Sequence[Instruction]) -> str:
     return ""
 
 
-def _reduce(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _reduce(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     count, odd = divmod(len(operands), 2)
     at, result = instruction.attributes["dimensions"], instruction.attributes["result"]
     if odd or not 0 <= result < count:
@@ -208,7 +208,7 @@ def _reduce(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _wanted(instruction, kept) or _applied(instruction.attributes["computation"], values)
 
 
-def _dot(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _dot(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     attributes = instruction.attributes
     rest: list[int] = []
     for side, each in zip(("lhs", "rhs"), operands, strict=True):
@@ -226,7 +226,7 @@ def _dot(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _wanted(instruction, [*batch, *rest])
 
 
-def _gather(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _gather(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     attributes = instruction.attributes
     source, indices = operands
     sizes, gone = attributes["slice_sizes"], attributes["collapsed_slice_dims"] + attributes["operand_batching_dims"]
@@ -244,7 +244,9 @@ def _gather(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _wanted(instruction, dims) or _same_type(instruction, operands[:1])
 
 
-def _indexing(instruction: Instruction, source: Instruction, indices: Instruction, map_: str, batching: str) -> str:
+def _indexing(
+    instruction: HloInstruction, source: HloInstruction, indices: HloInstruction, map_: str, batching: str
+) -> str:
     """What gather and scatter have in common: an index vector with one entry for each mapped dimension."""
     attributes: Any = instruction.attributes
     vector, mapped = attributes["index_vector_dim"], attributes[map_]
@@ -260,7 +262,7 @@ def _indexing(instruction: Instruction, source: Instruction, indices: Instructio
     return ""
 
 
-def _scatter(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _scatter(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     attributes = instruction.attributes
     source, indices, updates = operands
     found = _indexing(
@@ -280,7 +282,7 @@ def _scatter(instruction: Instruction, operands: Sequence[Instruction]) -> str:
     return _same_type(instruction, (source, updates)) or _applied(attributes["computation"], (source,))
 
 
-def _starts(instruction: Instruction, starts: Sequence[Instruction], rank: int) -> str:
+def _starts(instruction: HloInstruction, starts: Sequence[HloInstruction], rank: int) -> str:
     if len(starts) != rank:
         return f"{len(starts)} start indices for {rank} dimensions"
     if any(each.dims or not each.dtype.startswith(_WHOLE) for each in starts):
@@ -288,7 +290,7 @@ def _starts(instruction: Instruction, starts: Sequence[Instruction], rank: int) 
     return ""
 
 
-def _dynamic_slice(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _dynamic_slice(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     sizes, dims = instruction.attributes["sizes"], operands[0].dims
     if len(sizes) != len(dims) or any(not 0 <= size <= dim for size, dim in zip(sizes, dims, strict=True)):
         return f"dynamic_slice_sizes={list(sizes)} do not fit {list(dims)}"
@@ -296,7 +298,7 @@ def _dynamic_slice(instruction: Instruction, operands: Sequence[Instruction]) ->
     return found or _wanted(instruction, sizes) or _same_type(instruction, operands[:1])
 
 
-def _dynamic_update(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+def _dynamic_update(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     if len(operands) < 2:
         return "has no update"
     dims, update = operands[0].dims, operands[1].dims
@@ -306,7 +308,7 @@ def _dynamic_update(instruction: Instruction, operands: Sequence[Instruction]) -
     return found or _wanted(instruction, dims) or _same_type(instruction, operands[:2])
 
 
-_CHECKS: dict[str, Callable[[Instruction, Sequence[Instruction]], str]] = {
+_CHECKS: dict[str, Callable[[HloInstruction, Sequence[HloInstruction]], str]] = {
     "iota": _iota,
     "reshape": _reshape,
     "broadcast": _broadcast,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import Instruction, topological
+from fusiond_stitching.frontend.graph import HloInstruction, topological
 from fusiond_stitching.frontend.known_numbers import kept_dimension
 
 MOST_PARTS = 8
@@ -21,9 +21,9 @@ MOST_STEPS = 32
 """Instructions between the parts and their reduction."""
 
 
-def taken_apart(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def taken_apart(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with such reductions as steps over their parts."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, HloInstruction] = {}
     for each in topological(given.values()):
         steps = None
         if each.opcode == "reduce" and each.name not in foreign and len(each.operands) == 2:
@@ -34,14 +34,14 @@ def taken_apart(given: Mapping[str, Instruction], foreign: Mapping[str, str]) ->
 
 
 class _Parts:
-    def __init__(self, given: Mapping[str, Instruction], foreign: Mapping[str, str], reduce: Instruction) -> None:
+    def __init__(self, given: Mapping[str, HloInstruction], foreign: Mapping[str, str], reduce: HloInstruction) -> None:
         self.given = given
         self.foreign = foreign
         self.reduce = reduce
-        self.made: dict[str, Instruction] = {}
+        self.made: dict[str, HloInstruction] = {}
         self.single: dict[tuple[str, int, int], str] = {}
 
-    def steps(self) -> list[Instruction] | None:
+    def steps(self) -> list[HloInstruction] | None:
         """The instructions that stand for the reduction; None where it reduces something else."""
         source, init = (self.given[name] for name in self.reduce.operands)
         large = [at for at in self.reduce.attributes["dimensions"] if source.dims[at] > 1]
@@ -134,7 +134,7 @@ class _Parts:
         attributes: Mapping[str, Any] | None = None,
     ) -> str:  # fmt: skip
         name = f"{self.reduce.name}~part{len(self.made)}"
-        self.made[name] = Instruction(
+        self.made[name] = HloInstruction(
             name=name, opcode=opcode, dtype=kind, dims=dims, operands=operands, attributes=frozen(attributes or {}),
             where=self.reduce.where,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fusiond_stitching.frontend.graph import DTYPES, Computation, Instruction, least
-from fusiond_stitching.frontend.hlo import Array, Raw
+from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 from fusiond_stitching.frontend.windows import Add
 
 LONGEST = 128
@@ -23,7 +23,7 @@ MOST_PAIRS = 1 << 31
 """Comparisons in all."""
 
 
-def possible(raw: Raw, sources: Sequence[Instruction]) -> bool:
+def possible(raw: Raw, sources: Sequence[HloInstruction]) -> bool:
     """Whether rows are short enough, and of types that code is written for."""
     if not sources or any(each.dtype not in DTYPES or each.dims != sources[0].dims for each in sources):
         return False
@@ -33,13 +33,13 @@ def possible(raw: Raw, sources: Sequence[Instruction]) -> bool:
     return dims[at[0]] <= LONGEST and math.prod(dims) * dims[at[0]] <= MOST_PAIRS
 
 
-def expanded(raw: Raw, name: str, sources: Sequence[Instruction], before: Computation, add: Add) -> list[str]:
+def expanded(raw: Raw, name: str, sources: Sequence[HloInstruction], before: Computation, add: Add) -> list[str]:
     """The names of the sorted values. `before`: of (x0, y0, x1, y1, ...) whether the x come before the y."""
     return _Sort(name, sources, raw.integers("dimensions")[0], before, add).found()
 
 
 class _Sort:
-    def __init__(self, name: str, sources: Sequence[Instruction], at: int, before: Computation, add: Add) -> None:
+    def __init__(self, name: str, sources: Sequence[HloInstruction], at: int, before: Computation, add: Add) -> None:
         self.name = name
         self.sources = sources
         self.at = at
@@ -109,4 +109,4 @@ class _Sort:
 
     def _add(self, opcode: str, dtype: str, dims: Sequence[int], *operands: str, **given: object) -> str:
         self.count += 1
-        return self.add(f"{self.name}.{opcode}{self.count}", opcode, Array(dtype, tuple(dims)), operands, given)
+        return self.add(f"{self.name}.{opcode}{self.count}", opcode, ArrayShape(dtype, tuple(dims)), operands, given)

@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import BYTES, Computation, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, Computation, HloInstruction, HloModule
 
 FEW = 4096
 """Rows that are sorted by comparing all pairs."""
@@ -31,7 +31,7 @@ _MOST = 1 << 30
 _ORDER_FREE = ("add", "multiply", "and", "or", "xor")
 
 
-def order_free(scatter: Instruction) -> bool:
+def order_free(scatter: HloInstruction) -> bool:
     """Whether its updates give the same, bit by bit, in any order."""
     simple = scatter.attributes["computation"].simple
     if scatter.attributes.get("unique", False) or simple in ("maximum", "minimum"):
@@ -42,7 +42,7 @@ def order_free(scatter: Instruction) -> bool:
 _FLOATS = frozenset({"f8e4m3fn", "f8e5m2", "f16", "bf16", "f32", "f64"})
 
 
-def possible(scatter: Instruction, indices: Instruction, updates: Instruction) -> bool:
+def possible(scatter: HloInstruction, indices: HloInstruction, updates: HloInstruction) -> bool:
     """Whether two updates fall on the same elements or on none in common: windows do not move along what they cover."""
     numbers = scatter.attributes
     gone = {*numbers["inserted_window_dims"], *numbers["input_batching_dims"]}
@@ -58,24 +58,24 @@ def possible(scatter: Instruction, indices: Instruction, updates: Instruction) -
     return bool(named) and rows < _MOST and indices.elements < _MOST and scatter.dtype in BYTES
 
 
-def expanded(module: Module, scatter: Instruction, base: str) -> list[Instruction]:
+def expanded(module: HloModule, scatter: HloInstruction, base: str) -> list[HloInstruction]:
     """The scatter, sorted and in place of `base`, behind all that it is made of."""
     return _Sorted(module, scatter, base).found()
 
 
 class _Sorted:
-    def __init__(self, module: Module, scatter: Instruction, base: str) -> None:
+    def __init__(self, module: HloModule, scatter: HloInstruction, base: str) -> None:
         self.scatter = scatter
         self.base = base
         self.numbers = scatter.attributes
         _, self.indices, self.updates = module.operands(scatter)
-        self.made: list[Instruction] = []
+        self.made: list[HloInstruction] = []
         windows = self.numbers["update_window_dims"]
         self.batch = [at for at in range(len(self.updates.dims)) if at not in windows]
         self.count = math.prod(self.updates.dims[at] for at in self.batch)
         self.targets = (*self.numbers["scatter_dims_to_operand_dims"], *self.numbers["input_batching_dims"])
 
-    def found(self) -> list[Instruction]:
+    def found(self) -> list[HloInstruction]:
         numbers = self.numbers
         columns = self._columns()
         rows = math.prod(self.scatter.dims[at] for at in self.targets)
@@ -259,7 +259,7 @@ class _Sorted:
         return self._add("iota", "s32", dims, dimension=at)
 
     def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], *operands: str, **attributes: Any) -> str:
-        made = Instruction(
+        made = HloInstruction(
             name=f"{self.scatter.name}~order{len(self.made)}",
             opcode=opcode,
             dtype=dtype,

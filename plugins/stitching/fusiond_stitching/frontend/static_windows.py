@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend import known_numbers
-from fusiond_stitching.frontend.graph import Instruction, topological
+from fusiond_stitching.frontend.graph import HloInstruction, topological
 from fusiond_stitching.frontend.selected_scatters import REACH, Expansion
 
 
-def placed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def placed(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with such windows cut out and put in by their places."""
-    found: dict[str, Instruction] = {}
+    found: dict[str, HloInstruction] = {}
     for each in topological(given.values()):
-        steps: Sequence[Instruction] | None = None
+        steps: Sequence[HloInstruction] | None = None
         if each.name not in foreign and each.opcode == "scatter":
             operand, starts, updates = (given[name] for name in each.operands)
             steps = _Window(each, operand, starts, updates).steps(known_numbers.elements(given, starts.name))
@@ -35,7 +35,7 @@ def placed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict
     return found
 
 
-def _cut(each: Instruction, given: Mapping[str, Instruction]) -> list[Instruction] | None:
+def _cut(each: HloInstruction, given: Mapping[str, HloInstruction]) -> list[HloInstruction] | None:
     starts = [known_numbers.elements(given, name) for name in each.operands[1:]]
     known = [start[0] for start in starts if start is not None]
     if len(known) < len(starts):
@@ -53,7 +53,7 @@ def _cut(each: Instruction, given: Mapping[str, Instruction]) -> list[Instructio
 
 
 class _Window(Expansion):
-    def steps(self, known: Sequence[int] | None) -> list[Instruction] | None:
+    def steps(self, known: Sequence[int] | None) -> list[HloInstruction] | None:
         """The instructions that stand for the scatter; None where it has more than one window. `known`: its place."""
         windows = self.numbers["update_window_dims"]
         if math.prod(dim for at, dim in enumerate(self.updates.dims) if at not in windows) != 1:

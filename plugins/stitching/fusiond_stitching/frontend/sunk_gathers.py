@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend import known_numbers
-from fusiond_stitching.frontend.graph import Instruction, topological
+from fusiond_stitching.frontend.graph import HloInstruction, topological
 
 FAR_LESS = 8
 """How many times fewer elements are looked up than there are."""
 
 
-def sunk(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def sunk(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with such look-ups as near to the inputs as they come."""
     found = dict(given)
     waiting = [each for each in topological(given.values()) if each.opcode == "gather" and each.name not in foreign]
@@ -52,7 +52,9 @@ def sunk(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[s
     return {each.name: each for each in topological(found.values())}
 
 
-def _spread(given: Mapping[str, Instruction], gather: Instruction, broadcast: Instruction) -> tuple[int, ...] | None:
+def _spread(
+    given: Mapping[str, HloInstruction], gather: HloInstruction, broadcast: HloInstruction
+) -> tuple[int, ...] | None:
     """The dimensions of the result along which the broadcast's operand lies; None where another element is read."""
     counted = _counted(given, gather, broadcast)
     found = [counted.get(at) for at in broadcast.attributes["dimensions"]]
@@ -62,7 +64,7 @@ def _spread(given: Mapping[str, Instruction], gather: Instruction, broadcast: In
     return tuple(known) if fits and known == sorted(set(known)) else None
 
 
-def _counted(given: Mapping[str, Instruction], gather: Instruction, operand: Instruction) -> dict[int, int]:
+def _counted(given: Mapping[str, HloInstruction], gather: HloInstruction, operand: HloInstruction) -> dict[int, int]:
     """Dimension of what is looked up in -> the dimension of the result whose index it has there."""
     numbers = gather.attributes
     vector: int = numbers["index_vector_dim"]

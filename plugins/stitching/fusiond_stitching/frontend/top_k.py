@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from fusiond.language.dtypes import is_float
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import DTYPES, Computation, Instruction, least
-from fusiond_stitching.frontend.hlo import Array, Raw
+from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 from fusiond_stitching.frontend.windows import Add
 
 MOST = 8
@@ -23,20 +23,20 @@ _LAST = 2**31 - 1
 """An index that no element has."""
 
 
-def possible(raw: Raw, source: Instruction) -> bool:
+def possible(raw: Raw, source: HloInstruction) -> bool:
     """Whether it is the few largest of values of a type that code is written for."""
     largest = raw.attributes.get("largest", "true").strip() == "true"
     known = source.dtype in DTYPES and source.dtype != "pred"
     return largest and known and bool(source.dims) and 0 < raw.integer("k") <= min(MOST, source.dims[-1])
 
 
-def expanded(raw: Raw, name: str, source: Instruction, add: Add) -> tuple[str, str]:
+def expanded(raw: Raw, name: str, source: HloInstruction, add: Add) -> tuple[str, str]:
     """The names of the values and of their indices, both [..., k]."""
     return _TopK(name, source, add).found(raw.integer("k"))
 
 
 class _TopK:
-    def __init__(self, name: str, source: Instruction, add: Add) -> None:
+    def __init__(self, name: str, source: HloInstruction, add: Add) -> None:
         self.name = name
         self.source = source
         self.add = add
@@ -87,7 +87,7 @@ class _TopK:
 
     def _add(self, opcode: str, dtype: str, dims: Sequence[int], *operands: str, **given: object) -> str:
         self.count += 1
-        return self.add(f"{self.name}.{opcode}{self.count}", opcode, Array(dtype, tuple(dims)), operands, given)
+        return self.add(f"{self.name}.{opcode}{self.count}", opcode, ArrayShape(dtype, tuple(dims)), operands, given)
 
 
 def _order(kind: str) -> list[tuple[str, str, tuple[str, ...], str]]:
@@ -115,8 +115,8 @@ def _order(kind: str) -> list[tuple[str, str, tuple[str, ...], str]]:
 def _computation(kind: str) -> Computation:
     """Of two pairs (value, index), the one that is before the other."""
 
-    def scalar(name: str, opcode: str, dtype: str, *operands: str, **attributes: object) -> Instruction:
-        return Instruction(
+    def scalar(name: str, opcode: str, dtype: str, *operands: str, **attributes: object) -> HloInstruction:
+        return HloInstruction(
             name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from fusiond_stitching.frontend.complex_numbers import Complex
-from fusiond_stitching.frontend.hlo import Array, Raw, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawShape
 
 Value: TypeAlias = "str | Complex | tuple[Value, ...]"
 """The name of an instruction, the two of a complex number, or the members of a tuple."""
@@ -29,8 +29,8 @@ def names(values: Sequence[Value]) -> list[str]:
     return [each for value in values for each in leaves(value)]
 
 
-def arrays(shape: RawShape) -> Iterable[Array]:
-    if isinstance(shape, Array):
+def arrays(shape: RawShape) -> Iterable[ArrayShape]:
+    if isinstance(shape, ArrayShape):
         yield shape
     else:
         for each in shape.members:
@@ -38,7 +38,7 @@ def arrays(shape: RawShape) -> Iterable[Array]:
 
 
 def shaped(shape: RawShape, names: Any) -> Value:
-    if isinstance(shape, Array):
+    if isinstance(shape, ArrayShape):
         return next(names)  # type: ignore[no-any-return]
     return tuple(shaped(each, names) for each in shape.members)
 

@@ -18,15 +18,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fusiond_stitching.frontend.graph import Computation, Instruction
-from fusiond_stitching.frontend.hlo import Array, Raw
+from fusiond_stitching.frontend.graph import Computation, HloInstruction
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 
 TARGET = "fusiond.window"
 """How a window is called in a text of ours: HLO has no such operation, so it is a custom call."""
 RUN = 32
 LONG = 64
 """Running sums over more elements than LONG are done in runs."""
-Add: TypeAlias = Callable[[str, str, Array, Sequence[str], Mapping[str, Any]], str]
+Add: TypeAlias = Callable[[str, str, ArrayShape, Sequence[str], Mapping[str, Any]], str]
 """(name, opcode, shape, operands, attributes) -> the name it got."""
 _LISTS = {"size": "sizes", "stride": "strides", "rhs_dilate": "dilation"}
 
@@ -86,7 +86,7 @@ def passed(attributes: Mapping[str, Any]) -> list[bool]:
     return [each == same for each in zip(*rows, strict=True)]
 
 
-def neutral(computation: Computation, init: Instruction) -> bool:
+def neutral(computation: Computation, init: HloInstruction) -> bool:
     """Whether combining with this constant changes nothing."""
     if init.opcode != "constant" or computation.simple is None:
         return False
@@ -109,7 +109,13 @@ def outside(attributes: Mapping[str, Any]) -> bool:
 
 
 def reduced(
-    raw: Raw, name: str, source: Instruction, init: Instruction, computation: Computation, shape: Array, add: Add
+    raw: Raw,
+    name: str,
+    source: HloInstruction,
+    init: HloInstruction,
+    computation: Computation,
+    shape: ArrayShape,
+    add: Add,
 ) -> str:
     """The instructions of a reduce-window; the name of the last. RequestError where shapes do not fit."""
     attributes = attributes_of(raw)
@@ -150,8 +156,8 @@ class _Maker:
 
     def _add(self, opcode: str, dims: Sequence[int], operands: Sequence[str], last: str = "", **given: Any) -> str:
         self.count += 1
-        return self.add(last or f"{self.name}.{opcode}{self.count}", opcode, Array(self.dtype, tuple(dims)), operands,
-                        given)  # fmt: skip
+        name = last or f"{self.name}.{opcode}{self.count}"
+        return self.add(name, opcode, ArrayShape(self.dtype, tuple(dims)), operands, given)
 
     def _fold(self, source: str, dims: Sequence[int], dimensions: tuple[int, ...], last: str = "") -> str:
         kept = [dim for at, dim in enumerate(dims) if at not in dimensions]

@@ -185,6 +185,27 @@ def test_a_run_may_not_step_over_a_buffer() -> None:
     assert any("copies over 'w'" in line for line in problems(program))
 
 
+def test_a_run_of_parts_may_not_step_over_one() -> None:
+    """Three parts of a buffer, and of its copy, then another buffer: a run names all that it goes over."""
+    buffers = []
+    for arena in ("here", "there"):
+        base = {"dtype": "int8", "role": Role.SCRATCH, "arena": arena}
+        buffers += [Buffer(name=f"x@{arena}", elements=12, **base),
+                    Buffer(name=f"y@{arena}", elements=4, offset_bytes=16, **base)]  # fmt: skip
+        buffers += [
+            Buffer(name=f"{k}@{arena}", elements=4, offset_bytes=4 * k, part_of=f"x@{arena}", **base) for k in range(3)
+        ]
+
+    def found(*names: object) -> tuple[str, ...]:
+        source, target = (tuple(f"{name}@{arena}" for name in names) for arena in ("here", "there"))
+        copy = Copy(name="c", source=source, target=target)
+        return problems(Program(name="p", buffers=tuple(buffers), sources=(), steps=(copy,)))
+
+    assert found(0, 1, 2, "y") == found(1, 2, "y") == found("x", "y") == found(0, 1) == ()
+    for names in ((0, 2), (1, "y"), (0, 2, "y")):
+        assert any("copies over 'x@here', which lies between" in line for line in found(*names)), names
+
+
 def test_all_problems_are_reported_at_once() -> None:
     program = dataclasses.replace(changed("buffers", 0, elements=-1), issue="eager", steps=())
     assert len(problems(program)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fusiond.language import expressions
@@ -142,29 +143,42 @@ def _allocation_problems(program: Program) -> list[str]:
 
 
 def _run_problems(program: Program) -> list[str]:
-    """What lies between the first and the last buffer of a message is one of it: all of it is copied."""
-    wholes: dict[str, list[tuple[int, str]]] = {}
-    home: dict[str, tuple[str, int]] = {}
+    """What lies between the first and the last buffer of a message is one of it, or in parts of it: all is copied."""
+    buffers = {each.name: each for each in program.buffers if each.dtype in DTYPES}
+    wholes: dict[str, list[tuple[int, Buffer]]] = {}
     for each in program.buffers:
-        if each.arena is not None:
-            home[each.name] = each.arena, each.offset_bytes
-            if each.part_of is None:
-                wholes.setdefault(each.arena, []).append((each.offset_bytes, each.name))
+        if each.arena is not None and each.part_of is None and each.dtype in DTYPES:
+            wholes.setdefault(each.arena, []).append((each.offset_bytes, each))
     for members in wholes.values():
-        members.sort()
+        members.sort(key=lambda member: member[0])
     found = []
     for step in program.steps:
         for names in (step.source, step.target) if isinstance(step, Copy) and len(step.source) > 1 else ():
-            if names and names[0] in home and names[-1] in home:
-                (arena, first), (_, last) = home[names[0]], home[names[-1]]
-                members = wholes.get(arena, [])
-                between = members[bisect.bisect(members, (first + 1,)) : bisect.bisect(members, (last,))]
+            run = [buffers[name] for name in names if name in buffers and buffers[name].arena is not None]
+            if run and len(run) == len(names):
                 found += [
                     f"step {step.name!r} copies over {name!r}, which lies between {names[0]!r} and {names[-1]!r}"
-                    for _, name in between
-                    if name not in names
+                    for name in _copied_over(run, wholes.get(str(run[0].arena), []))
                 ]
     return found
+
+
+def _copied_over(run: Sequence[Buffer], members: Sequence[tuple[int, Buffer]]) -> Iterator[str]:
+    """The buffers of an arena of which a message carries something that it does not name."""
+    begin, end = run[0].offset_bytes, run[-1].offset_bytes + run[-1].size_bytes
+    named: dict[str, list[Buffer]] = {}
+    for each in run:
+        named.setdefault(each.part_of or each.name, []).append(each)
+    first = max(0, bisect.bisect(members, begin, key=lambda member: member[0]) - 1)
+    for at, whole in members[first:]:
+        if at >= end:
+            break
+        reached = max(at, begin)
+        for each in named.get(whole.name, ()):
+            if each.offset_bytes <= reached:
+                reached = max(reached, each.offset_bytes + each.size_bytes)
+        if reached < min(at + whole.size_bytes, end):
+            yield whole.name
 
 
 def _part_problems(program: Program) -> list[str]:

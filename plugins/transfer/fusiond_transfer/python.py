@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fusiond.errors import RequestError, UnknownName
+from fusiond.language import expressions
 from fusiond.program import Fill, default_compare
-from fusiond_transfer.frontend import formula, single_assignment, verify
+from fusiond_transfer.frontend import single_assignment, sub_vectors, verify
 from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
@@ -102,7 +103,7 @@ class KernelGraph:
                     where=f"graph {self.name}: {name}",
                 )
         for each in writes:
-            self._declare(each, elements, dtype, None)
+            self._declare(sub_vectors.whole_name(each), elements, dtype, None)
         if isinstance(body, str):
             if len(writes) != 1:
                 raise RequestError(
@@ -174,16 +175,36 @@ class KernelGraph:
         )
         for name in sorted(set(self._memory) - set(self._vectors)):
             raise UnknownName("vector", name, self._vectors, where=f"graph {self.name}: {self._memory[name]}")
-        graph = single_assignment.renamed(graph, in_place=self._in_place)
+        graph = self._resolved(graph)
+        if not graph.cut:
+            graph = single_assignment.renamed(graph, in_place=self._in_place)
         for problem in verify.problems(graph):
             raise RequestError(problem.text, where=f"graph {self.name}")
-        elements = {each.name: each.elements for each in graph.vectors}
         for kernel in graph.kernels:
             if isinstance(kernel.body, Formula):
-                wrong = formula.mismatch(kernel.body.texts, kernel.reads, kernel.writes, elements)
-                if wrong:
-                    raise RequestError(wrong, where=f"graph {self.name}: {kernel.name}")
+                self._check(graph, kernel, kernel.body)
         return graph
+
+    def _resolved(self, graph: Graph) -> Graph:
+        """With the parts of vectors that kernels name; their bounds are numbers here."""
+        elements = {each.name: each.elements for each in graph.vectors}
+        spans = {}
+        for kernel in graph.kernels:
+            for name in (*kernel.reads, *kernel.writes):
+                try:
+                    span = sub_vectors.span(name, elements, lambda text: expressions.parse_formula(text).integer({}))
+                except sub_vectors.PartError as problem:
+                    raise RequestError(str(problem), where=f"graph {self.name}: {kernel.name}") from None
+                if span is not None:
+                    spans[name] = span
+        return sub_vectors.resolved(graph, spans) if spans else graph
+
+    def _check(self, graph: Graph, kernel: Kernel, body: Formula) -> None:
+        named = replace(kernel, reads=kernel.read_operands, writes=kernel.write_operands)
+        elements = {name: graph.operand(name).elements for name in (*named.reads, *named.writes)}
+        wrong = sub_vectors.unfit(body.texts, named, elements)
+        if wrong:
+            raise RequestError(wrong, where=f"graph {self.name}: {kernel.name}")
 
     def yaml(self) -> str:
         """The graph as the YAML file that a job can name."""
@@ -216,27 +237,30 @@ def from_fx(graph: object, name: str = "imported") -> str:
 
 def written(graph: Graph) -> str:
     """A graph as YAML. ValueError for a kernel with a source of its own: that is a file beside the graph's."""
-    lengths = dict.fromkeys(vector.elements for vector in graph.vectors)
+    vectors = [*(each for each in graph.vectors if each.name not in graph.home), *(each.vector for each in graph.cut)]
+    lengths = dict.fromkeys(vector.elements for vector in vectors)
     named = {elements: f"elements_{number}" if number else "elements" for number, elements in enumerate(lengths)}
     lines = [
         f"graph: {json.dumps(graph.name)}",
         f"sizes: {json.dumps({name: elements for elements, name in named.items()})}",
     ]
-    lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", graph.inputs), ("outputs", graph.outputs))]
+    inputs, outputs = graph.as_given(graph.inputs), graph.as_given(graph.outputs)
+    lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", inputs), ("outputs", outputs))]
     if graph.placed:
         lines.append(f"placed: {json.dumps(graph.placed)}")
     if graph.loop:
         lines += ["loop: true", f"carried: {json.dumps(dict(graph.carried))}", f"iterations: {graph.iterations}"]
     if graph.limit_bytes is not None:
         lines.append(f"limits: {{device_bytes: {graph.limit_bytes}}}")
-    if graph.adjacent:
-        lines.append(f"adjacent: {json.dumps(graph.adjacent)}")
+    adjacent = [run for run in graph.adjacent if not graph.home.keys() & set(run)]
+    if adjacent:
+        lines.append(f"adjacent: {json.dumps(adjacent)}")
     lines.append("vectors:")
-    for vector in graph.vectors:
+    for vector in vectors:
         keys = [f"dtype: {vector.dtype}", f"elements: {named[vector.elements]}"]
         if vector.memory != COPIED:
             keys.append(f"memory: {vector.memory}")
-        if vector.name in graph.inputs:
+        if vector.name in inputs:
             keys.append(f"fill: {_fill(vector.fill)}")
         lines.append(f"  {json.dumps(vector.name)}: {{{', '.join(keys)}}}")
     lines.append("kernels:")
@@ -253,12 +277,16 @@ def _fill(fill: Fill) -> str:
 
 
 def _kernel(kernel: Kernel) -> str:
-    keys = [f"name: {json.dumps(kernel.name)}", f"on: {json.dumps(kernel.place)}", f"reads: {json.dumps(kernel.reads)}"]
-    keys.append(f"writes: {json.dumps(kernel.writes)}")
+    keys = [
+        f"name: {json.dumps(kernel.name)}",
+        f"on: {json.dumps(kernel.place)}",
+        f"reads: {json.dumps(kernel.read_operands)}",
+    ]
+    keys.append(f"writes: {json.dumps(kernel.write_operands)}")
     if kernel.in_place:
         keys.append(f"in_place: {json.dumps(dict(kernel.in_place))}")
     if isinstance(kernel.body, Formula):
-        keys.append(f"body: {json.dumps(dict(zip(kernel.writes, kernel.body.texts, strict=True)))}")
+        keys.append(f"body: {json.dumps(dict(zip(kernel.write_operands, kernel.body.texts, strict=True)))}")
     elif not isinstance(kernel.body, Mix):
         raise ValueError(f"{kernel.name} has a source of its own")
     return "{" + ", ".join(keys) + "}"

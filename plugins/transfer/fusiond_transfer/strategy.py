@@ -73,6 +73,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
+        if counted and graph.cut:
+            key = "limits" if limit is not None else "allocations"
+            raise RequestError("is for graphs without parts of vectors", where=job.where(key))
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))

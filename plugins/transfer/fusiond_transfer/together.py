@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fusiond.composition import MADE, fragments, groups
 from fusiond.composition.fragments import Fragment, Unfit
-from fusiond.composition.groups import Candidate
+from fusiond.composition.groups import GroupCandidate
 from fusiond.model import Job, Rejection, Verdict, frozen
 from fusiond.program import Fill, Scalar
 from fusiond.strategy import Answers, Asked, Others
@@ -77,7 +77,7 @@ class Together:
                 weights[each.name] = saves
         by_name = {each.name: each for each in self.offered if each.name not in without}
         candidates = [
-            Candidate(name=name, nodes=frozenset(each.kernels), saves=weights.get(name, 0.0))
+            GroupCandidate(name=name, nodes=frozenset(each.kernels), saves=weights.get(name, 0.0))
             for name, each in by_name.items()
         ]
         kept, _ = groups.chosen(candidates, edges(self.graph))
@@ -138,8 +138,8 @@ def found(graph: Graph, job: Job, others: Others | None) -> Together:
     """What of a graph other strategies can be asked for."""
     if others is None:
         return Together(graph, refused=(("all kernels", "no other strategy can be asked here"),))
-    if graph.loop or graph.shares_storage or graph.placed or graph.limit_bytes is not None:
-        why = "in loops, in place, with placed inputs and under a limit kernels stay apart"
+    if graph.loop or graph.shares_storage or graph.placed or graph.limit_bytes is not None or graph.cut:
+        why = "in loops, in place, with placed inputs or parts of vectors and under a limit kernels stay apart"
         return Together(graph, refused=(("all kernels", why),))
     offered, refused = [], []
     for each in (*_regions(graph, job, others), *_pairs(graph, job, others)):

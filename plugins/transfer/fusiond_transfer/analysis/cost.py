@@ -71,11 +71,12 @@ def copy_key(up: bool, memory: Memory, size_bytes: int) -> str:
 
 def kernel_key(graph: Graph, kernel: Kernel) -> str:
     """Equal kernels on equal data have one key: what they compute and their operands, without names."""
-    vectors = [graph.vector(name) for name in (*kernel.reads, *kernel.writes)]
+    passed = (*kernel.read_operands, *kernel.write_operands)
+    vectors = [graph.operand(name) for name in passed]
     operands = tuple((each.dtype, int(each.elements), each.fill) for each in vectors)
-    renamed = {name: f"p{position}" for position, name in enumerate((*kernel.reads, *kernel.writes))}
+    renamed = {name: f"p{position}" for position, name in enumerate(passed)}
     names = tuple(sorted(renamed.items())) if isinstance(kernel.body, Formula) else ()
-    return _key(kernel.on, kernel.body, operands, names, len(kernel.reads))
+    return _key(kernel.on, kernel.body, operands, names, len(kernel.read_operands))
 
 
 @functools.lru_cache(maxsize=4096)

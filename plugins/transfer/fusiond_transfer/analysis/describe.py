@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.drawing import MOST_SPANS, Lane, Lanes, Span
+from fusiond.drawing import MOST_SPANS, Timeline, TimelineLane, TimelineSpan
 from fusiond.words import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
@@ -59,7 +59,7 @@ def timeline(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def lanes(schedule: Schedule) -> Lanes | None:
+def lanes(schedule: Schedule) -> Timeline | None:
     """The same for a page: kernels on both sides, and what each message carries, over the slots; None where there is
     too much to see."""
     kernels = schedule.graph.kernels
@@ -67,10 +67,10 @@ def lanes(schedule: Schedule) -> Lanes | None:
         return None
     side = {"device": 0, "host": 1}
     found = [
-        Lane(
+        TimelineLane(
             name=on,
             spans=tuple(
-                Span(start=slot, end=slot + 1, text=each.name, kind=side[on])
+                TimelineSpan(start=slot, end=slot + 1, text=each.name, kind=side[on])
                 for slot, each in enumerate(kernels)
                 if each.on == on
             ),
@@ -79,14 +79,14 @@ def lanes(schedule: Schedule) -> Lanes | None:
     ]
     for name, up in (("uploads, before", True), ("downloads, behind", False)):
         spans = (
-            Span(start=each.slot, end=each.slot + 1, text=" ".join(each.vectors), kind=2 + (not up))
+            TimelineSpan(start=each.slot, end=each.slot + 1, text=" ".join(each.vectors), kind=2 + (not up))
             for each in schedule.messages
             if each.up is up
         )
-        found.append(Lane(name=name, spans=tuple(spans)))
+        found.append(TimelineLane(name=name, spans=tuple(spans)))
     messages = counted(len(schedule.messages), "message")
     title = f"Time line: {messages} for {counted(len(schedule.crossings), 'vector')} to carry"
-    return Lanes(title=title, unit="slot", lanes=tuple(found))
+    return Timeline(title=title, unit="slot", lanes=tuple(found))
 
 
 def _place(each: Crossing, slot: int, chosen: int) -> str:
@@ -114,7 +114,7 @@ def _messages(schedule: Schedule) -> str:
     names = [kernel.name for kernel in schedule.graph.kernels]
     graph = schedule.graph
     size = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
-    places, _ = layout.offsets(schedule.order, size)
+    places, _ = layout.offsets(schedule.order, size, graph.glued)
     vectors = counted(len(schedule.crossings), "vector")
     lines = [f"messages: {schedule.startups} for {vectors} to carry, {schedule.saved} saved"]
     for message in schedule.messages[:MOST_ROWS]:
@@ -131,7 +131,7 @@ def _messages(schedule: Schedule) -> str:
 
 def _layout(schedule: Schedule) -> str:
     sizes = {schedule.graph.cell[each.name]: each.size_bytes for each in schedule.graph.vectors}
-    places, end = layout.offsets(schedule.order, sizes)
+    places, end = layout.offsets(schedule.order, sizes, schedule.graph.glued)
     lines = [f"layout, alike in both memories: {end} bytes"]
     row = ""
     for name, offset in list(places.items())[: 4 * MOST_ROWS]:

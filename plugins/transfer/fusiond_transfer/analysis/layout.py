@@ -14,7 +14,7 @@ the heaviest edges first otherwise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fusiond.language.extents import ceil_div
@@ -67,16 +67,20 @@ def runs(order: Mapping[str, int], group: Iterable[str]) -> tuple[tuple[str, ...
     return tuple(tuple(each) for each in found)
 
 
-def offsets(order: Sequence[str], sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def offsets(
+    order: Sequence[str], sizes: Mapping[str, int], glued: Set[str] = frozenset()
+) -> tuple[dict[str, int], int]:
     """Cell -> its offset in bytes in an arena that holds exactly these cells, and the arena's bytes (up to the last
-    cell's end)."""
-    at = end = 0
+    cell's end). What is `glued` follows the cell before it without a gap; the others are aligned."""
+    at = length = 0
     found = {}
     for cell in order:
-        found[cell] = at
-        end = at + sizes[cell]
-        at += ceil_div(sizes[cell], ALIGNMENT) * ALIGNMENT
-    return found, end
+        if cell not in glued:
+            at += ceil_div(length, ALIGNMENT) * ALIGNMENT
+            length = 0
+        found[cell] = at + length
+        length += sizes[cell]
+    return found, at + length
 
 
 # --- cells in several groups-------------------------------------------------------------------------------

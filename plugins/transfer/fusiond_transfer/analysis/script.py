@@ -217,8 +217,9 @@ def _sides(graph: Graph, schedule: Schedule) -> tuple[set[str], set[str]]:
     device = {cell[name] for name in graph.placed}
     for kernel in graph.kernels:
         (device if kernel.device else host).update(cell[name] for name in (*kernel.reads, *kernel.writes))
-    host |= set(schedule.order)
-    device |= set(schedule.order)
+    for side in (host, device):
+        side |= set(schedule.order)
+        side |= {name for each in graph.cut if not side.isdisjoint(each.pieces) for name in each.pieces}
     return host, device
 
 

@@ -25,6 +25,7 @@ from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
 from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text
 from fusiond_transfer.frontend.row_wise import RowWise
+from fusiond_transfer.frontend.sub_vectors import whole_name
 
 BLOCK = 256
 MOST_BLOCKS = 4096
@@ -197,8 +198,8 @@ def _parameters(reads: Sequence[str], writes: Sequence[str], scalars: Sequence[s
 
 def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
     """The entry depends on types only, so kernels share it; lengths and the kernel's own number are arguments."""
-    reads = [graph.vector(name) for name in kernel.reads]
-    writes = [graph.vector(name) for name in kernel.writes]
+    reads = [graph.operand(name) for name in kernel.read_operands]
+    writes = [graph.operand(name) for name in kernel.write_operands]
     equal = len({each.elements for each in writes}) == 1
     types = ["_".join(each.dtype for each in side) or "none" for side in (reads, writes)]
     side = "" if kernel.device else "host_"
@@ -267,19 +268,20 @@ def _each(body: Statements, device: bool, count: str) -> Statements:
 def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     origin = kernel.origin or kernel.name
     name = f"formula_{origin}"
-    writes = [graph.vector(each) for each in kernel.writes]
+    reads = {whole_name(each): graph.operand(each) for each in kernel.read_operands}
+    writes = [graph.operand(each) for each in kernel.write_operands]
     parsed = [formula.parse(text) for text in body.texts]
     place = {
-        read: elements.widened(graph.vector(read).dtype, f"r{k}[i]" if graph.vector(read).elements > 1 else f"r{k}[0]")
-        for k, read in enumerate(kernel.reads)
+        name: elements.widened(read.dtype, f"r{k}[i]" if read.elements > 1 else f"r{k}[0]")
+        for k, (name, read) in enumerate(reads.items())
     }
     lengths = [
-        most(1, *(graph.vector(each).elements for each in found.names)) if found.summed else output.elements
+        most(1, *(reads[each].elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
     ]
     counts = [Scalar(dtype="uint64", value=each) for each in lengths]
     parameters = _parameters(
-        [stored(graph.vector(each).dtype) for each in kernel.reads],
+        [stored(each.dtype) for each in reads.values()],
         [stored(each.dtype) for each in writes],
         [f"unsigned long long m{j}" for j in range(len(writes))],
     )
@@ -306,7 +308,7 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
         grid=(1, 1, 1) if summed else _blocks(most(*lengths)),
         block=(formula.LANES, 1, 1),
     )
-    comments = [f"// {origin}: {w} = {each}\n" for w, each in zip(kernel.writes, body.texts, strict=True)]
+    comments = [f"// {origin}: {w} = {each}\n" for w, each in zip(kernel.write_operands, body.texts, strict=True)]
     return entry, "".join(comments) + text.text()
 
 

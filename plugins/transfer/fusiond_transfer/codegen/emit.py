@@ -19,7 +19,7 @@ chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusiond.language.dtypes import DTYPES
@@ -45,7 +45,7 @@ from fusiond_transfer.analysis.script import Call, Cell, Evict, Migrate, Move, O
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
-from fusiond_transfer.frontend.graph import Made
+from fusiond_transfer.frontend.graph import CutVector, Made
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
@@ -114,12 +114,12 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
     )
     places: dict[str, tuple[str, int]] = {}
     if together:
-        found, _ = layout.offsets(script.order, lengths)
+        found, _ = layout.offsets(script.order, lengths, script.graph.glued)
         places = {name: ("arena@host", offset) for name, offset in found.items()}
     groups = arenas(script, execution)
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:
-            found, _ = layout.offsets(group, lengths)
+            found, _ = layout.offsets(group, lengths, script.graph.glued)
             places |= {cell + DEVICE_SUFFIX: (name, offset) for cell, offset in found.items()}
     for number, group in enumerate(script.managed):
         if len(group) > 1:
@@ -135,7 +135,9 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
     for cell in script.cells:
         here = Memory.MANAGED if cell.managed else memory
         for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
-            if there:
+            if there and cell.name in script.graph.home:
+                buffers += _piece(script.graph.home[cell.name], cell, name, where, places, lengths)
+            elif there:
                 if cell.name in cut.cells:
                     places.setdefault(name, (name, 0))
                 buffers.append(_buffer(cell, name, where, places))
@@ -163,6 +165,27 @@ def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
                part_of=whole.name)
         for number, first, elements in parts(cut)
     ]  # fmt: skip
+
+
+def _piece(
+    of: CutVector,
+    cell: Cell,
+    name: str,
+    memory: Memory,
+    places: Mapping[str, tuple[str, int]],
+    lengths: Mapping[str, int],
+) -> Iterator[Buffer]:
+    """A piece of a vector that is cut, as a part of a buffer that is all of it; behind that buffer, if it is the
+    first."""
+    side = name.removeprefix(cell.name)
+    whole = of.vector.name + side
+    arena, at = places.get(of.pieces[0] + side, (whole, 0))
+    if cell.name == of.pieces[0]:
+        yield _buffer(replace(cell, like=of.vector), whole, memory, {whole: (arena, at)})
+    for before in of.pieces[: of.pieces.index(cell.name)]:
+        at += lengths[before]
+    yield Buffer(name=name, dtype=cell.like.dtype, elements=cell.like.elements, role=Role.SCRATCH, memory=memory,
+                 arena=arena, offset_bytes=at, part_of=whole)  # fmt: skip
 
 
 def _buffer(cell: Cell, name: str, memory: Memory, places: Mapping[str, tuple[str, int]]) -> Buffer:
@@ -281,7 +304,8 @@ class _Steps:
             rows = bounds[item.chunk + 1] - bounds[item.chunk]
             entry = body.at_rows(self._script.graph, op.kernel, how, rows, entry)
         reads, writes = buffers(op.reads), buffers(op.writes)
-        arguments = (*(Pointer(buffer=name) for name in (*reads, *writes)), *entry.scalars)
+        pointers = (Pointer(buffer=name) for name in self._passed(op) or (*reads, *writes))
+        arguments = (*pointers, *entry.scalars)
         after = self._touch(item.name, reads, writes, stream)
         if isinstance(op.kernel.body, Made):
             names = dict(zip((*op.kernel.reads, *op.kernel.writes), (*reads, *writes), strict=True))
@@ -303,6 +327,12 @@ class _Steps:
                 HostCall(name=item.name, source=entry.source, entry=entry.entry, arguments=arguments,
                          stream=stream, after=after)
             )  # fmt: skip
+
+    def _passed(self, op: Call) -> tuple[str, ...]:
+        """Where vectors are cut: the buffers that a kernel is passed. Of several pieces that is the first."""
+        runs = dict(self._script.graph.runs)
+        names = (runs.get(name, (name,))[0] for each in op.kernel.passed for name in each)
+        return tuple(device(name) if op.kernel.device else name for name in names)
 
     def _move(self, op: Move, item: Item) -> None:
         near, far = list(item.cells), [device(name) for name in item.cells]

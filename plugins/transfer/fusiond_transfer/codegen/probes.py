@@ -46,9 +46,9 @@ def _kernel(graph: Graph, kernel: Kernel, code: body.Generated) -> Probe:
     source = next(each for each in code.sources if each.name == entry.source)
     memory = Memory.DEVICE if kernel.device else Memory.PAGEABLE
     buffers, arguments = [], []
-    for position, name in enumerate((*kernel.reads, *kernel.writes)):
-        vector = graph.vector(name)
-        role = Role.INPUT if position < len(kernel.reads) else Role.OUTPUT
+    for position, name in enumerate((*kernel.read_operands, *kernel.write_operands)):
+        vector = graph.operand(name)
+        role = Role.INPUT if position < len(kernel.read_operands) else Role.OUTPUT
         buffers.append(
             Buffer(name=f"p{position}", dtype=vector.dtype, elements=vector.elements, role=role, fill=vector.fill,
                    memory=memory)

@@ -64,17 +64,28 @@ class Outcome:
 def plain(graph: Graph) -> dict[str, str]:
     """The outputs of a graph as if there were one memory: output -> value. A loop is run `iterations` times."""
     entries = code(graph).entries
-    values = {name: _given(name) for name in graph.inputs}
+    values: dict[str, str | Chunk] = {}
+
+    def pieces(name: str) -> Sequence[str]:
+        return graph.pieces.get(name, (name,))
+
+    def put(name: str, value: str) -> None:
+        values.update(zip(pieces(name), _divided(value, len(pieces(name))), strict=True))
+
+    def value(name: str) -> str:
+        return str(_together([values[each] for each in pieces(name)]))
+
+    for name in graph.as_given(graph.inputs):
+        put(name, _given(name))
     for _ in range(graph.iterations if graph.loop else 1):
         for kernel in graph.kernels:
             entry = entries[kernel.name]
-            read = [values[name] for name in kernel.reads]
-            made = _made(entry.source, entry.entry, entry.scalars, read)
-            for position, name in enumerate(kernel.writes):
-                values[name] = f"{made}.{position}"
+            made = _made(entry.source, entry.entry, entry.scalars, [value(name) for name in kernel.read_operands])
+            for position, name in enumerate(kernel.write_operands):
+                put(name, f"{made}.{position}")
         for head, tail in graph.carried:
             values[head] = values[tail]
-    return {name: values[name] for name in graph.outputs}
+    return {name: value(name) for name in graph.as_given(graph.outputs)}
 
 
 def run(script: Script, program: Program, *, order: str | int = "listed") -> Outcome:
@@ -164,6 +175,7 @@ class _Machine:
         self._whole = {part: whole for whole, parts in self._chunks.items() for part in parts}
         self._entries = code(replace(script.graph, kernels=script.calls)).entries
         self._kernels = {kernel.name: kernel for kernel in script.calls}
+        self._runs = dict(script.graph.runs)
         self._wanted = {op.name: set(op.wanted) for op in script.ops if hasattr(op, "wanted")}
         self._arena: dict[str, list[str]] = {}
         self._bytes: dict[str, int] = {}
@@ -193,26 +205,27 @@ class _Machine:
     def _call(self, step: Launch | HostCall) -> None:
         pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
         scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
-        read, written = operands(step, self._kernels[step.name.partition("#")[0]])
+        kernel, mark, number = step.name.partition("#")
+        read, written = operands(step, self._kernels[kernel], self._runs)
         for name in pointers:
             self._check(step.name, name)
             if name in self._pages and isinstance(step, Launch) not in self._pages[name]:
                 self.problems.append(f"{step.name} touches {name}, whose pages are on the other side")
-        values = [self.value(name) for name in read]
-        for name, value in zip(read, values, strict=True):
+        values = [_together([self.value(each) for each in buffers]) for buffers in read]
+        for buffers, value in zip(read, values, strict=True):
             if value == POISON:
-                self.problems.append(f"{step.name} reads {name} before anything was written there")
-        self._pages |= {name: {isinstance(step, Launch)} for name in written if name in self._pages}
-        kernel, mark, number = step.name.partition("#")
+                self.problems.append(f"{step.name} reads {buffers[0]} before anything was written there")
+        self._pages |= {each[0]: {isinstance(step, Launch)} for each in written if each[0] in self._pages}
         if not mark:
             made = _made(step.source, step.entry, scalars, [str(each) for each in values])
-            for position, name in enumerate(written):
-                self._put(name, f"{made}.{position}")
+            for position, buffers in enumerate(written):
+                for name, value in zip(buffers, _divided(f"{made}.{position}", len(buffers)), strict=True):
+                    self._put(name, value)
             return
         (count,) = {len(self._chunks[self._whole[name]]) for name in pointers if name in self._whole} or {0}
         whole = [_of_chunk(each, int(number), count) for each in values]
         made = _made(step.source, step.entry, self._entries[kernel].scalars, whole)
-        for position, name in enumerate(written):
+        for position, (name,) in enumerate(written):
             self._put(name, Chunk(f"{made}.{position}", int(number), count))
 
     def _copy(self, name: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -254,18 +267,14 @@ class _Machine:
         """What a buffer holds: of one that is cut, what its chunks are the chunks of."""
         if name not in self._chunks:
             return self._values[name]
-        held = [self._values[part] for part in self._chunks[name]]
-        first = held[0]
-        if isinstance(first, Chunk) and held == [Chunk(first.whole, k, len(held)) for k in range(len(held))]:
-            return first.whole
-        return POISON if POISON in held else f"chunks of several: {held}"
+        return _together([self._values[part] for part in self._chunks[name]])
 
     def _put(self, name: str, value: str | Chunk) -> None:
         chunks = self._chunks.get(name)
         if chunks is None:
             self._values[name] = value
-        for number, part in enumerate(chunks or ()):
-            self._values[part] = value if value == POISON else Chunk(str(value), number, len(chunks or ()))
+        for part, each in zip(chunks or (), _divided(value, len(chunks or ())), strict=True):
+            self._values[part] = each
 
 
 def _chunks(program: Program) -> dict[str, list[str]]:
@@ -287,6 +296,23 @@ def _untiled(program: Program, chunks: Mapping[str, Sequence[str]]) -> Iterator[
             ends = buffers[name].offset_bytes + buffers[name].size_bytes
         if ends != buffers[whole].offset_bytes + buffers[whole].size_bytes:
             yield f"the chunks of {whole} do not end where it does"
+
+
+def _divided(value: str | Chunk, count: int) -> Sequence[str | Chunk]:
+    """A value as so many chunks of it."""
+    if count == 1 or value == POISON:
+        return [value] * count
+    return [Chunk(str(value), number, count) for number in range(count)]
+
+
+def _together(held: Sequence[str | Chunk]) -> str | Chunk:
+    """What chunks that lie side by side are: what they are the chunks of, if that is one thing."""
+    first = held[0]
+    if len(held) == 1:
+        return first
+    if isinstance(first, Chunk) and list(held) == [Chunk(first.whole, k, len(held)) for k in range(len(held))]:
+        return first.whole
+    return POISON if POISON in held else f"chunks of several: {list(held)}"
 
 
 def _of_chunk(value: str | Chunk, number: int, count: int) -> str:
@@ -318,7 +344,7 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
         for name in predecessors[step.name]:
             known |= before[name] | bit[name]
         before[step.name] = known
-        for buffer, writing in _accesses(step, kernels, arenas):
+        for buffer, writing in _accesses(step, kernels, arenas, dict(script.graph.runs)):
             for atom in chunks.get(buffer, (buffer,)):
                 others = touched.setdefault(atom, [])
                 for other, wrote in others:
@@ -329,25 +355,35 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
                 others.append((step.name, writing))
 
 
-def operands(step: Launch | HostCall, kernel: Kernel) -> tuple[list[str], list[str]]:
-    """(buffers that are read, those that are written) of a call, in the order of the kernel's own."""
+Runs = Mapping[str, Sequence[str]]
+"""Operands that are several pieces of a vector that is cut."""
+
+
+def operands(step: Launch | HostCall, kernel: Kernel, runs: Runs) -> tuple[list[list[str]], list[list[str]]]:
+    """(buffers that are read, those that are written) of a call, for each of the kernel's own operands."""
     pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
     if isinstance(kernel.body, Made):
         passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
         named = dict(zip(passed, pointers, strict=True))
-        return [named[name] for name in kernel.reads], [named[name] for name in kernel.writes]
-    first = len(pointers) - len(kernel.writes)
-    return pointers[:first], pointers[first:]
+        return [[named[name]] for name in kernel.reads], [[named[name]] for name in kernel.writes]
+    names = (*kernel.read_operands, *kernel.write_operands)
+    found = [_of_pointer(pointer, runs.get(name, ())) for name, pointer in zip(names, pointers, strict=True)]
+    return found[: len(kernel.read_operands)], found[len(kernel.read_operands) :]
+
+
+def _of_pointer(pointer: str, run: Sequence[str]) -> list[str]:
+    """The buffers behind a pointer: one, or a run of pieces of which it names the first."""
+    return [each + pointer.removeprefix(run[0]) for each in run] or [pointer]
 
 
 def _accesses(
-    step: Step, kernels: Mapping[str, Kernel], arenas: Mapping[str, Sequence[str]]
+    step: Step, kernels: Mapping[str, Kernel], arenas: Mapping[str, Sequence[str]], runs: Runs
 ) -> Iterator[tuple[str, bool]]:
     """(buffer, whether it is written) of a step."""
     if isinstance(step, Launch | HostCall):
-        read, written = operands(step, kernels[step.name.partition("#")[0]])
-        yield from ((name, False) for name in read)
-        yield from ((name, True) for name in written)
+        read, written = operands(step, kernels[step.name.partition("#")[0]], runs)
+        yield from ((name, False) for buffers in read for name in buffers)
+        yield from ((name, True) for buffers in written for name in buffers)
     elif isinstance(step, Alloc | Free):
         yield from ((name, True) for name in arenas.get(step.arena, ()))
     elif isinstance(step, Prefetch):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -108,15 +108,36 @@ class Kernel:
     """What each of its rows reads all of."""
     origin: str = ""
     """Of a kernel in an unrolled loop: the name of the kernel that it is an instance of."""
+    passed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Where vectors are cut: what it is passed to read and to write, as the user names it. `reads` and `writes` are the
+    pieces of that."""
 
     @property
     def device(self) -> bool:
         return self.on == DEVICE
 
     @property
+    def read_operands(self) -> tuple[str, ...]:
+        """What it is passed to read, a pointer for each."""
+        return self.passed[0] or self.reads
+
+    @property
+    def write_operands(self) -> tuple[str, ...]:
+        """What it is passed to write."""
+        return self.passed[1] or self.writes
+
+    @property
     def place(self) -> str:
         """As a graph's file has it: `host`, `device`, `device:1`."""
         return f"{self.on}:{self.number}" if self.number else self.on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutVector:
+    """A vector that kernels name in parts, and its pieces in memory order (`frontend.sub_vectors`)."""
+
+    vector: Vector
+    pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +183,12 @@ class Graph:
     """What other strategies can make one launch of."""
     iterations: int = 1
     """Of a loop, as far as it is unrolled to be measured."""
+    cut: tuple[CutVector, ...] = ()
+    """Vectors that are here as their pieces."""
+    runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Operands that are several pieces, and not all, of one of them."""
+    equal_bounds: tuple[int, ...] = ()
+    """Where they are cut, as far as that holds at these sizes only."""
     sizes: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     """What its numbers may follow from (they are Extents then), by name."""
 
@@ -173,6 +200,38 @@ class Graph:
     def vector(self, name: str) -> Vector:
         """The vector of that name; KeyError when there is none."""
         return self.vectors[self.index[name]]
+
+    @functools.cached_property
+    def operands(self) -> Mapping[str, Vector]:
+        """What kernels can be passed beside vectors: those that are cut, and several of their pieces."""
+        found = {each.vector.name: each.vector for each in self.cut}
+        for name, pieces in self.runs:
+            elements = sum((self.vector(each).elements for each in pieces[1:]), self.vector(pieces[0]).elements)
+            found[name] = replace(self.vector(pieces[0]), name=name, elements=elements)
+        return MappingProxyType(found)
+
+    def operand(self, name: str) -> Vector:
+        """What a kernel is passed under a name; KeyError when there is no such thing."""
+        return self.operands[name] if name in self.operands else self.vector(name)
+
+    @functools.cached_property
+    def pieces(self) -> Mapping[str, tuple[str, ...]]:
+        """Operand -> the vectors that it consists of, in memory order; absent where it is one."""
+        return MappingProxyType({**{each.vector.name: each.pieces for each in self.cut}, **dict(self.runs)})
+
+    @functools.cached_property
+    def home(self) -> Mapping[str, CutVector]:
+        """Piece -> the vector that is cut."""
+        return MappingProxyType({name: each for each in self.cut for name in each.pieces})
+
+    @functools.cached_property
+    def glued(self) -> frozenset[str]:
+        """Pieces that follow the one before without a gap."""
+        return frozenset(name for each in self.cut for name in each.pieces[1:])
+
+    def as_given(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Vectors as the user names them: pieces as what they are of."""
+        return tuple(dict.fromkeys(self.home[each].vector.name if each in self.home else each for each in names))
 
     @functools.cached_property
     def producer(self) -> Mapping[str, int]:

@@ -24,11 +24,11 @@ from typing import Any
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
-from fusiond.language import extents
+from fusiond.language import expressions, extents
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import default_compare
 from fusiond.strategy import Inputs
-from fusiond_transfer.frontend import formula, generator, regions, row_wise, single_assignment, verify
+from fusiond_transfer.frontend import generator, regions, row_wise, single_assignment, sub_vectors, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
@@ -44,6 +44,7 @@ from fusiond_transfer.frontend.graph import (
     Text,
     Vector,
 )
+from fusiond_transfer.frontend.sub_vectors import Span
 
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
@@ -90,7 +91,8 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     reader = _Reader(inputs, path, keys, {name: extents.size(name, value) for name, value in known.items()})
     graph = dataclasses.replace(reader.graph(), sizes=tuple(known.items()))
     again = keys["written_again"].choice(*single_assignment.WAYS) if "written_again" in keys else ""
-    graph = single_assignment.renamed(graph, in_place=again == single_assignment.IN_PLACE)
+    if not graph.cut:  # pieces have their own names, and are written once
+        graph = single_assignment.renamed(graph, in_place=again == single_assignment.IN_PLACE)
     _refuse(graph, document, keys)
     return Read(
         graph=graph,
@@ -124,12 +126,14 @@ class _Reader:
         nodes = keys["kernels"].sequence()
         drafts = [self._draft(node) for node in nodes]
         own = keys["vectors"].mapping() if "vectors" in keys else {}
-        written = [name for draft in drafts for name in draft.writes]
+        written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
         vectors = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
         for name, node in own.items():
             if name not in vectors:
                 raise UnknownName("vector", name, vectors, where=node.where)
+        spans = self._spans(nodes, {name: each.elements for name, each in vectors.items()})
         elements = {name: each.elements for name, each in vectors.items()}
+        elements |= {name: each.end - each.first for name, each in spans.items()}
         kernels = tuple(
             dataclasses.replace(draft, body=self._body(draft, node, elements, vectors))
             for draft, node in zip(drafts, nodes, strict=True)
@@ -138,7 +142,7 @@ class _Reader:
         iterations = self._integer(keys["iterations"]) if "iterations" in keys else (DEFAULT_ITERATIONS if loop else 1)
         if "iterations" in keys and not 1 <= iterations <= 1000:
             raise keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
-        return Graph(
+        graph = Graph(
             name=keys["graph"].text(),
             vectors=tuple(vectors.values()),
             kernels=kernels,
@@ -156,6 +160,24 @@ class _Reader:
             else (),
             iterations=iterations,
         )
+        return sub_vectors.resolved(graph, spans) if spans else graph
+
+    def _spans(self, kernels: Sequence[Node], elements: Mapping[str, int]) -> dict[str, Span]:
+        """What kernels name in parts, as it stands there."""
+        found: dict[str, Span] = {}
+        for kernel in kernels:
+            keys = kernel.mapping()
+            for node in (name for key in ("reads", "writes") if key in keys for name in keys[key].sequence()):
+                try:
+                    span = sub_vectors.span(node.text(), elements, self._number)
+                except sub_vectors.PartError as problem:
+                    raise node.fail(str(problem)) from None
+                if span is not None:
+                    found[node.text()] = span
+        return found
+
+    def _number(self, text: str) -> int:
+        return expressions.parse_formula(text).integer(self._sizes)
 
     def _limit(self) -> int | None:
         if "limits" not in self._keys:
@@ -239,7 +261,7 @@ class _Reader:
                 raise keys["body"].fail(f"there is no formula for {missing[0]}")
             texts = tuple(str(given[name].value) for name in draft.writes)
             if all(name in elements for name in (*draft.reads, *draft.writes)):
-                problem = formula.mismatch(texts, draft.reads, draft.writes, elements)
+                problem = sub_vectors.unfit(texts, draft, elements)
                 if problem:
                     raise keys["body"].fail(problem)
             return Formula(texts=texts)

@@ -37,6 +37,8 @@ class RowWise:
 def row_wise(graph: Graph, kernel: Kernel) -> RowWise | str:
     """How a kernel can be cut, or why it cannot, in a few words."""
     body = kernel.body
+    if any(name in graph.home for name in (*kernel.reads, *kernel.writes)):
+        return "it is passed a part of a vector, or one that is cut"
     if isinstance(body, Text):
         return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
     if isinstance(body, Made):
@@ -109,7 +111,7 @@ def problem(graph: Graph, kernel: Kernel) -> str | None:
     strange = [name for name in kernel.whole if name not in kernel.reads]
     if strange:
         return f"{kernel.name} does not read {strange[0]}, so it cannot read it whole"
-    found = _declared(graph, kernel)
+    found = row_wise(graph, kernel)
     return f"{kernel.name}: {found}" if isinstance(found, str) else None
 
 

@@ -22,6 +22,7 @@ from fusiond.language.extents import text_of
 from fusiond.program.formulas import replaced
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix
+from fusiond_transfer.frontend.sub_vectors import whole_name
 
 MANY_KERNELS = 2_000
 
@@ -46,11 +47,12 @@ def fixed(graph: Graph) -> set[str]:
 def _decisive(graph: Graph) -> Iterator[int]:
     """The numbers that must stay as they are."""
     yield graph.iterations
+    yield from graph.equal_bounds
     shared = [*graph.carried, *(pair for kernel in graph.kernels for pair in kernel.in_place)]
     for pair in shared:
         yield from _alike(graph.vector(name).elements for name in pair)
     for kernel in graph.kernels:
-        writes = [graph.vector(name).elements for name in kernel.writes]
+        writes = [graph.operand(name).elements for name in kernel.write_operands]
         if isinstance(kernel.body, Mix | Formula) and len(set(writes)) == 1:
             yield from _alike(writes)
         if isinstance(kernel.body, Formula):
@@ -64,11 +66,12 @@ def _alike(numbers: Iterable[int]) -> list[int]:
 
 
 def _of_formulas(graph: Graph, kernel: Kernel, body: Formula) -> Iterator[int]:
-    for text, output in zip(body.texts, kernel.writes, strict=True):
+    reads = {whole_name(name): graph.operand(name).elements for name in kernel.read_operands}
+    for text, output in zip(body.texts, kernel.write_operands, strict=True):
         parsed = formula.parse(text)
-        lengths = [graph.vector(name).elements for name in parsed.names]
+        lengths = [reads[name] for name in parsed.names]
         yield from (each for each in lengths if each == 1)
-        written = graph.vector(output).elements
+        written = graph.operand(output).elements
         if parsed.summed:
             yield written
         elif any(each > 1 for each in lengths):

@@ -9,6 +9,7 @@ formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
 loop         what is carried is an input and a vector of its size and type, each once
 devices      several: without a loop, a limit, shared storage, `adjacent`, `placed` and regions
+parts        likewise
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _names(graph: Graph) -> Iterator[Problem]:
             yield Problem(("kernels", number, "name"), f"two kernels are called {kernel.name!r}")
         seen.add(kernel.name)
     for each in graph.vectors:
-        if not _NAME.fullmatch(each.name):
+        if each.name not in graph.home and not _NAME.fullmatch(each.name):
             yield Problem(("vectors", each.name), f"{each.name[:80]!r} is no name: letters, digits and _")
 
 
@@ -217,20 +218,22 @@ def _formulas(graph: Graph) -> Iterator[Problem]:
 
 
 def _devices(graph: Graph) -> Iterator[Problem]:
-    if not graph.several_devices:
+    """What stands beside kernels on several devices, or beside parts of vectors, and cannot."""
+    if not graph.several_devices and not graph.cut:
         return
+    why = "is for graphs on one device" if graph.several_devices else "is for graphs without parts of vectors"
     for key, there in (
         ("loop", graph.loop),
         ("limits", graph.limit_bytes is not None),
         ("placed", graph.placed),
-        ("adjacent", graph.adjacent),
+        ("adjacent", len(graph.adjacent) > len(graph.cut)),
         ("regions", graph.regions),
     ):
         if there:
-            yield Problem((key,), "is for graphs on one device")
+            yield Problem((key,), why)
     for k, kernel in enumerate(graph.kernels):
         if kernel.in_place:
-            yield Problem(("kernels", k, "in_place"), "is for graphs on one device")
+            yield Problem(("kernels", k, "in_place"), why)
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

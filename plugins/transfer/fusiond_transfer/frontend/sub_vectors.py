@@ -1,0 +1,174 @@
+"""Parts of vectors that kernels read or write: `x[0:1024]`, elements 0 to 1023.
+
+    reads: ["x[0:n // 2]"]    reads: [x]    -->    vectors x[0:512] and x[512:1024], which cross by themselves;
+                                                   the one kernel reads the first, the other both
+
+Every vector that is named in parts is cut wherever one of them begins or ends. From there on the pieces are vectors of
+their own, for whatever plans: each is written once, and crosses where it is needed. They lie next to each other without
+a gap, so a kernel that is passed several of them, or all, gets one pointer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fusiond.language.expressions import ExpressionError
+from fusiond.language.extents import text_of
+from fusiond_transfer.frontend import formula
+from fusiond_transfer.frontend.graph import CutVector, Graph, Kernel, Vector
+
+_PART = re.compile(r"([A-Za-z_]\w*)\s*\[([^:]*):([^:]*)\]")
+
+
+class PartError(ValueError):
+    """What is named is no part of a vector; the message is one line."""
+
+
+class Span(NamedTuple):
+    """Elements of a vector, from the first to before the end."""
+
+    whole: str
+    first: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.whole}[{int(self.first)}:{int(self.end)}]"
+
+
+def whole_name(name: str) -> str:
+    """The vector of which a name is a part; itself, where it is none."""
+    return name.partition("[")[0].strip()
+
+
+def span(name: str, elements: Mapping[str, int], number: Callable[[str], int]) -> Span | None:
+    """The part that a name is; None for a vector's own name. `number` evaluates an expression. PartError."""
+    if "[" not in name:
+        return None
+    found = _PART.fullmatch(name)
+    if found is None:
+        raise PartError(f"{name[:80]!r} is not a part of a vector; expected a name and bounds, such as x[0:1024]")
+    whole = found[1]
+    if whole not in elements:
+        raise PartError(f"there is no vector {whole!r}")
+    try:
+        first = number(found[2]) if found[2].strip() else 0
+        end = number(found[3]) if found[3].strip() else elements[whole]
+    except ExpressionError as problem:
+        raise PartError(f"{name[:80]}: {problem}") from None
+    if not 0 <= first < end <= elements[whole]:
+        raise PartError(
+            f"{whole}[{int(first)}:{int(end)}] is not within the {int(elements[whole])} elements of {whole}"
+        )
+    return Span(whole, first, end)
+
+
+def of_formula(kernel: Kernel, elements: Mapping[str, int]) -> dict[str, int]:
+    """Vector, as a kernel's formula names it -> how many elements of it are read, or written. PartError where a name
+    would stand for two parts."""
+    found: dict[str, int] = {}
+    for names in (kernel.reads, kernel.writes):
+        wholes = {whole_name(name): name for name in names}
+        twice = [name for name in names if wholes[whole_name(name)] != name]
+        differing = [name for name in names if found.get(whole_name(name), elements[name]) != elements[name]]
+        for name in (*twice, *differing):
+            raise PartError(f"{whole_name(name)} would stand for two parts of it; a source gets a pointer to each")
+        found |= {whole: elements[name] for whole, name in wholes.items()}
+    return found
+
+
+def unfit(texts: Sequence[str], kernel: Kernel, elements: Mapping[str, int]) -> str | None:
+    """Why formulas do not fit their kernel, whose operands have so many elements; None when they do."""
+    try:
+        own = of_formula(kernel, elements)
+    except PartError as problem:
+        return str(problem)
+    reads, writes = (tuple(map(whole_name, names)) for names in (kernel.reads, kernel.writes))
+    return formula.mismatch(texts, reads, writes, own)
+
+
+def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
+    """A graph whose kernels name parts, as one of pieces. `spans`: what each such name is."""
+    wholes = dict.fromkeys(each.whole for each in spans.values())
+    spans = {name: each for name, each in spans.items() if not _all_of(graph, each)}
+    cuts = {name: _bounds(graph.vector(name), spans) for name in wholes}
+    pieces = {
+        name: [Span(name, a, b) for a, b in itertools.pairwise(bounds)]
+        for name, bounds in cuts.items()
+        if len(bounds) > 2
+    }
+    runs: dict[str, tuple[str, ...]] = {}
+
+    def passed(name: str) -> str:
+        if name not in spans:
+            return whole_name(name)
+        own = spans[name]
+        inside = tuple(each.name for each in pieces[own.whole] if own.first <= each.first < own.end)
+        if len(inside) > 1:
+            runs[own.name] = inside
+        return own.name
+
+    def expanded(names: Iterable[str]) -> tuple[str, ...]:
+        found = (runs.get(name) or [each.name for each in pieces.get(name, ())] or [name] for name in names)
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+    def kernel(given: Kernel) -> Kernel:
+        reads, writes = tuple(map(passed, given.reads)), tuple(map(passed, given.writes))
+        pieced = expanded(reads), expanded(writes)
+        names = (reads, writes) if pieced != (reads, writes) or not _plain(graph, (*reads, *writes)) else ((), ())
+        return dataclasses.replace(given, reads=pieced[0], writes=pieced[1], passed=names)
+
+    kernels = tuple(map(kernel, graph.kernels))
+    vectors: list[Vector] = []
+    for vector in graph.vectors:
+        own = pieces.get(vector.name)
+        vectors += [vector] if own is None else [
+            dataclasses.replace(vector, name=each.name, elements=each.end - each.first) for each in own
+        ]  # fmt: skip
+    return dataclasses.replace(
+        graph,
+        vectors=tuple(vectors),
+        kernels=kernels,
+        inputs=expanded(graph.inputs),
+        outputs=expanded(graph.outputs),
+        adjacent=(*graph.adjacent, *(tuple(each.name for each in run) for run in pieces.values())),
+        cut=tuple(
+            CutVector(vector=graph.vector(name), pieces=tuple(each.name for each in run))
+            for name, run in pieces.items()
+        ),
+        runs=tuple(runs.items()),
+        equal_bounds=tuple(_equal_bounds(graph, spans)),
+    )
+
+
+def _plain(graph: Graph, names: Iterable[str]) -> bool:
+    return all(name in graph.index for name in names)
+
+
+def _all_of(graph: Graph, part: Span) -> bool:
+    return int(part.first) == 0 and int(part.end) == int(graph.vector(part.whole).elements)
+
+
+def _bounds(vector: Vector, spans: Mapping[str, Span]) -> list[int]:
+    """Where a vector is cut, its ends included."""
+    found = {0: 0, int(vector.elements): vector.elements}
+    for each in spans.values():
+        if each.whole == vector.name:
+            found.setdefault(int(each.first), each.first)
+            found.setdefault(int(each.end), each.end)
+    return [found[at] for at in sorted(found)]
+
+
+def _equal_bounds(graph: Graph, spans: Mapping[str, Span]) -> Iterable[int]:
+    """Bounds that are equal at these sizes and written in two ways: they may be apart at others."""
+    written: dict[tuple[str, int], dict[str, int]] = {}
+    for each in spans.values():
+        for bound in (each.first, each.end, graph.vector(each.whole).elements):
+            written.setdefault((each.whole, int(bound)), {})[text_of(bound)] = bound
+    for ways in written.values():
+        if len(ways) > 1:
+            yield from ways.values()

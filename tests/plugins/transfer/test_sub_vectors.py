@@ -1,0 +1,257 @@
+"""Parts of vectors: random graphs against NumPy on the cpu device, plans against brute force, other sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.exporting.files import export
+from fusiond.model import Analysis, Config, Workload
+from fusiond.program import Copy, Program, problems
+from fusiond_transfer.analysis.intervals import crossings
+from fusiond_transfer.analysis.schedules import Schedules
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import emit, simulate
+from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.python import KernelGraph
+from fusiond_transfer.strategy import Transfer
+
+HALVES = """\
+graph: halves
+sizes: {n: 1024}
+elements: n
+dtype: float64
+inputs: [x]
+outputs: [y, z]
+kernels:
+  - {name: low, on: device, reads: ["x[0:n // 2]"], writes: ["y[:n // 2]"], body: 2 * x}
+  - {name: high, on: host, reads: ["x[n // 2:]"], writes: ["y[n // 2:]"], body: x + 1}
+  - {name: all, on: device, reads: [y], writes: [z], body: y * y}
+"""
+ONE = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
+
+
+def _emitted(strategy: Transfer, analysis: Analysis, **values: Any) -> Program:
+    order = {"order": "given"} if analysis.payload.offer.reordered else {}
+    config = {**ONE, **order, **values}
+    if config["grouping"] == "separate":
+        del config["send"]
+    found = strategy.emit(analysis, Config.of(config), {})
+    assert isinstance(found, Program), found
+    return found
+
+
+def _carried(program: Program) -> int:
+    size = {each.name: each.size_bytes for each in program.buffers}
+    return sum(size[name] for step in program.steps for name in step.carried)
+
+
+def test_parts_cross_and_not_wholes(
+    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    """Half of x goes up, then half of y beside what is there; all of z and half of y come down."""
+    analysis = analyse(HALVES)
+    found = {(each.vector, each.up) for each in crossings(analysis.payload.asked.graph)}
+    assert found == {("x[0:512]", True), ("y[512:1024]", True), ("y[0:512]", False), ("z", False)}
+    x = np.random.default_rng(3).uniform(-1, 1, 1024)
+    y = np.concatenate([2 * x[:512], x[512:] + 1])
+    for values in ({}, {"send": "batch"}, {"grouping": "separate", "when": "early"}):
+        program = _emitted(strategy, analysis, **values)
+        assert problems(program) == ()
+        assert _carried(program) == 8 * (512 + 512 + 512 + 1024)
+        for seed in range(3):
+            out = device.run(program, seed=seed, inputs={"x": x})
+            np.testing.assert_array_equal(out["y"], y)
+            np.testing.assert_array_equal(out["z"], y * y)
+
+
+def _random(seed: int, vectors: int = 6) -> tuple[str, list[tuple[str, tuple[str, ...], str, float]]]:
+    """The text of a graph, and what its kernels compute: written = factor * the first read + the others."""
+    draw = random.Random(seed)
+    length = 24
+    there: list[tuple[str, int, int]] = [("a", 0, length), ("b", 0, length)]  # whole vectors, so far
+    lines, steps = [], []
+    for number in range(vectors):
+        name = f"v{number}"
+        cut = sorted({0, length, *(draw.randrange(1, length) for _ in range(draw.randrange(3)))})
+        for part, (first, end) in enumerate(itertools.pairwise(cut)):
+            reads = []
+            for vector, _, _ in draw.sample(there, draw.randrange(1, min(3, len(there)) + 1)):
+                start = draw.randrange(length - (end - first) + 1)
+                text = f"{vector}[{start}:{start + end - first}]" if draw.random() < 0.7 else vector
+                if text == vector and end - first != length:
+                    text = f"{vector}[{first}:{end}]"
+                reads.append(text)
+            factor = draw.choice([2.0, 3.0, -1.0])
+            body = " + ".join([f"{factor} * {reads[0].partition('[')[0]}", *(r.partition("[")[0] for r in reads[1:])])
+            written = f"{name}[{first}:{end}]" if len(cut) > 2 else name
+            steps.append((written, tuple(reads), name, factor))
+            side = draw.choice(["host", "device"])
+            lines.append(f"  - {{name: k{number}_{part}, on: {side}, reads: {reads!r}, writes: [{written!r}], "
+                         f"body: {body!r}}}")  # fmt: skip
+        there.append((name, 0, length))
+    outputs = draw.sample([name for name, _, _ in there[2:]], 2)
+    head = f"graph: parts\nelements: {length}\ndtype: float64\ninputs: [a, b]\noutputs: {outputs!r}\nkernels:\n"
+    return head + "\n".join(lines) + "\n", steps
+
+
+def _slice(values: dict[str, np.ndarray], text: str) -> np.ndarray:
+    name, mark, bounds = text.partition("[")
+    if not mark:
+        return values[name]
+    first, _, end = bounds.rstrip("]").partition(":")
+    return values[name][int(first) : int(end)]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_graphs_are_numpys(
+    seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    text, steps = _random(seed)
+    analysis = analyse(text)
+    draw = np.random.default_rng(seed)
+    inputs = {name: draw.integers(-8, 8, 24).astype(float) for name in "ab"}
+    values = {**inputs, **{name: np.empty(24) for _, _, name, _ in steps}}
+    for written, reads, _, factor in steps:
+        first, *others = (_slice(values, each) for each in reads)
+        _slice(values, written)[:] = factor * first + sum(others)
+    grouping = ("interval_stabbing", "min_residency", "local_search")[seed % 3]
+    program = _emitted(strategy, analysis, grouping=grouping, issue=("overlapped", "one_stream")[seed % 2])
+    for order in range(4):
+        out = device.run(program, seed=order, inputs=inputs)
+        for name, found in out.items():
+            np.testing.assert_array_equal(found, values[name], err_msg=f"{name}\n{text}")
+
+
+def _brute_force(graph: Graph) -> int:
+    """The fewest messages of all slots and all layouts in which pieces stand in their order, nothing copied along."""
+    there = crossings(graph)
+    runs = {name: each.pieces for each in graph.cut for name in each.pieces}
+    groups = list(dict.fromkeys(runs.get(each.vector, (each.vector,)) for each in there))
+    best = len(there)
+    for layout in itertools.permutations(groups):
+        position = {name: at for at, name in enumerate(itertools.chain.from_iterable(layout))}
+        for slots in itertools.product(*(range(each.earliest, each.latest + 1) for each in there)):
+            together: dict[tuple[int, bool], list[int]] = {}
+            for each, slot in zip(there, slots, strict=True):
+                together.setdefault((slot, each.up), []).append(position[each.vector])
+            best = min(best, sum(_runs(sorted(places)) for places in together.values()))
+    return best
+
+
+def _runs(places: Sequence[int]) -> int:
+    return 1 + sum(b != a + 1 for a, b in itertools.pairwise(places))
+
+
+def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> None:
+    """What lies between may be copied along where that is harmless, so they can be better."""
+    compared = 0
+    for seed in range(100):
+        found = graph(_random(seed, 3)[0])
+        spans = [each.latest - each.earliest + 1 for each in crossings(found)]
+        if len(spans) <= 7 and np.prod(spans) < 2000:
+            least = Schedules(found).least()
+            assert least.lower_bound <= least.schedule.startups <= _brute_force(found)
+            compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, graph: Callable[..., Graph]) -> None:
+    """In the simulator, where a value is what it is made of: without one of its copies no plan gives the outputs."""
+    found = graph(_random(seed)[0])
+    plan = script(Schedules(found).least().schedule)
+    program = emit.program(plan, Execution(memory="pinned", issue="overlapped"), name="parts")
+    assert problems(program) == ()
+    assert simulate.faults(plan, program, seeds=(1, 2, 3)) == ()
+    for step in program.steps:
+        if isinstance(step, Copy):
+            rest = tuple(
+                dataclasses.replace(each, after=tuple(name for name in each.after if name != step.name))
+                for each in program.steps
+                if each is not step
+            )
+            assert simulate.faults(plan, dataclasses.replace(program, steps=rest)), step.name
+
+
+def test_other_sizes_and_exports(
+    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    program = _emitted(strategy, analyse(HALVES))
+    moved = program.at({"n": 37})
+    x = np.arange(37.0)
+    y = np.concatenate([2 * x[:18], x[18:] + 1])
+    out = device.run(moved, seed=1, inputs={"x": x})
+    np.testing.assert_array_equal(out["z"], y * y)
+    assert any(name.endswith(".h") for name in export(program, about={}, binaries={}, arch=None))
+    mixed = HALVES.replace("x[n // 2:]", "x[512:]")
+    assert _emitted(strategy, analyse(mixed)).fixed == ("n",), "the bounds are equal at this size only"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("x[0:n // 2]", "x[0:n / 0]", "x"),
+        ("x[0:n // 2]", "x[n:2 * n]", r"x\[1024:2048\] is not within the 1024 elements of x"),
+        ("x[0:n // 2]", "x[5:5]", r"x\[5:5\] is not within the 1024"),
+        ("x[0:n // 2]", "w[0:5]", "there is no vector 'w'"),
+        ("x[0:n // 2]", "x[0-5]", "is not a part of a vector; expected a name and bounds, such as x"),
+        ("x[0:n // 2]", "x[0:7]", "and a vector it is made of 7"),
+        (
+            'reads: ["x[0:n // 2]"]',
+            'reads: ["x[0:n // 2]", "x[n // 2:]"]',
+            "x would stand for two parts of it; a source",
+        ),
+        ('["y[n // 2:]"]', '["y[n // 4:n // 2 + n // 4]"]', r"y\[256:512\] has two writers: low and high"),
+        ('"y[n // 2:]"', '"y[n // 2 + 1:]"', "and a vector it is made of 512"),
+        (
+            "outputs: [y, z]\n",
+            "outputs: [y, z]\nlimits: {device_bytes: 90000}\n",
+            "is for graphs without parts of vectors",
+        ),
+        ("outputs: [y, z]\n", "outputs: [y, z]\nadjacent: [[z, v]]\n", "there is no vector 'v'"),
+    ],
+)
+def test_what_is_wrong_has_a_line(parse: Callable[..., Workload], old: str, new: str, why: str) -> None:
+    assert old in HALVES
+    with pytest.raises(RequestError, match=why) as caught:
+        parse(HALVES.replace(old, new, 1))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_nobody_writes_is_refused(parse: Callable[..., Workload]) -> None:
+    text = HALVES.replace('reads: ["x[n // 2:]"], writes: ["y[n // 2:]"]', 'reads: ["x[:5]"], writes: ["y[n - 5:]"]')
+    with pytest.raises(RequestError, match=r"all reads y\[512:1019\], which is never written"):
+        parse(text)
+    with pytest.raises(RequestError, match="is for graphs without parts of vectors"):
+        parse(HALVES, "allocations: counted")
+
+
+def test_the_whole_of_a_vector_is_no_part(graph: Callable[..., Graph]) -> None:
+    text = HALVES.replace("x[0:n // 2]", "x[0:n]").replace("y[:n // 2]", "y").replace("y[n // 2:]", "w")
+    found = graph(text.replace("x[n // 2:]", "x[0:]"))
+    assert not found.cut
+    assert {each.name for each in found.vectors} >= {"x", "y"}
+
+
+def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -> None:
+    made = KernelGraph("g", elements=8, dtype="float32")
+    (x,) = made.inputs("x")
+    made.device("k0", reads=("x[0:5]",), writes=("y",), elements=5, body="x + 1")
+    made.host("k1", reads=("x[2:7]", "y"), writes=("z",), elements=5, body="x + y")
+    made.outputs("z")
+    first = made.build()
+    again = graph(made.yaml())
+    for found in (first, again):
+        assert [each.pieces for each in found.cut] == [("x[0:2]", "x[2:5]", "x[5:7]", "x[7:8]")]
+        assert found.kernels[1].passed == (("x[2:7]", "y"), ("z",))
+        assert found.kernels[1].reads == ("x[2:5]", "x[5:7]", "y")
+    assert x == "x"

@@ -12,8 +12,8 @@ from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.composition import Composed
 from fusiond_stitching.analysis.plan import BlockProgram, StitchedKernel
 from fusiond_stitching.analysis.planner import PlannedModule
+from fusiond_stitching.analysis.superlinear_work import more_than_linear
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
-from fusiond_stitching.analysis.work import more_than_linear
 from fusiond_stitching.codegen.tolerances import near_ties
 from fusiond_stitching.frontend.graph import HloModule
 

@@ -14,64 +14,39 @@ config with `schedules: measured` has each group run as its own record found it 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Value, Workload, frozen
+from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
-from fusiond_stitching.analysis import composition, drawing, forms, parts, perflib, planner, policy, traffic, verify
+from fusiond_stitching.analysis import (
+    composition,
+    drawing,
+    forms,
+    parts,
+    performance_library,
+    planner,
+    policy,
+    traffic,
+    verify,
+)
 from fusiond_stitching.analysis.composition import Composed, Way
-from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.analysis.planner import PlannedModule
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit, probes, tolerances
-from fusiond_stitching.frontend import importer, scatter_updates
+from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
+from fusiond_stitching.module_analysis import StitchingAnalysis, one_form, unplanned
 from fusiond_stitching.requests import StitchingRequest
-
-_NOTHING = Config(())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StitchingAnalysis:
-    """An Analysis' payload."""
-
-    request: StitchingRequest
-    limits: DeviceLimits = field(repr=False)
-    forms: Forms = field(repr=False)
-    text: str = ""
-    tuned: Config = field(default_factory=lambda: Config(()))
-    """The seed whose schedules the performance library is asked about: rows in registers have none."""
-    entries: tuple[perflib.Key, ...] = ()
-    """Those that it looks up."""
-    calls: Program | None = field(default=None, repr=False)
-    """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
-    parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
-    """The groups to measure by themselves, and the roots that each has in the packed plan."""
-
-    def module(self, config: Config = _NOTHING) -> HloModule:
-        """The module that a config fuses."""
-        return self.forms(*self._form(config))
-
-    def plain(self, config: Config = _NOTHING) -> HloModule:
-        """The module of an unfused way."""
-        return self.forms.plain(*self._form(config))
-
-    def _form(self, config: Config) -> tuple[Value, Value]:
-        likelier = (*self.forms.scatters, forms.UPDATES)[0]
-        return config.get("reductions", forms.WHOLE), config.get("scatters", likelier)
-
 
 _AS_XLA = ("-prec-div=false", "-prec-sqrt=false")
 """What nvcc is told to make of f32's `/` and sqrt what XLA's PTX has: div.full.f32 and sqrt.approx.f32."""
@@ -121,7 +96,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         if request.group:
             return self._analyse_group(workload, target.limits)
         limits = target.limits
-        about = _unplanned(request, limits)
+        about = unplanned(request, limits)
         module = about.plain()
         seeds = dict(self._base_seeds(about))
         plans = {
@@ -150,7 +125,9 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             text=report.described(found),
             tuned=tuned,
             calls=probes.library_calls(request.module) if request.dots == "library" and not rejections else None,
-            entries=perflib.wanted(about.module(tuned), self._policy(request, tuned, limits), scheduled.fusion.groups),
+            entries=performance_library.wanted(
+                about.module(tuned), self._policy(request, tuned, limits), scheduled.fusion.groups
+            ),
             parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
@@ -160,7 +137,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
 
     def _stitched(self, request: StitchingRequest, limits: DeviceLimits) -> PlannedModule:
         """The plan that the analysis of a module calls `stitched`."""
-        about = _unplanned(request, limits)
+        about = unplanned(request, limits)
         seeds = dict(self._base_seeds(about))
         plans = {name: self._seeded(about, seeds[name]) for name in ("paper", "packed")}
         return plans[_fewest(plans)]
@@ -193,7 +170,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
     ) -> Analysis[StitchingRequest, StitchingAnalysis]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
         request = workload.payload
-        about = StitchingAnalysis(request=request, limits=limits, forms=_one_form(request))
+        about = StitchingAnalysis(request=request, limits=limits, forms=one_form(request))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
             "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
@@ -388,12 +365,12 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, perflib.PerformanceLibrary(known))
+            planned = parts.planned(module, rules, about.limits, performance_library.PerformanceLibrary(known))
             only = parts.only(planned)
             if isinstance(only, str):
                 return Rejection(rule="group", nodes=(module.name,), detail=only)
         else:
-            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(known))
+            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
@@ -440,7 +417,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(answers))
+            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
@@ -454,9 +431,9 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         plain, _ = spaces.parted(config)
         module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, perflib.PerformanceLibrary(answers))
+            planned = parts.planned(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
         else:
-            planned = planner.remembered(module, rules, about.limits, perflib.PerformanceLibrary(answers))
+            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
         return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(
@@ -482,18 +459,6 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
     def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> FusionPolicy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
-
-
-def _unplanned(request: StitchingRequest, limits: DeviceLimits) -> StitchingAnalysis:
-    shaped = forms.forms(request.module, limits.multiprocessors, deterministic=request.deterministic)
-    return StitchingAnalysis(request=request, limits=limits, forms=shaped)
-
-
-def _one_form(request: StitchingRequest) -> Forms:
-    """Of a group: it stays as it is, but for scatters that would not come to an end."""
-    only = scatter_updates.rewritten(request.module, all_of_them=False, deterministic=request.deterministic)
-    same = dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only)
-    return Forms(same, same)
 
 
 def _fewest(plans: Mapping[str, PlannedModule]) -> str:

@@ -18,7 +18,7 @@ from fusiond_stitching.frontend import importer, scans
 from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
-from fusiond_stitching.frontend.scans import Loop
+from fusiond_stitching.frontend.scan_loop import Loop
 
 from . import oracle
 from .cases import Case

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching.analysis import perflib, planner
+from fusiond_stitching.analysis import performance_library, planner
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
@@ -36,7 +36,7 @@ SLOW = settings(
 FAST = settings(SLOW, max_examples=1)
 
 
-class Drawn(perflib.PerformanceLibrary):
+class Drawn(performance_library.PerformanceLibrary):
     """A performance library that knows everything, and nothing true: any schedule may be the best."""
 
     def __init__(self, seed: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from jax import lax
 
-from fusiond_stitching.frontend import importer, known_numbers, selected_scatters, static_windows
+from fusiond_stitching.frontend import constant_numbers, importer, selected_scatters, static_windows
 
 from . import handmade, oracle
 from .cases import Case
@@ -93,7 +93,7 @@ def numbers(*arrays: Callable[[], Any]) -> list[tuple[int, ...] | None]:
     with jax.disable_jit(False):
         module = importer.read(oracle.lowered(function), "known")
     given = {each.name: each for each in module.instructions}
-    return [known_numbers.elements(given, name) for name in module.outputs]
+    return [constant_numbers.elements(given, name) for name in module.outputs]
 
 
 @hypothesis.given(
@@ -129,7 +129,7 @@ def test_numbers_are_what_numpy_says(values: list[int], limit: int, step: int) -
 def test_what_depends_on_an_input_is_not_known() -> None:
     module = importer.read(oracle.lowered(lambda x: jnp.stack([x[0], jnp.int32(3)]), LABELS), "unknown")
     given = {each.name: each for each in module.instructions}
-    assert known_numbers.elements(given, module.outputs[0]) is None
+    assert constant_numbers.elements(given, module.outputs[0]) is None
 
 
 @pytest.mark.parametrize("what", ["the place", "whether it fits", "the other half of a diagonal", "what counts"])
@@ -139,7 +139,7 @@ def test_a_mutant_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) 
         "what counts": "columns and labels",
     }  # fmt: skip
     if what == "the place":
-        monkeypatch.setattr(known_numbers, "elements", lambda given, name: None if "iota" in name else (0, 1))
+        monkeypatch.setattr(constant_numbers, "elements", lambda given, name: None if "iota" in name else (0, 1))
     elif what == "whether it fits":
         monkeypatch.setattr(static_windows._Window, "_fits", lambda *_: True)
     elif what == "the other half of a diagonal":

@@ -19,7 +19,7 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
 from fusiond.model import DeviceLimits, frozen
 from fusiond.program import Fill
-from fusiond_stitching.analysis import perflib, planner
+from fusiond_stitching.analysis import performance_library, planner
 from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.plan import BlockProgram
 from fusiond_stitching.analysis.planner import PlannedModule
@@ -249,7 +249,7 @@ def planned(
     module: HloModule,
     policy: FusionPolicy,
     limits: DeviceLimits | None = None,
-    library: perflib.PerformanceLibrary | None = None,
+    library: performance_library.PerformanceLibrary | None = None,
 ) -> PlannedModule:
     """The plan of a group by itself: nothing but its own schedule, storage and exchange is decided."""
     rules = dataclasses.replace(policy, packing=True, barriers=False, lift=False)

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model import DeviceLimits, frozen
-from fusiond_stitching.analysis import perflib, row_groups, rows, scan_memory, tiles, traffic
+from fusiond_stitching.analysis import performance_library, row_groups, rows, scan_memory, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
 from fusiond_stitching.analysis.fusion import Fusion, FusionCandidate, FusionGroup, LaunchPlace
+from fusiond_stitching.analysis.performance_library import PerformanceLibrary
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     BoxChunk,
@@ -72,10 +73,10 @@ def plan(
     module: HloModule,
     policy: FusionPolicy,
     limits: DeviceLimits | None = None,
-    library: perflib.PerformanceLibrary | None = None,
+    library: PerformanceLibrary | None = None,
 ) -> PlannedModule:
     """Plan a whole module. `limits` bound the grid of a cooperative launch."""
-    library = library or perflib.PerformanceLibrary({})
+    library = library or PerformanceLibrary({})
     found = _planned(module, policy, limits, library, {})
     if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
         found = _with_lifts(module, policy, limits, library, found)
@@ -83,7 +84,10 @@ def plan(
 
 
 def remembered(
-    module: HloModule, policy: FusionPolicy, limits: DeviceLimits, library: perflib.PerformanceLibrary | None = None
+    module: HloModule,
+    policy: FusionPolicy,
+    limits: DeviceLimits,
+    library: PerformanceLibrary | None = None,
 ) -> PlannedModule:
     """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
     shown, and emitted again with another way to issue it."""
@@ -102,7 +106,7 @@ def _with_lifts(
     module: HloModule,
     policy: FusionPolicy,
     limits: DeviceLimits | None,
-    library: perflib.PerformanceLibrary,
+    library: PerformanceLibrary,
     first: PlannedModule,
 ) -> PlannedModule:
     """The plan with groups of outputs moved earlier, one after the other, where that saves traffic and costs no launch.
@@ -150,7 +154,7 @@ def _planned(
     module: HloModule,
     policy: FusionPolicy,
     limits: DeviceLimits | None,
-    library: perflib.PerformanceLibrary,
+    library: PerformanceLibrary,
     lifted: Mapping[str, LaunchPlace],
 ) -> PlannedModule:
     apart: frozenset[str] = frozenset()
@@ -170,7 +174,7 @@ def _planned(
             if own is not None:
                 programs[group.root] = own
                 continue
-            for candidate in perflib.ordered(module, policy, group, library):
+            for candidate in performance_library.ordered(module, policy, group, library):
                 found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")
                 if isinstance(found, BlockProgram):
                     break

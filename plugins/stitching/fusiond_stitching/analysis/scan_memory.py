@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond_stitching.frontend.graph import BYTES
-from fusiond_stitching.frontend.scans import Loop
+from fusiond_stitching.frontend.scan_loop import Loop
 
 ALIGNED = 16
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusiond_stitching.analysis.plan import Global, Home, Stage, StageResult, StitchedKernel
 from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
-from fusiond_stitching.frontend.scans import Loop
+from fusiond_stitching.frontend.scan_loop import Loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import dataclasses
 from fusiond.model import Rejection, frozen
 from fusiond.program import Fill, Program
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
-from fusiond_stitching.analysis.perflib import Key
+from fusiond_stitching.analysis.performance_library import Key
 from fusiond_stitching.analysis.plan import (
     ChunkSchedule,
     LibraryCall,

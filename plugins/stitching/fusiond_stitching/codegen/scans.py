@@ -26,7 +26,8 @@ from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
-from fusiond_stitching.frontend.scans import MOST_HELD, Loop
+from fusiond_stitching.frontend.scan_loop import Loop
+from fusiond_stitching.frontend.scans import MOST_HELD
 
 TRIPS_AT_ONCE = 16
 READ_AHEAD = 32

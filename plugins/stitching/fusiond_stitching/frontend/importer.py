@@ -20,15 +20,15 @@ from fusiond_stitching.frontend import (
     boundaries,
     complex_numbers,
     conditionals,
+    constant_numbers,
     hlo,
-    known_numbers,
-    loops,
     passes,
     scan_users,
     scans,
     shapes,
     short_sorts,
     top_k,
+    unrolled_loops,
     windows,
 )
 from fusiond_stitching.frontend.attributes import attributes_of, number
@@ -220,7 +220,7 @@ class _Import:
     def _branch(self, raw: Raw, index: Value) -> int | None:
         """Which branch of a conditional is always taken; None where that is not known."""
         assert isinstance(index, str)
-        known = known_numbers.elements(self.found, index)
+        known = constant_numbers.elements(self.found, index)
         if known is None:
             return None
         last = len(raw.branches()) - 1
@@ -257,14 +257,14 @@ class _Import:
 
     def _trips(self, raw: Raw, operands: list[Value]) -> int | None:
         """How often a loop is written out; None for one that is a boundary."""
-        place = loops.counter(self.raw, raw)
+        place = unrolled_loops.counter(self.raw, raw)
         state = operands[0] if len(operands) == 1 else ""
         if place is None or not isinstance(state, tuple) or not 0 <= place < len(state):
             return None
         first = state[place]
         if not isinstance(first, str) or self.found[first].opcode != "constant":
             return None
-        return loops.trips(self.raw, raw, int(self.found[first].attributes["values"][0]))
+        return unrolled_loops.trips(self.raw, raw, int(self.found[first].attributes["values"][0]))
 
     def _applied(self, raw: Raw) -> RawComputation:
         return self._called(raw.called("to_apply"), raw.where)

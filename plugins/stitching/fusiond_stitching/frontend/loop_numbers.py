@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fusiond_stitching.frontend.constant_numbers import BITS, OPERATIONS, wrapped
 from fusiond_stitching.frontend.graph import HloModule
-from fusiond_stitching.frontend.known_numbers import BITS, OPERATIONS, wrapped
 
 MOST_TRIPS = 1 << 16
 """How long a loop is followed."""

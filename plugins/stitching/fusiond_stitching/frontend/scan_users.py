@@ -14,7 +14,7 @@ from typing import Any
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced, topological
-from fusiond_stitching.frontend.scans import Loop
+from fusiond_stitching.frontend.scan_loop import Loop
 
 
 def with_users(

@@ -16,90 +16,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching.frontend import loop_numbers, scan_blocks
-from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
-from fusiond_stitching.frontend.known_numbers import BITS
+from fusiond_stitching.frontend import loop_bodies, loop_numbers, scan_blocks
+from fusiond_stitching.frontend.constant_numbers import BITS
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_threads
+from fusiond_stitching.frontend.scan_loop import Loop
 
 OPCODE = "scan"
-BEFORE = "~all"
 MOST_HELD = 128
 """Numbers of the state that a thread holds."""
 MOST_WORK = 512
 """Numbers that a thread goes through in a trip for what it reduces."""
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Loop:
-    """A loop as one launch runs it."""
-
-    name: str
-    body: HloModule
-    """One trip. No name in it is one of the module round it."""
-    trips: int
-    inputs: tuple[str, ...]
-    """The body's parameter for each operand of the results: one of `carries` begins with it, any other is that."""
-    carries: Mapping[str, str]
-    """Parameter -> what it is after a trip, those first that others are computed of."""
-    stacked: tuple[str, ...]
-    """The dynamic-update-slices that lay down a trip's part of a result: all trips' parts are the whole of it."""
-    numbers: Mapping[str, tuple[int, int]]
-    """Whole scalars of the body -> (in the first trip, how much more in each that follows)."""
-    reads: tuple[str, ...]
-    """The dynamic-slices of what no trip changes, at such numbers, of which a thread needs one element a trip."""
-    axes: tuple[int, ...]
-    """A thread for each index of these dims, or so many rows of a block."""
-    axis_of: Mapping[str, tuple[int | None, ...]]
-    """Of each carry, read, update of a stacked result and what is kept: dimension -> axis; None stays inside a thread
-    or block, or is 1."""
-    by_block: bool = False
-    """Blocks have the state, in shared memory: else threads, in registers."""
-    before: frozenset[str] = frozenset()
-    """Those of `inputs` that are computed before the loop because its trips would do it many times."""
-    kept: tuple[str, ...] = ()
-    """What blocks lay down in shared memory beside the state in each trip, in order."""
-
-    def __repr__(self) -> str:
-        """Equal for loops that do the same, whatever the names are."""
-        return f"Loop({self.key})"
-
-    @functools.cached_property
-    def key(self) -> str:
-        number = self.body.number
-        lines = [
-            [each.opcode, each.dtype, list(each.dims), [number[o] for o in each.operands], _shown(each.attributes)]
-            for each in self.body.instructions
-        ]
-        return content_key(
-            [lines, self.trips, [number[each] for each in self.inputs], list(self.axes),
-             [[number[a], number[b]] for a, b in self.carries.items()], [number[each] for each in self.stacked],
-             sorted([number[a], *b] for a, b in self.numbers.items()), [number[each] for each in self.reads],
-             self.by_block, [number[each] for each in self.kept]]
-        )  # fmt: skip
-
-    def inside(self, name: str) -> int:
-        """Elements of a carry, update or what is kept, for an index of the axes."""
-        dims = self.body[name].dims
-        return math.prod(dim for dim, axis in zip(dims, self.axis_of[name], strict=True) if axis is None)
-
-    def place(self, result: str) -> int:
-        """The number of a result's carry or dynamic-update-slice in the body."""
-        return self.body.number[result]
-
-
-def _shown(attributes: Mapping[str, Any]) -> str:
-    """Attributes as text, which says nothing of names, or of where they stand in a file."""
-    said = {name: value.text if isinstance(value, Computation) else value for name, value in attributes.items()}
-    return repr(sorted((name, value) for name, value in said.items() if name != "call"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +125,7 @@ class _Recognised:
         self, call: str, given: While, outside: Mapping[str, HloInstruction], live: dict[int, HloInstruction]
     ) -> None:
         self.call = call
-        self.body, self.condition = _reshaped(given.body), given.condition
+        self.body, self.condition = loop_bodies.reshaped(given.body), given.condition
         self.live = live
         self.operands = [outside[each] for each in next(iter(live.values())).operands]
         self.outside = outside
@@ -331,7 +264,7 @@ class _Recognised:
         body, own = self.body, functools.partial(_own, self.call)
         return Loop(
             name=self.call,
-            body=_renamed(body, own),
+            body=loop_bodies.renamed(body, own),
             trips=self.run[0],
             inputs=tuple(own(body.parameters[at]) for at in state.needed),
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in state.carried}),
@@ -341,7 +274,7 @@ class _Recognised:
             axes=places.sizes,
             axis_of=frozen({own(name): found for name, found in axis_of.items()}),
             by_block=not threads,
-            before=frozenset(own(each) for each in body.parameters if each.endswith(BEFORE)),
+            before=frozenset(own(each) for each in body.parameters if each.endswith(loop_bodies.BEFORE)),
             kept=tuple(map(own, kept)),
         )
 
@@ -354,7 +287,7 @@ class _Recognised:
             if whole is None or trip is None:
                 continue
             self.operands.append(maps.made[whole])
-            body = _with_read(body, each, maps.made[whole], trip)
+            body = loop_bodies.with_read(body, each, maps.made[whole], trip)
         taken = body is not self.body
         self.body, self.before = body, {**self.before, **maps.made}
         return taken
@@ -377,10 +310,10 @@ class _Recognised:
                     dims, summed = dims[::-1], (0,)
                     outside = maps.add("transpose", matrix.dtype, dims, [outside], dimensions=(1, 0))
                 self.operands.append(maps.made.get(outside) or self.outside[outside])
-                body = _with_state(body, f"{dot.name}~{place}", dataclasses.replace(matrix, dims=dims))
+                body = loop_bodies.with_state(body, f"{dot.name}~{place}", dataclasses.replace(matrix, dims=dims))
                 operands = list(body[dot.name].operands)
                 operands[place] = body.parameters[-1]
-                body = _with_instruction(body, dataclasses.replace(
+                body = loop_bodies.with_instruction(body, dataclasses.replace(
                     body[dot.name], operands=tuple(operands),
                     attributes=frozen({**body[dot.name].attributes, side: summed}),
                 ))  # fmt: skip
@@ -483,61 +416,3 @@ def _steps(values: Sequence[int]) -> tuple[int, int] | None:
     """(first, step) of numbers that grow by the same amount from trip to trip."""
     step = values[1] - values[0] if len(values) > 1 else 0
     return (values[0], step) if list(values) == [values[0] + step * trip for trip in range(len(values))] else None
-
-
-def _reshaped(body: HloModule) -> HloModule:
-    """Results have the dims that the state has: a reshape costs no buffer, and may have been left out."""
-    added, outputs = [], []
-    for before, last in zip(body.parameters, body.outputs, strict=False):
-        if body[before].dims == body[last].dims:
-            outputs.append(last)
-        else:
-            outputs.append(f"{last}~{before}")
-            made = dataclasses.replace(body[before], name=outputs[-1], opcode="reshape", operands=(last,))
-            added.append(dataclasses.replace(made, attributes=frozen({})))
-    return dataclasses.replace(body, instructions=(*body.instructions, *added), outputs=tuple(outputs))
-
-
-def _with_read(body: HloModule, of: HloInstruction, whole: HloInstruction, trip: str) -> HloModule:
-    """The body with a value read from `whole`, all trips' values: one more part of the state that no trip changes."""
-    body = _with_state(body, f"{of.name}{BEFORE}", dataclasses.replace(of, dims=whole.dims))
-    zero = dataclasses.replace(body[trip], name=f"{of.name}~0", opcode="constant", operands=(),
-                               attributes=frozen({"values": (0,)}))  # fmt: skip
-    sizes = (1, *of.dims)
-    slice_ = dataclasses.replace(of, name=f"{of.name}~one", opcode="dynamic-slice", dims=sizes,
-                                 operands=(body.parameters[-1], trip, *[zero.name] * len(of.dims)),
-                                 attributes=frozen({"sizes": sizes}))  # fmt: skip
-    read = dataclasses.replace(of, opcode="reshape", operands=(slice_.name,), attributes=frozen({}))
-    return _with_instruction(body, zero, slice_, read)
-
-
-def _with_state(body: HloModule, name: str, like: HloInstruction) -> HloModule:
-    """The body with one more part of the state, which no trip changes."""
-    given = dataclasses.replace(like, name=name, opcode="parameter", operands=(),
-                                attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
-    return dataclasses.replace(
-        body,
-        instructions=(given, *body.instructions),
-        parameters=(*body.parameters, name),
-        outputs=(*body.outputs, name),
-    )
-
-
-def _with_instruction(body: HloModule, *made: HloInstruction) -> HloModule:
-    """The body with these instructions, in place of those of the same names."""
-    new = {each.name for each in made}
-    others = [each for each in body.instructions if each.name not in new]
-    return dataclasses.replace(body, instructions=topological([*made, *others]))
-
-
-def _renamed(body: HloModule, own: Callable[[str], str]) -> HloModule:
-    instructions = tuple(
-        dataclasses.replace(each, name=own(each.name), operands=tuple(own(name) for name in each.operands))
-        for each in body.instructions
-    )
-    return HloModule(
-        name=body.name,
-        instructions=topological(instructions),
-        parameters=tuple(own(each) for each in body.parameters),
-        outputs=tuple(own(each) for each in body.outputs),
-    )

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend import known_numbers
+from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 
 REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
@@ -87,8 +87,8 @@ def _counted(given: Mapping[str, HloInstruction], scatter: HloInstruction, start
     vector = scatter.attributes["index_vector_dim"]
     found = {}
     for component in range(len(scatter.attributes["scatter_dims_to_operand_dims"])):
-        own = known_numbers.part(given, starts.name, vector, component)
-        at = known_numbers.counts_along(given, own) if own is not None else None
+        own = constant_numbers.part(given, starts.name, vector, component)
+        at = constant_numbers.counts_along(given, own) if own is not None else None
         if at is not None and at != vector:
             found[component] = at - (at > vector)
     return found

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusiond.model import frozen
+from fusiond_stitching.frontend.constant_numbers import kept_dimension
 from fusiond_stitching.frontend.graph import HloInstruction, topological
-from fusiond_stitching.frontend.known_numbers import kept_dimension
 
 MOST_PARTS = 8
 MOST_STEPS = 32

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend import known_numbers
+from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 from fusiond_stitching.frontend.selected_scatters import REACH, Expansion
 
@@ -27,7 +27,7 @@ def placed(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> d
         steps: Sequence[HloInstruction] | None = None
         if each.name not in foreign and each.opcode == "scatter":
             operand, starts, updates = (given[name] for name in each.operands)
-            steps = _Window(each, operand, starts, updates).steps(known_numbers.elements(given, starts.name))
+            steps = _Window(each, operand, starts, updates).steps(constant_numbers.elements(given, starts.name))
         elif each.name not in foreign and each.opcode == "dynamic-slice":
             steps = _cut(each, given)
         for step in steps or [each]:
@@ -36,7 +36,7 @@ def placed(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> d
 
 
 def _cut(each: HloInstruction, given: Mapping[str, HloInstruction]) -> list[HloInstruction] | None:
-    starts = [known_numbers.elements(given, name) for name in each.operands[1:]]
+    starts = [constant_numbers.elements(given, name) for name in each.operands[1:]]
     known = [start[0] for start in starts if start is not None]
     if len(known) < len(starts):
         return None

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from fusiond.model import frozen
-from fusiond_stitching.frontend import known_numbers
+from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 
 FAR_LESS = 8
@@ -86,8 +86,8 @@ def _counted(given: Mapping[str, HloInstruction], gather: HloInstruction, operan
         if numbers["slice_sizes"][at] == operand.dims[at]:
             found[at] = own
     for component, at in enumerate(numbers["start_index_map"]):
-        part = known_numbers.part(given, starts.name, vector, component)
-        column = known_numbers.counts_along(given, part) if part is not None else None
+        part = constant_numbers.part(given, starts.name, vector, component)
+        column = constant_numbers.counts_along(given, part) if part is not None else None
         if at in numbers["collapsed_slice_dims"] and column is not None and column != vector:
             own = of_indices(column)
             if gather.dims[own] == operand.dims[at]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond_stitching.analysis.work import more_than_linear
+from fusiond_stitching.analysis.superlinear_work import more_than_linear
 from fusiond_stitching.frontend import importer
 
 from . import oracle

@@ -27,13 +27,16 @@ kind ...      as above, for all in one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.search.space import EMPTY, Parameter, Space
 from fusiond_hfuse.analysis import pairing, partition, registers
-from fusiond_hfuse.frontend.graph import WARP, Group, volume
+from fusiond_hfuse.frontend.fusion_group import FusionGroup
+from fusiond_hfuse.frontend.source_kernel import WARP, volume
 
 FIT = "fit"
 CAPS = tuple(f"{FIT}{blocks}" for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
@@ -48,55 +51,94 @@ BLOCKS = (1, 2, 4, 8)
 KEPT = (24, 32, 40, 56, 72, 96)
 
 
-def fused(group: Group, limits: DeviceLimits, arch: str) -> Space:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """What decides in which ways a group can be one launch."""
+
+    group: FusionGroup
+    limits: DeviceLimits
+    counts: Mapping[str, tuple[int, ...]]
+    """Letter -> the block sizes of the side."""
+    common: tuple[int, ...]
+    """The block sizes of a vertical kernel."""
+    virtual: Mapping[str, tuple[int, ...]]
+    """Letter -> how many of its blocks may lie side by side, of those that have a choice."""
+    warp: bool
+    """The sides fit one block."""
+    strides: bool
+    """Each side can loop over its blocks."""
+    trades: bool
+    """One side can give registers to the other."""
+
+    @property
+    def caps(self) -> bool:
+        """Registers mean something."""
+        return self.limits.registers_per_sm > 0
+
+
+def fused(group: FusionGroup, limits: DeviceLimits, arch: str) -> Space:
     """All ways to fuse a group into one launch; an empty space when there are none."""
     counts = {letter: _counts(group, letter, limits) for letter in group.letters}
     if not all(counts.values()):
         return EMPTY
-    levels = ("warp", "block") if partition.even(group, limits) is not None else ("block",)
-    both = _common(group, limits)
-    parameters = [
-        Parameter(name="kind", values=("horizontal", "vertical") if both else ("horizontal",)),
-        Parameter(name="level", values=levels, when="kind == 'horizontal'"),
-        Parameter(name="assign", values=ASSIGNS, when="level == 'block'"),
-    ]
-    parameters += [
-        Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
-        for letter, values in counts.items()
-    ]
-    several = set()
-    for slot in group.slots:
-        values = max((partition.virtual(slot.kernel, each, limits) for each in counts[slot.letter]), key=len)
-        if len(values) > 1:
-            parameters.append(Parameter(name=f"virtual.{slot.letter}", values=values, when="level == 'block'"))
-            several.add(slot.letter)
-    strides = limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots)
-    if "warp" in levels:
-        parameters.append(
-            Parameter(name="map", values=("pad", "stride") if strides else ("pad",), when="level == 'warp'")
-        )
-        if strides:
-            parameters.append(Parameter(name="blocks", values=BLOCKS, when="map == 'stride'"))
-    if both:
-        parameters.append(Parameter(name="threads", values=both, when="kind == 'vertical'"))
-    parameters.append(Parameter(name="order", values=_orders(group)))
-    if limits.registers_per_sm > 0:
-        given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in group.slots) else ()
-        parameters.append(Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS)))
-    trades = limits.registers_per_sm > 0 and "warp" in levels and trades_registers(group, arch)
-    if trades:
-        parameters.append(Parameter(name="taker", values=("none", *group.letters), when="level == 'warp'"))
-        parameters.append(Parameter(name="kept", values=KEPT, when="taker != 'none'"))
-    restrictions = tuple(_own_restrictions(group, counts, limits, several))
-    if "warp" in levels:
-        restrictions += _restrictions(counts, limits)
-    if limits.registers_per_sm > 0:
-        restrictions += tuple(_trades(group, limits)) if trades else ()
-        restrictions += tuple(_resident_together(group, limits, several, warp="warp" in levels, vertical=bool(both)))
-    return Space(parameters=tuple(parameters), restrictions=restrictions)
+    warp = partition.even(group, limits) is not None
+    virtual = {
+        slot.letter: max((partition.virtual(slot.kernel, each, limits) for each in counts[slot.letter]), key=len)
+        for slot in group.slots
+    }
+    ways = _Ways(
+        group=group,
+        limits=limits,
+        counts=counts,
+        common=_common(group, limits),
+        virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
+        warp=warp,
+        strides=limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots),
+        trades=limits.registers_per_sm > 0 and warp and trades_registers(group, arch),
+    )
+    parameters = (*_shape_parameters(ways), *_register_parameters(ways))
+    return Space(parameters=parameters, restrictions=tuple(_restrictions(ways)))
 
 
-def of_paper(group: Group, limits: DeviceLimits) -> Space:
+def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
+    """How the launch is divided, and in blocks of how many threads."""
+    yield Parameter(name="kind", values=("horizontal", "vertical") if ways.common else ("horizontal",))
+    levels = ("warp", "block") if ways.warp else ("block",)
+    yield Parameter(name="level", values=levels, when="kind == 'horizontal'")
+    yield Parameter(name="assign", values=ASSIGNS, when="level == 'block'")
+    for letter, values in ways.counts.items():
+        yield Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
+    for letter, values in ways.virtual.items():
+        yield Parameter(name=f"virtual.{letter}", values=values, when="level == 'block'")
+    if ways.warp:
+        yield Parameter(name="map", values=("pad", "stride") if ways.strides else ("pad",), when="level == 'warp'")
+    if ways.warp and ways.strides:
+        yield Parameter(name="blocks", values=BLOCKS, when="map == 'stride'")
+    if ways.common:
+        yield Parameter(name="threads", values=ways.common, when="kind == 'vertical'")
+    yield Parameter(name="order", values=_orders(ways.group))
+
+
+def _register_parameters(ways: _Ways) -> Iterator[Parameter]:
+    if ways.caps:
+        given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in ways.group.slots) else ()
+        yield Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS))
+    if ways.trades:
+        yield Parameter(name="taker", values=("none", *ways.group.letters), when="level == 'warp'")
+        yield Parameter(name="kept", values=KEPT, when="taker != 'none'")
+
+
+def _restrictions(ways: _Ways) -> Iterator[str]:
+    yield from _own_restrictions(ways)
+    if ways.warp:
+        yield from _fitting(ways.counts, ways.limits)
+    if ways.trades:
+        yield from _trades(ways.group, ways.limits)
+    if ways.caps:
+        yield from _resident_together(ways)
+
+
+def of_paper(group: FusionGroup, limits: DeviceLimits) -> Space:
     """What Figure 6 of the paper tries (Li et al., CGO 2022): each partition of a block of `PAPER_THREADS` threads in
     steps of the granularity, without a register bound and with r0. Empty where the kernels have no such partition."""
     first, second = list(group.letters)
@@ -127,7 +169,7 @@ def paper_order(space: Space) -> tuple[tuple[str, Config], ...]:
     return tuple((named(config), config) for config in space.points())
 
 
-def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def _counts(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a side. Of more than two sides, only the given one and those that double a warp: with every
     multiple of the granularity for each, there would be millions of partitions that hardly differ."""
     counts = partition.counts(group, letter, limits)
@@ -136,25 +178,25 @@ def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     return tuple(each for each in counts if each == counts[0] or (each // WARP).bit_count() == 1)
 
 
-def _common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
+def _common(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
     if len(group.slots) >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
         return ()
     return partition.common(group, limits)
 
 
-def _orders(group: Group) -> tuple[str, ...]:
+def _orders(group: FusionGroup) -> tuple[str, ...]:
     """Of two, who is first; of more, as they are, or the one with the most threads first."""
     return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
 
 
-def trades_registers(group: Group, arch: str) -> bool:
+def trades_registers(group: FusionGroup, arch: str) -> bool:
     """Whether warpgroups can give registers to each other: on Hopper and later."""
     number = arch.removeprefix("sm_")
     return len(group.slots) == 2 and number.isdigit() and int(number) >= 90
 
 
-def _trades(group: Group, limits: DeviceLimits) -> Iterator[str]:
+def _trades(group: FusionGroup, limits: DeviceLimits) -> Iterator[str]:
     """Whole warpgroups, a number of registers at launch that is known, and something to give (`registers.traded`)."""
     steps = " or ".join(f"cap == '{cap}'" for cap in CAPS)
     yield f"taker == 'none' or {steps}"
@@ -170,31 +212,27 @@ def _trades(group: Group, limits: DeviceLimits) -> Iterator[str]:
             yield f"taker != '{taker}' or cap != '{cap}' or {gain}"
 
 
-def _own_restrictions(
-    group: Group, counts: Mapping[str, Sequence[int]], limits: DeviceLimits, several: Collection[str]
-) -> Iterator[str]:
+def _own_restrictions(ways: _Ways) -> Iterator[str]:
     """Which block sizes may not lie beside another kernel's, and how many of a side's blocks fit one block."""
-    for letter, sizes in counts.items():
-        together = partition.counts(group, letter, limits, beside=True)
+    for letter, sizes in ways.counts.items():
+        together = partition.counts(ways.group, letter, ways.limits, beside=True)
         for threads in sizes:
             if threads not in together:
                 yield f"level == 'block' or threads.{letter} != {threads}"
-                if letter in several:
+                if letter in ways.virtual:
                     yield f"threads.{letter} != {threads} or virtual.{letter} == 1"
-        if letter in several:
-            yield f"threads.{letter} * virtual.{letter} <= {limits.threads_per_block}"
+        if letter in ways.virtual:
+            yield f"threads.{letter} * virtual.{letter} <= {ways.limits.threads_per_block}"
 
 
-def _restrictions(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> tuple[str, ...]:
-    """The sides of a block fit it; said of the first few sides too, so that nobody looks at what cannot be
+def _fitting(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> Iterator[str]:
+    """The sides of a block fit it; said of the first few sides too, so that no sampler follows what cannot be
     completed."""
     letters = list(counts)
-    found = []
     for number in range(len(letters), 1, -1):
         rest = sum(min(counts[letter]) for letter in letters[number:])
         total = " + ".join(f"threads.{letter}" for letter in letters[:number])
-        found.append(f"level == 'block' or {total} <= {limits.threads_per_block - rest}")
-    return tuple(found)
+        yield f"level == 'block' or {total} <= {limits.threads_per_block - rest}"
 
 
 def completed(config: Config, offered: Space) -> Config:
@@ -211,7 +249,7 @@ def completed(config: Config, offered: Space) -> Config:
     return Config.of({**plain, **config})
 
 
-def unfused(group: Group, limits: DeviceLimits) -> Space:
+def unfused(group: FusionGroup, limits: DeviceLimits) -> Space:
     """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair."""
     parameters = [
         Parameter(name=f"threads.{slot.letter}", values=_alone(group, slot.letter, limits)) for slot in group.slots
@@ -221,27 +259,25 @@ def unfused(group: Group, limits: DeviceLimits) -> Space:
     return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
 
 
-def _resident(group: Group, limits: DeviceLimits) -> Iterator[str]:
+def _resident(group: FusionGroup, limits: DeviceLimits) -> Iterator[str]:
     """How many threads a block has at most that is to be resident so often."""
     for cap in CAPS if limits.registers_per_sm > 0 else ():
         for letter in group.letters:
             yield f"cap.{letter} != '{cap}' or threads.{letter} <= {_most_threads(limits, cap)}"
 
 
-def _resident_together(
-    group: Group, limits: DeviceLimits, several: Collection[str], *, warp: bool, vertical: bool
-) -> Iterator[str]:
+def _resident_together(ways: _Ways) -> Iterator[str]:
     """The same for a fused block: of all its sides, or at block level of the largest."""
-    total = " + ".join(f"threads.{letter}" for letter in group.letters)
+    total = " + ".join(f"threads.{letter}" for letter in ways.group.letters)
     for cap in CAPS:
-        most = _most_threads(limits, cap)
-        if warp:
+        most = _most_threads(ways.limits, cap)
+        if ways.warp:
             yield f"cap != '{cap}' or level == 'block' or {total} <= {most}"
-        for letter in group.letters:
+        for letter in ways.group.letters:
             yield f"cap != '{cap}' or threads.{letter} <= {most}"
-            if letter in several:
+            if letter in ways.virtual:
                 yield f"cap != '{cap}' or threads.{letter} * virtual.{letter} <= {most}"
-        if vertical:
+        if ways.common:
             yield f"cap != '{cap}' or threads <= {most}"
 
 
@@ -250,7 +286,7 @@ def _most_threads(limits: DeviceLimits, cap: str) -> int:
     return max((each for each in sizes if registers.fitting(limits, each, int(cap.removeprefix(FIT)))), default=0)
 
 
-def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def _alone(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a kernel by itself, the given one first, whether it is whole warps or not."""
     given = volume(group.slot(letter).kernel.block.shapes[0])
     return tuple(dict.fromkeys([given, *partition.counts(group, letter, limits)]))
@@ -260,7 +296,7 @@ def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
 
 
 def composed(
-    group: Group, limits: DeviceLimits, arch: str, *, whole: bool, best: Mapping[pairing.Pair, Config]
+    group: FusionGroup, limits: DeviceLimits, arch: str, *, whole: bool, best: Mapping[pairing.Pair, Config]
 ) -> Space:
     """Which kernels to fuse, and how.
 
@@ -300,17 +336,19 @@ def composed(
 # --- where to begin -------------------------------------------------------------------------------------
 
 
+_Seed: TypeAlias = tuple[str, dict[str, Value]]
+"""A name, and the values of a config that is to be tried early."""
+
+
 def seeds(
-    group: Group, limits: DeviceLimits, space: Space, natives: Mapping[str, int]
+    group: FusionGroup, limits: DeviceLimits, space: Space, natives: Mapping[str, int]
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose without profiling, and the plain ways; only points of the space, each once.
     `natives`: letter -> registers of the kernel by itself, as far as a compiler says."""
     return _valid(_wanted(group, limits, natives), space, caps=limits.registers_per_sm > 0)
 
 
-def _valid(
-    wanted: Sequence[tuple[str, dict[str, Value]]], space: Space, *, caps: bool
-) -> tuple[tuple[str, Config], ...]:
+def _valid(wanted: Sequence[_Seed], space: Space, *, caps: bool) -> tuple[tuple[str, Config], ...]:
     found: dict[Config, str] = {}
     for name, values in wanted:
         config = completed(Config.of({"cap": "none", **values} if caps and "kind" in values else values), space)
@@ -319,44 +357,58 @@ def _valid(
     return tuple((name, config) for config, name in found.items())
 
 
-def _wanted(group: Group, limits: DeviceLimits, natives: Mapping[str, int]) -> list[tuple[str, dict[str, Value]]]:
+def _wanted(group: FusionGroup, limits: DeviceLimits, natives: Mapping[str, int]) -> list[_Seed]:
     caps = limits.registers_per_sm > 0
     bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
     inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
-    order = _orders(group)[0]
-    given = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}
-    own = {f"threads.{letter}": next(iter(partition.counts(group, letter, limits)), 0) for letter in group.letters}
-    wanted: list[tuple[str, dict[str, Value]]] = []
+    order: dict[str, Value] = {"order": _orders(group)[0]}
+    given: dict[str, Value] = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}
     split = partition.even(group, limits)
-    even: dict[str, Value] = {"kind": "horizontal", "order": order}
-    if split is not None:
-        even |= {f"threads.{letter}": threads for letter, threads in zip(group.letters, split, strict=True)}
-        wanted.append(("paper_even_split", even))
+    even: dict[str, Value] = {
+        f"threads.{letter}": threads for letter, threads in zip(group.letters, split or (), strict=split is not None)
+    }
+    wanted: list[_Seed] = []
+    if even:
+        wanted.append(("paper_even_split", {"kind": "horizontal", **order, **even}))
         if caps:
-            wanted.append(("paper_r0", {**even, "cap": "paper"}))
-    wanted.append(("given_blocks", {"kind": "horizontal", "order": order, **given, **inherited}))
+            wanted.append(("paper_r0", {"kind": "horizontal", **order, **even, "cap": "paper"}))
+    wanted.append(("given_blocks", {"kind": "horizontal", **order, **given, **inherited}))
     both = _common(group, limits)
     if both:
         at = next((threads for threads in given.values() if threads in both), both[0])
-        wanted.append(("vertical", {"kind": "vertical", "threads": at, "order": order, **inherited}))
-    for assign in ASSIGNS:
-        blocks: dict[str, Value] = {"kind": "horizontal", "level": "block", "assign": assign, "order": order, **own}
-        blocks |= inherited
-        wanted.append((f"block_{assign}", blocks))
-    filled = _filled(group, own, limits)
-    if any(each > 1 for each in filled.values()):
-        virtual = {f"virtual.{letter}": each for letter, each in filled.items() if each > 1}
-        blocks = {"kind": "horizontal", "level": "block", "assign": "multiprocessor", "order": order, **own, **virtual}
-        wanted.append(("block_virtual", {**blocks, **inherited}))
+        wanted.append(("vertical", {"kind": "vertical", "threads": at, **order, **inherited}))
+    wanted += [(name, {**values, **order, **inherited}) for name, values in _by_blocks(group, limits)]
     if split is not None:
+        trade = _first_trade(limits, (given, even), natives)
+        if trade is not None:
+            wanted.append(("registers_traded", {"kind": "horizontal", **order, **trade}))
         resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
-        for each in (given, even):
-            trade = _trade(limits, {name[-1]: int(str(each[name])) for name in given}, natives)
-            if trade is not None:
-                wanted.append(("registers_traded", {"kind": "horizontal", "order": order, **each, **trade}))
-                break
-        wanted.append(("stride", {**even, "map": "stride", "blocks": resident, **inherited}))
+        strided: dict[str, Value] = {"map": "stride", "blocks": resident}
+        wanted.append(("stride", {"kind": "horizontal", **order, **even, **strided, **inherited}))
     return wanted
+
+
+def _by_blocks(group: FusionGroup, limits: DeviceLimits) -> Iterator[_Seed]:
+    """Each kernel in blocks of its own, dealt out in every way; and small blocks side by side in one."""
+    own = {f"threads.{letter}": next(iter(partition.counts(group, letter, limits)), 0) for letter in group.letters}
+    for assign in ASSIGNS:
+        yield f"block_{assign}", {"kind": "horizontal", "level": "block", "assign": assign, **own}
+    filled = {letter: each for letter, each in _filled(group, own, limits).items() if each > 1}
+    if filled:
+        virtual = {f"virtual.{letter}": each for letter, each in filled.items()}
+        blocks: dict[str, Value] = {"kind": "horizontal", "level": "block", "assign": "multiprocessor"}
+        yield "block_virtual", {**blocks, **own, **virtual}
+
+
+def _first_trade(
+    limits: DeviceLimits, partitions: Sequence[Mapping[str, Value]], natives: Mapping[str, int]
+) -> dict[str, Value] | None:
+    """The first of these partitions of a block in which a trade of registers gains something, with the trade."""
+    for each in partitions:
+        trade = _trade(limits, {name[-1]: int(str(threads)) for name, threads in each.items()}, natives)
+        if trade is not None:
+            return {**each, **trade}
+    return None
 
 
 def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[str, int]) -> dict[str, Value] | None:
@@ -375,7 +427,7 @@ def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[st
     return None
 
 
-def _filled(group: Group, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
+def _filled(group: FusionGroup, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
     """How many blocks of each kernel fill a fused block that is as large as the largest of them."""
     sizes = {letter: int(str(own[f"threads.{letter}"])) for letter in group.letters}
     largest = max(sizes.values())
@@ -390,7 +442,7 @@ def _filled(group: Group, own: Mapping[str, Value], limits: DeviceLimits) -> dic
 
 
 def composed_seeds(
-    group: Group, limits: DeviceLimits, space: Space, best: Mapping[pairing.Pair, Config]
+    group: FusionGroup, limits: DeviceLimits, space: Space, best: Mapping[pairing.Pair, Config]
 ) -> tuple[tuple[str, Config], ...]:
     """The matching in each way to launch it, all in one launch as a pair would begin, and nothing fused."""
     letters = group.letters
@@ -413,7 +465,7 @@ def composed_seeds(
             values |= alone.get(each, {})
         return values
 
-    wanted: list[tuple[str, dict[str, Value]]] = []
+    wanted: list[_Seed] = []
     if best:
         wanted += [(f"matched_{launch}", several(best, launch)) for launch in LAUNCHES]
     together = pairing.written([letters])

@@ -1,6 +1,6 @@
 """Horizontal fusion as a strategy (Li et al., CGO 2022), for two kernels and for more.
 
-job --parse--> Group --analyse--> rejections, registers, r0 --space--> kind, level, threads ... --emit--> one launch
+job --parse--> FusionGroup --analyse--> rejections, registers, r0 --space--> kind, level ... --emit--> one launch
 
 Of three kernels and more, every pair is a workload of its own (`parts`); what the pairs saved when they were measured
 decides how they are paired, and the launches that come of it are one Program, measured whole.
@@ -33,14 +33,16 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import drawing, pairing, partition
-from fusiond_hfuse.analysis.request import Analysed, Request, group_of, members, part_of
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
+from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import draft, kernel, schema, shapes
-from fusiond_hfuse.frontend.graph import Group, Kernel, Plan
+from fusiond_hfuse.frontend.fusion_group import FusionGroup
 from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
 
-class Hfuse(StrategyBase[Request, Analysed]):
+class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     """Kernels that share nothing, as one: side by side in each thread block, or block by block in one launch."""
 
     name = "hfuse"
@@ -56,9 +58,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[FusionRequest]:
         names, where = members(job)
-        read: dict[str, tuple[str, Kernel]] = {}
+        read: dict[str, tuple[str, SourceKernel]] = {}
         for name in dict.fromkeys(names):
             if any(f"{name}:".rfind(f"{ending}:") >= 0 for ending in self.drafts):
                 raise RequestError(
@@ -82,10 +84,10 @@ class Hfuse(StrategyBase[Request, Analysed]):
             for argument in each.buffers
             if argument.buffer is not None and argument.buffer.fill.file and argument.buffer.fill.digest
         }
-        request = Request(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
+        request = FusionRequest(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
         return self._workload(request, hashes)
 
-    def _workload(self, request: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
+    def _workload(self, request: FusionRequest, hashes: Mapping[str, str] | None = None) -> Workload[FusionRequest]:
         slots = request.group.slots
         return Workload(
             strategy=self.name,
@@ -103,14 +105,14 @@ class Hfuse(StrategyBase[Request, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
+    def analyse(self, workload: Workload[FusionRequest], target: Target) -> Analysis[FusionRequest, GroupAnalysis]:
         request = workload.payload
         group = request.group
         facts = {slot.letter: resources.facts_of(target, slot) for slot in group.slots}
         own = {slot.letter: resources.own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
         rejections = [each for letter in group.letters for each in own[letter]]
         together = [] if rejections else resources.joint_problems(group, target, facts)
-        known = Analysed(request=request, target=target)
+        known = GroupAnalysis(request=request, target=target)
         report: dict[str, object] = {"kernels": [resources.described(slot, facts[slot.letter]) for slot in group.slots]}
         alone = [] if rejections else resources.alone_in_blocks(group, target)
         if alone:
@@ -138,7 +140,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), payload=known
         )
 
-    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[FusionRequest, GroupAnalysis]) -> tuple[Job, ...]:
         """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""
         about = analysis.payload
         found: dict[str, Job] = {}
@@ -147,7 +149,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             found.setdefault(self._workload(request).key, request.job)
         return tuple(found.values())
 
-    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[FusionRequest, GroupAnalysis], answers: Answers) -> Space:
         about = analysis.payload
         if len(about.group.slots) > 2:
             best = self._best(about, answers)
@@ -159,7 +161,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
         return space.fused(about.group, about.target.limits, about.target.arch)
 
     def seeds(
-        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
+        self, analysis: Analysis[FusionRequest, GroupAnalysis], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if len(about.group.slots) > 2:
@@ -170,7 +172,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
         natives = {letter: each.registers for letter, each in facts.items() if isinstance(each, CompileFacts)}
         return space.seeds(about.group, about.target.limits, space_, natives)
 
-    def _best(self, about: Analysed, answers: Answers) -> dict[pairing.Pair, Config]:
+    def _best(self, about: GroupAnalysis, answers: Answers) -> dict[pairing.Pair, Config]:
         """The pairs that save most together, each with the config of its own record, in the letters of the group."""
         records: dict[pairing.Pair, Record] = {}
         for pair in about.legal:
@@ -181,7 +183,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
         configs = {pair: records[pair].config for pair in chosen}
         return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 
-    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[FusionRequest, GroupAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         group = about.group
         knobs = space.unfused(group, about.target.limits)
@@ -215,7 +217,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(
+        self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers
+    ) -> Program | Rejection:
         about = analysis.payload
         if len(about.group.slots) > 2:
             return self._composed(about, config)
@@ -223,7 +227,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return analysis.rejections[0]
         return self._fused(about, about.group, config)
 
-    def _fused(self, about: Analysed, group: Group, config: Config) -> Program | Rejection:
+    def _fused(self, about: GroupAnalysis, group: FusionGroup, config: Config) -> Program | Rejection:
         """A group as one launch."""
         limits = about.target.limits
         offered = space.fused(group, limits, about.target.arch)
@@ -245,7 +249,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return Rejection(rule="invariant", nodes=group.names, detail="; ".join(broken))
         return resources.launchable(about, group, plan, program)
 
-    def _composed(self, about: Analysed, config: Config) -> Program | Rejection:
+    def _composed(self, about: GroupAnalysis, config: Config) -> Program | Rejection:
         """Fused pairs and single kernels, launched as the config says; or all in one launch.
 
         The config has all that it needs in itself, so it means the same at other sizes, for which no pair was ever
@@ -274,7 +278,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return Rejection(rule="not_in_space", nodes=group.names, detail=f"{config}: {problem}")
         return resources.carved(about, emit.composed(group, programs, launch))
 
-    def _pair(self, about: Analysed, letters: str, config: Config) -> Program | Rejection:
+    def _pair(self, about: GroupAnalysis, letters: str, config: Config) -> Program | Rejection:
         part = about.group.among(letters)
         if not any(set(pair) == set(letters) for pair in about.legal):
             return Rejection(
@@ -282,7 +286,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             )
         return self._fused(about, part, config)
 
-    def _single(self, about: Analysed, letter: str, config: Config) -> Program | Rejection:
+    def _single(self, about: GroupAnalysis, letter: str, config: Config) -> Program | Rejection:
         part = about.group.among(letter)
         threads = config.integer("alone")
         own = {f"threads.{letter}": threads, f"cap.{letter}": config.get("cap", "none")}
@@ -292,7 +296,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
         return emit.unfused(part, {letter: threads}, {letter: resources.own_cap(about, threads, own[f"cap.{letter}"])})
 
-    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers) -> Config:
         """`cap=paper` and `cap=native` as the number of registers that they come to, in a pair of a composition too."""
         about = analysis.payload
         values = dict(config)
@@ -317,7 +321,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None
 
-    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config) -> Program | None:
         about = analysis.payload
         threads: dict[str, int] = {}
         for letters, own in _own_configs(config, _groups(about.group, config)):
@@ -330,7 +334,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
                 threads |= {side.slot.letter: side.threads for side in plan.sides}
         return emit.unfused(about.group, threads, dict.fromkeys(threads))
 
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+    def drawings(
+        self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers
+    ) -> tuple[Drawing, ...]:
         """Threads and blocks of each fused launch of a config."""
         about = analysis.payload
         found: list[Drawing] = []
@@ -343,17 +349,17 @@ class Hfuse(StrategyBase[Request, Analysed]):
                 found += drawing.of_plan(traded, shapes)
         return tuple(found)
 
-    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
         group = workload.payload.group
         odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
 
 
-def _plan(about: Analysed, group: Group, config: Config) -> Plan:
+def _plan(about: GroupAnalysis, group: FusionGroup, config: Config) -> FusionSchedule:
     return partition.plan(group, config, about.target.limits.multiprocessors)
 
 
-def _groups(group: Group, config: Config) -> tuple[str, ...]:
+def _groups(group: FusionGroup, config: Config) -> tuple[str, ...]:
     """The letters of each launch of a config."""
     return pairing.read(config.text("groups"), group.letters) if "groups" in config else (group.letters,)
 

@@ -14,8 +14,9 @@ from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
 from fusiond_hfuse.codegen import emit, verify
-from fusiond_hfuse.frontend.graph import SLOTS, volume
+from fusiond_hfuse.frontend.fusion_group import SLOTS
 from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.source_kernel import volume
 from fusiond_hfuse.plugin import KERNELS
 
 from . import oracle_blake, oracle_ethash, oracle_layers

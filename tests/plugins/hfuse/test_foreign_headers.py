@@ -12,12 +12,12 @@ from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
 from fusiond_hfuse.frontend import (
+    clang_tree,
     cursors,
     declarations,
     directives,
     includes,
     parse,
-    recheck,
     references,
     slicing,
     undeclared,
@@ -240,12 +240,12 @@ int values[] = {1, 2, 3};
 
 def test_bodies_that_are_not_parsed_end_where_clang_says():
     """The tree without bodies costs a fifth; what stands or goes is the same as by the whole tree."""
-    code = recheck.blanked(BODIES.encode())
+    code = clang_tree.blanked(BODIES.encode())
     found = []
     for bodies in (True, False):
-        tree = recheck.tolerant(BODIES, (), (), (), "800", host=False, bodies=bodies)
+        tree = clang_tree.tolerant(BODIES, (), (), (), "800", host=False, bodies=bodies)
         assert not [each for each in tree.diagnostics if each.severity >= 3]
-        walk = declarations.Walk(code, set(), None if bodies else cursors.skipped(tree, recheck.MAIN))
+        walk = declarations.DeclarationWalk(code, set(), None if bodies else cursors.skipped(tree, clang_tree.MAIN))
         found.append(
             [(each.start, each.end, each.names, each.words, each.host) for each in walk.declarations(tree.cursor)]
         )
@@ -265,14 +265,14 @@ MUTANTS = {
     "conditions stay": (directives, "without_idle_conditions", lambda text, code, included: text),
     "kernels of one name stay": (slicing, "_other_overloads", lambda groups, entry, instance: frozenset()),
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
-    "pragmas in macros stay": (recheck, "_PRAGMA_OF_MACRO", recheck.re.compile("never written")),
-    "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
-    "nothing is deleted": (declarations, "_BEHIND", recheck.re.compile(r"\s*;")),
+    "pragmas in macros stay": (clang_tree, "_PRAGMA_OF_MACRO", clang_tree.re.compile("never written")),
+    "words are not resolved": (references.NameResolution, "words", lambda self, declaration: declaration.words),
+    "nothing is deleted": (declarations, "_BEHIND", clang_tree.re.compile(r"\s*;")),
     "macros bracket nothing": (
-        declarations.Walk, "_brackets", lambda self, start, end: {(start, self.code.index("{", start) + 1), (end - 1, end)}
+        declarations.DeclarationWalk, "_brackets", lambda self, start, end: {(start, self.code.index("{", start) + 1), (end - 1, end)}
     ),
     "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
-    "any overload goes": (slicing, "_OF_LIBRARIES", recheck.re.compile("")),
+    "any overload goes": (slicing, "_OF_LIBRARIES", clang_tree.re.compile("")),
 }  # fmt: skip
 
 
@@ -299,7 +299,7 @@ def test_a_mutant_dies(beside_hist, monkeypatch, name):
             beside_hist(source)
             died += 1
         except RequestError as problem:
-            died += recheck.re.search(said, str(problem)) is None
+            died += clang_tree.re.search(said, str(problem)) is None
     forget()
     assert died
 

@@ -15,7 +15,8 @@ from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.codegen import host_variables
 from fusiond_hfuse.frontend import declarations, parse, references, slicing
-from fusiond_hfuse.frontend.graph import Argument, Shape, Slot
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, LaunchShape
+from fusiond_hfuse.frontend.source_kernel import KernelArgument
 from fusiond_hfuse.strategy import Hfuse
 
 from .conftest import Runner
@@ -85,25 +86,25 @@ def test_many_disguised_pairs(problem: Problem, chunk: int) -> None:
         assert problem(seed) == "", seed
 
 
-def _nowhere(slot: Slot, argument: Argument, shape: Shape) -> Bytes:
+def _nowhere(slot: FusionSlot, argument: KernelArgument, shape: LaunchShape) -> Bytes:
     return dataclasses.replace(shape.records[argument.name], pointers=())
 
 
-def _one_on(slot: Slot, argument: Argument, shape: Shape) -> Bytes:
+def _one_on(slot: FusionSlot, argument: KernelArgument, shape: LaunchShape) -> Bytes:
     found = addressed(slot, argument, shape)
     size = len(found.hex) // 2
     return dataclasses.replace(found, pointers=tuple(((at + 8) % size, name) for at, name in found.pointers))
 
 
-def _braces(walk: declarations.Walk, start: int, end: int) -> set[tuple[int, int]]:
+def _braces(walk: declarations.DeclarationWalk, start: int, end: int) -> set[tuple[int, int]]:
     return {(start, walk.code.index("{", start) + 1), (end - 1, end)}
 
 
 addressed = host_variables.addressed
 MUTANTS = {
-    "words are not resolved": (references.References, "words", lambda self, declaration: declaration.words),
-    "what is resolved is everything": (references.References, "words", lambda self, declaration: set()),
-    "macros bracket nothing": (declarations.Walk, "_brackets", _braces),
+    "words are not resolved": (references.NameResolution, "words", lambda self, declaration: declaration.words),
+    "what is resolved is everything": (references.NameResolution, "words", lambda self, declaration: set()),
+    "macros bracket nothing": (declarations.DeclarationWalk, "_brackets", _braces),
     "a template ends at its head": (declarations, "_BEHIND", re.compile(r"\s*;")),
     "addresses are not written": (host_variables, "addressed", _nowhere),
     "addresses are written one place on": (host_variables, "addressed", _one_on),

@@ -284,11 +284,11 @@ def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind
 def test_a_toolkit_that_clang_finds_decides_nothing(analyse, monkeypatch):
     """Without one, clang takes no variadic function in device code, which the declarations of CUDA's `printf` are."""
     from fusiond.errors import RequestError
-    from fusiond_hfuse.frontend import parse, recheck
+    from fusiond_hfuse.frontend import clang_tree, parse
 
     assert analyse("hist", "maxpool").rejections == ()
     parse._parsed.cache_clear()
-    monkeypatch.setattr(recheck, "_NO_TOOLKIT", ("--cuda-path=/fusiond",))
+    monkeypatch.setattr(clang_tree, "_NO_TOOLKIT", ("--cuda-path=/fusiond",))
     with pytest.raises(RequestError, match="variadic functions"):
         analyse("hist", "maxpool")
     parse._parsed.cache_clear()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.frontend import cursors, recheck, references
-from fusiond_hfuse.frontend.declarations import Declaration, Walk
+from fusiond_hfuse.frontend import clang_tree, cursors, references
+from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration
 
 OTHERS = """\
 template <class T> struct Table { T at; };
@@ -62,13 +62,13 @@ OPEN = {
 def words(source: str) -> set[str]:
     """Those of the last declaration of a text that can name another one."""
     text = f"{OTHERS}{source}\n"
-    code = recheck.blanked(text.encode())
-    tree = recheck.tolerant(text, (), (), (), "800", host=False)
+    code = clang_tree.blanked(text.encode())
+    tree = clang_tree.tolerant(text, (), (), (), "800", host=False)
     try:
-        found = list(Walk(code, set()).declarations(tree.cursor))
+        found = list(DeclarationWalk(code, set()).declarations(tree.cursor))
         last = next(each for each in reversed(found) if each.names)
         assert text.encode()[last.start : last.end].decode() == source
-        return references.References(tree, code).words(last)
+        return references.NameResolution(tree, code).words(last)
     finally:
         cursors.forget(tree)
 
@@ -87,16 +87,16 @@ def test_a_word_that_may_name_a_declaration_stays(form):
 
 def test_what_clang_made_nothing_of_keeps_its_words():
     code = "int size(int);\n"
-    tree = recheck.tolerant(code, (), (), (), "800", host=False)
-    nowhere = Declaration(len(code), len(code) + 9, words={"size"})
-    assert references.References(tree, code).words(nowhere) == {"size"}
+    tree = clang_tree.tolerant(code, (), (), (), "800", host=False)
+    nowhere = SourceDeclaration(len(code), len(code) + 9, words={"size"})
+    assert references.NameResolution(tree, code).words(nowhere) == {"size"}
     cursors.forget(tree)
 
 
 def test_a_static_member_is_defined_where_its_class_is_reached():
     text = f"{OTHERS}int Row::limit = 3;\n"
-    tree = recheck.tolerant(text, (), (), (), "800", host=False)
-    *_, last = Walk(recheck.blanked(text.encode()), set()).declarations(tree.cursor)
+    tree = clang_tree.tolerant(text, (), (), (), "800", host=False)
+    *_, last = DeclarationWalk(clang_tree.blanked(text.encode()), set()).declarations(tree.cursor)
     assert (last.names, last.member) == ({"Row"}, "limit")
     cursors.forget(tree)
 

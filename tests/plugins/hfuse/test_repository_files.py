@@ -142,7 +142,7 @@ def test_a_guarded_header_is_read_once(analyse, kernel_file, strategy, tmp_path)
 
 MUTANTS = {
     "C++'s own headers": (host_headers, "available", lambda: False),
-    "second heads of templates": (declarations.Walk, "_with_heads", lambda self, start: start),
+    "second heads of templates": (declarations.DeclarationWalk, "_with_heads", lambda self, start: start),
     "headers that conditions leave out": (slicing, "_asked_for", lambda unit, unread: unit.missing),
     "large headers that nothing names": (brought_headers, "without_idle_headers", lambda unit, text: unit),
     "errors of what is gone": (directives, "idle_errors", lambda code, kept: iter(())),

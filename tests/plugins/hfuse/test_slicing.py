@@ -24,7 +24,7 @@ from fusiond_hfuse.frontend import (
     includes,
     slicing,
 )
-from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend.source_kernel import SourceUnit
 
 YAML = """\
 kernel: k
@@ -180,9 +180,9 @@ def test_nvcc_takes_what_is_left(beside_hist, strategy, tmp_path, name):
     assert done.returncode == 0, done.stderr
 
 
-def unit_of(text: str, missing: tuple[str, ...] = ()) -> Unit:
+def unit_of(text: str, missing: tuple[str, ...] = ()) -> SourceUnit:
     lines = text.count("\n") + 1
-    return Unit(
+    return SourceUnit(
         text=text, origins=tuple(("k.cu", at) for at in range(1, lines + 1)), system=(), macros=(), files={},
         missing=dict.fromkeys(missing, (0,)),
     )  # fmt: skip
@@ -230,7 +230,9 @@ def test_macros_stay_where_a_kernel_or_a_condition_names_them():
 def test_an_architecture_that_changes_nothing_is_read_once(monkeypatch):
     """And one that does is read; names a macro outside of conditions, all are."""
     walked = []
-    monkeypatch.setattr(declarations.Walk, "declarations", lambda self, cursor: walked.append(cursor) or iter(()))
+    monkeypatch.setattr(
+        declarations.DeclarationWalk, "declarations", lambda self, cursor: walked.append(cursor) or iter(())
+    )
     for text, readings in (
         ("__device__ int f() { return 1; }\n", 1),
         ("#if __CUDA_ARCH__ >= 300\n__device__ int f();\n#endif\n", 2),

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusiond.drawing import Drawing, Lane, Lanes, Span
-from fusiond_hfuse.frontend.graph import Plan, Shape, Side
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.frontend.fusion_group import LaunchShape
 
 
-def of_plan(plan: Plan, shapes: Mapping[str, Shape]) -> tuple[Drawing, ...]:
+def of_plan(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> tuple[Drawing, ...]:
     """`shapes`: of each side, by its letter."""
     return _threads(plan), _blocks(plan, shapes)
 
 
-def _threads(plan: Plan) -> Lanes:
+def _threads(plan: FusionSchedule) -> Lanes:
     lanes = []
     for number, side in enumerate(plan.sides):
         first = side.first if plan.kind == "horizontal" and plan.level == "warp" else 0
@@ -37,14 +38,14 @@ def _threads(plan: Plan) -> Lanes:
     return Lanes(title=title, unit="thread", lanes=tuple(lanes))
 
 
-def _said(side: Side, number: int) -> str:
+def _said(side: FusedSide, number: int) -> str:
     barrier = f"barrier {side.barrier + number}" if side.barrier else "the block's own barrier"
     registers = f", {side.registers} registers" if side.registers else ""
     virtual = f", virtual block {number}" if side.virtual > 1 else ""
     return f"{side.threads} threads, {barrier}{registers}{virtual}"
 
 
-def _blocks(plan: Plan, shapes: Mapping[str, Shape]) -> Lanes:
+def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> Lanes:
     counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in plan.sides]
     apart = plan.level == "block" and plan.assign == "sequential"
     total, first, lanes = sum(counts), 0, []

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping
 from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
 from fusiond.language.extents import ceil_div
 from fusiond.model import Config, DeviceLimits
+from fusiond.program import Dim3
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend import barriers
-from fusiond_hfuse.frontend.graph import Group, Kernel, Plan, Side, Slot
+from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot
 from fusiond_hfuse.frontend.shapes import shares_a_block, thread_counts
+from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
 VIRTUAL = (1, 2, 4, 8)
 """Blocks of one kernel side by side in a fused block."""
@@ -20,14 +23,14 @@ PAPER_THREADS = 1024
 """d0 of Fig. 6: the paper searches partitions of a block of this size."""
 
 
-def counts(group: Group, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
+def counts(group: FusionGroup, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
     """How many threads a slot's block can have, the given count first; `beside` another kernel's in the same block."""
     slot = group.slot(letter)
     found = _counts(slot, group.granularity, limits.threads_per_block)
     return tuple(threads for threads in found if shares_a_block(slot.kernel, threads)) if beside else found
 
 
-def virtual(kernel: Kernel, threads: int, limits: DeviceLimits) -> tuple[int, ...]:
+def virtual(kernel: SourceKernel, threads: int, limits: DeviceLimits) -> tuple[int, ...]:
     """How many blocks of a kernel, of so many threads each, may lie side by side in a fused block that is all its own:
     each needs a barrier and shared memory of its own, so that static arrays have to become dynamic ones."""
     movable = kernel.parsed.static_shared_bytes == 0 or kernel.moved is not None
@@ -37,11 +40,11 @@ def virtual(kernel: Kernel, threads: int, limits: DeviceLimits) -> tuple[int, ..
 
 
 @functools.lru_cache(maxsize=256)  # asked for many times for each candidate
-def _counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+def _counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
     return thread_counts(slot, granularity, most)
 
 
-def choices(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def choices(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """How many threads a slot may have in one block with all the others, the given count first."""
     others = [counts(group, slot.letter, limits, beside=True) for slot in group.slots if slot.letter != letter]
     if not all(others):
@@ -50,13 +53,13 @@ def choices(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     return tuple(threads for threads in counts(group, letter, limits, beside=True) if threads <= room)
 
 
-def common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
+def common(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes that all kernels can have: what a vertically fused block may have."""
     first, *others = (counts(group, slot.letter, limits, beside=True) for slot in group.slots)
     return tuple(threads for threads in first if all(threads in each for each in others))
 
 
-def even(group: Group, limits: DeviceLimits) -> tuple[int, ...] | None:
+def even(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
     """The even split of the paper's block, slot by slot; when that is no choice, the one nearest to even, then to its
     size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
     do not fit one block."""
@@ -79,7 +82,7 @@ def even(group: Group, limits: DeviceLimits) -> tuple[int, ...] | None:
     return tuple(split) if sum(split) <= limits.threads_per_block else None
 
 
-def may_go_on(kernel: Kernel) -> bool:
+def may_go_on(kernel: SourceKernel) -> bool:
     """Whether a thread that has left the kernel's body may do more work while others of its warp are still inside.
 
     A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
@@ -88,68 +91,93 @@ def may_go_on(kernel: Kernel) -> bool:
     return not (kernel.parsed.leaves and kernel.parsed.meets)
 
 
-def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
+def plan(group: FusionGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
     """The plan of a config. KeyError or TypeError when it is no point of the group's space, ValueError for a shape
     that a kernel does not have."""
     kind = config.text("kind")
-    level = config.get("level", "warp") if kind == "horizontal" else "warp"
-    mapped = config.get("map", "pad") if kind == "horizontal" and level == "warp" else "pad"
-    beside = kind == "horizontal" and level == "warp"
+    level = str(config.get("level", "warp")) if kind == "horizontal" else "warp"
+    mapped = str(config.get("map", "pad")) if kind == "horizontal" and level == "warp" else "pad"
     threads = {
         letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
     }
-    virtual_blocks = {
-        letter: config.integer(f"virtual.{letter}") if f"virtual.{letter}" in config else 1 for letter in group.letters
-    }
+    order = _ordered(config.text("order"), threads)
     if level == "block":
-        slots = {slot.letter: slot for slot in overlaid(group, virtual_blocks)}
+        sides = _blocks_of_sides(group, order, threads, config)
     else:
-        slots = {slot.letter: slot for slot in placed(group)}
-    sides = []
-    first = 0
-    for letter in _ordered(config.text("order"), threads):
-        slot = slots[letter]
-        shape = slot.kernel.block.shape(threads[letter])
-        if shape is None:
-            raise ValueError(f"{slot.kernel.name} has no block of {threads[letter]} threads")
-        number = virtual_blocks[letter] if level == "block" else 1
-        # Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours.
-        barrier = barriers.FIRST_ID + (0 if level == "block" else group.letters.index(letter))
-        if level == "block" and number == 1:
-            barrier = 0
-        sides.append(Side(slot=slot, shape=shape, first=first, barrier=barrier, virtual=number))
-        if beside:
-            first += threads[letter]
-    return Plan(
+        sides = _threads_of_sides(group, order, threads, beside=kind == "horizontal")
+    return FusionSchedule(
         kind=kind,
-        level=str(level),
+        level=level,
         assign=config.text("assign") if level == "block" else "",
-        map=str(mapped),
+        map=mapped,
         blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0,
-        sides=tuple(sides),
+        sides=sides,
     )
 
 
-def static_bytes(slots: Iterable[Slot]) -> int:
+def _blocks_of_sides(
+    group: FusionGroup, order: str, threads: Mapping[str, int], config: Config
+) -> tuple[FusedSide, ...]:
+    """Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours."""
+    virtual = {
+        letter: config.integer(f"virtual.{letter}") if f"virtual.{letter}" in config else 1 for letter in group.letters
+    }
+    slots = {slot.letter: slot for slot in overlaid(group, virtual)}
+    return tuple(
+        FusedSide(
+            slot=slots[letter],
+            shape=_shape(slots[letter], threads[letter]),
+            first=0,
+            barrier=0 if virtual[letter] == 1 else barriers.FIRST_ID,
+            virtual=virtual[letter],
+        )
+        for letter in order
+    )
+
+
+def _threads_of_sides(
+    group: FusionGroup, order: str, threads: Mapping[str, int], *, beside: bool
+) -> tuple[FusedSide, ...]:
+    """Sides that share every block, each with a barrier of its own. `beside`: the threads of one behind another's."""
+    slots = {slot.letter: slot for slot in placed(group)}
+    sides = []
+    first = 0
+    for letter in order:
+        shape = _shape(slots[letter], threads[letter])
+        barrier = barriers.FIRST_ID + group.letters.index(letter)
+        sides.append(FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier))
+        if beside:
+            first += threads[letter]
+    return tuple(sides)
+
+
+def _shape(slot: FusionSlot, threads: int) -> Dim3:
+    shape = slot.kernel.block.shape(threads)
+    if shape is None:
+        raise ValueError(f"{slot.kernel.name} has no block of {threads} threads")
+    return shape
+
+
+def static_bytes(slots: Iterable[FusionSlot]) -> int:
     """Static shared arrays of kernels that become one, as far as their texts tell."""
     return sum(slot.kernel.parsed.static_shared_bytes or 0 for slot in slots)
 
 
-def placed(group: Group) -> tuple[Slot, ...]:
+def placed(group: FusionGroup) -> tuple[FusionSlot, ...]:
     """The slots, with their static shared arrays in the dynamic one where they are too large together to be static."""
     if static_bytes(group.slots) <= STATIC_SHARED_BYTES:
         return group.slots
     return tuple(_moved(slot) for slot in group.slots)
 
 
-def overlaid(group: Group, virtual_blocks: Mapping[str, int]) -> tuple[Slot, ...]:
+def overlaid(group: FusionGroup, virtual_blocks: Mapping[str, int]) -> tuple[FusionSlot, ...]:
     """The slots for blocks that are one side's each. Of static shared arrays such a block would have all sides'; in the
     dynamic array they lie over each other. Virtual blocks need one each."""
     several = sum(slot.kernel.parsed.static_shared_bytes != 0 for slot in group.slots) > 1
     return tuple(_moved(slot) if several or virtual_blocks[slot.letter] > 1 else slot for slot in group.slots)
 
 
-def _moved(slot: Slot) -> Slot:
+def _moved(slot: FusionSlot) -> FusionSlot:
     moved = slot.kernel.moved
     if moved is None:
         return slot

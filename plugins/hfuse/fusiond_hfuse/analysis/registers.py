@@ -25,7 +25,7 @@ LEAST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cap:
+class RegisterCap:
     """What bounds the registers of a fused kernel: a number, or how many of its blocks must fit a multiprocessor. At
     most one of them."""
 
@@ -67,7 +67,7 @@ def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class RegisterBound:
     """Every term of r0, for the report; blocks per multiprocessor."""
 
     b1: int
@@ -91,7 +91,7 @@ class Bound:
 
 def bound(
     limits: DeviceLimits, *, threads: tuple[int, ...], registers: tuple[int, ...], shared_bytes: int, block: int
-) -> Bound:
+) -> RegisterBound:
     """r0 for kernels of d1, d2 ... threads and NRegs registers in a fused block of `block` threads and `shared_bytes`.
 
     r0 is rounded down to what ptxas can allocate, and kept between 16 and the target's most. b0 is at least 1: a
@@ -106,7 +106,7 @@ def bound(
     b0 = max(1, min(terms))
     r0 = limits.registers_per_sm // (b0 * block)
     r0 = min(r0 // STEP * STEP, limits.registers_per_thread)
-    return Bound(
+    return RegisterBound(
         b1=alone[0], b2=alone[1], others=alone[2:], by_shared=by_shared, by_threads=by_threads, b0=b0,
         r0=max(LEAST, r0),
     )  # fmt: skip

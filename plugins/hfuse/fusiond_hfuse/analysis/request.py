@@ -10,24 +10,25 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Job, frozen
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import pairing
-from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Slot
+from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionGroup, FusionSlot
+from fusiond_hfuse.frontend.source_kernel import WARP, SourceKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class FusionRequest:
     """A Workload's payload: the group, and what is needed to ask for parts of it."""
 
-    group: Group
+    group: FusionGroup
     job: Job = field(repr=False)
     names: Mapping[str, str]
     """Letter -> what the job calls the kernel: a catalogue name or a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysed:
+class GroupAnalysis:
     """An Analysis' payload: the group, what is legal in it, and what asks the compiler."""
 
-    request: Request
+    request: FusionRequest
     target: Target = field(repr=False)
     legal: tuple[pairing.Pair, ...] = ()
     """The pairs that can be fused, of a group of three or more."""
@@ -35,7 +36,7 @@ class Analysed:
     """All of a group of three or more can be one launch."""
 
     @property
-    def group(self) -> Group:
+    def group(self) -> FusionGroup:
         return self.request.group
 
 
@@ -60,17 +61,32 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
     return tuple(members), where
 
 
-def group_of(job: Job, kernels: list[Kernel]) -> Group:
-    granularity = job.request.get("granularity", 128)
-    if isinstance(granularity, bool) or not isinstance(granularity, int) or not (
-        WARP <= granularity <= 1024 and granularity % WARP == 0
-    ):  # fmt: skip
+def group_of(job: Job, kernels: list[SourceKernel]) -> FusionGroup:
+    granularity = _granularity(job)
+    plain = [
+        FusionSlot(letter=letter, kernel=each, sizes=each.sizes, prefix="")
+        for letter, each in zip(SLOTS, kernels, strict=False)
+    ]
+    slots = pairing.regrouped(plain, granularity).slots
+    sizes = _sizes(job, slots)
+    return FusionGroup(
+        slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
+        granularity=granularity,
+    )
+
+
+def _granularity(job: Job) -> int:
+    given = job.request.get("granularity", 128)
+    if isinstance(given, bool) or not isinstance(given, int) or not (WARP <= given <= 1024 and given % WARP == 0):
         raise RequestError(
-            f"is {granularity!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
+            f"is {given!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
             where=job.where("granularity"),
         )
-    plain = [Slot(letter=letter, kernel=each, sizes=each.sizes, prefix="") for letter, each in zip(SLOTS, kernels)]  # noqa: B905
-    slots = pairing.regrouped(plain, granularity).slots
+    return given
+
+
+def _sizes(job: Job, slots: tuple[FusionSlot, ...]) -> dict[str, dict[str, int]]:
+    """Letter -> the kernel's sizes, with what the job says of them: of a kernel by its name, or of one slot of it."""
     sizes = {slot.letter: dict(slot.kernel.sizes) for slot in slots}
     for key, value in job.sizes.items():
         prefix, _, name = key.rpartition(".")
@@ -84,16 +100,13 @@ def group_of(job: Job, kernels: list[Kernel]) -> Group:
             raise RequestError(f"is {value!r}; a whole number from 1 is wanted", where=job.where(f"sizes.{key}"))
         for slot in named:
             sizes[slot.letter][name] = value
-    return Group(
-        slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
-        granularity=granularity,
-    )
+    return sizes
 
 
-def part_of(request: Request, pair: pairing.Pair) -> Request:
+def part_of(request: FusionRequest, pair: pairing.Pair) -> FusionRequest:
     """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
     group = pairing.as_pair(request.group, pair)
     names = [request.names[letter] for letter in pair]
     keys: dict[str, object] = {"pair": names, "granularity": group.granularity}
     job = dataclasses.replace(request.job, request=frozen(keys), sizes=frozen(group.sizes), lines=frozen())
-    return Request(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))
+    return FusionRequest(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))

@@ -8,12 +8,12 @@ multiprocessor    each multiprocessor in proportion (POD-Attention, Kamath et al
 
 from __future__ import annotations
 
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS
 from fusiond_hfuse.codegen.sides import blocks_of, units_of, work
-from fusiond_hfuse.frontend.graph import Plan, Side
 
 
-def by_block(plan: Plan) -> list[str]:
+def by_block(plan: FusionSchedule) -> list[str]:
     """Which side this block belongs to, and that side's work. Threads beyond a side's own leave at once."""
     if plan.assign == "multiprocessor":
         return _by_multiprocessor(plan)
@@ -48,7 +48,7 @@ def by_block(plan: Plan) -> list[str]:
     return lines + _if_own(plan, plan.sides[-1], "block", "    ")
 
 
-def _by_multiprocessor(plan: Plan) -> list[str]:
+def _by_multiprocessor(plan: FusionSchedule) -> list[str]:
     """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its blocks.
     Where that side has none left, the next one that has (POD-Attention, section 4)."""
     count = len(plan.sides)
@@ -93,7 +93,7 @@ def _by_multiprocessor(plan: Plan) -> list[str]:
     return lines + _if_own(plan, plan.sides[-1], "block", "    ")
 
 
-def _if_own(plan: Plan, side: Side, block: str, indent: str) -> list[str]:
+def _if_own(plan: FusionSchedule, side: FusedSide, block: str, indent: str) -> list[str]:
     """A side's work in a block that is its own, by as many threads as it has there."""
     lanes = side.threads * side.virtual
     if side.virtual == 1:

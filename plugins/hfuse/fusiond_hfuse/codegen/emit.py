@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fusiond.language.extents import ceil_div, most
 from fusiond.program import Argument as Passed
 from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
 from fusiond_hfuse.analysis import partition
-from fusiond_hfuse.analysis.registers import Cap
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, sides
-from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Side, Slot
+from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot, LaunchShape
 from fusiond_hfuse.frontend.kernel import define_values
 from fusiond_hfuse.frontend.shapes import buffers_of, shape_of
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 
 
-def native_source(slot: Slot, threads: int, cap: int | None) -> Source:
+def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
     """A kernel's own source: the user's text as it is, with the macros that this block shape asks for."""
     kernel = slot.kernel
     shape = kernel.block.shape(threads)
@@ -38,7 +41,7 @@ MOST_BLOCKS = 2**31 - 1
 
 
 def unfused(
-    group: Group,
+    group: FusionGroup,
     threads: Mapping[str, int],
     caps: Mapping[str, int | None],
     *,
@@ -84,7 +87,7 @@ def unfused(
     return sized(program, group.sizes, group.fixed_sizes)
 
 
-def _native_shape(slot: Slot, threads: int) -> Shape:
+def _native_shape(slot: FusionSlot, threads: int) -> LaunchShape:
     block = slot.kernel.block.shape(threads)
     assert block is not None  # native_source has seen to it
     return shape_of(slot, block)
@@ -93,7 +96,7 @@ def _native_shape(slot: Slot, threads: int) -> Shape:
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
+def fused(group: FusionGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
     grid = launched_blocks(plan, shapes)
@@ -136,7 +139,7 @@ def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
     return sized(program, group.sizes, group.fixed_sizes)
 
 
-def launched_blocks(plan: Plan, shapes: Mapping[str, Shape]) -> int:
+def launched_blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
     """How many blocks the fused launch has. ValueError for more than a launch can have, or than 31 bits can number."""
     counts = [units(side, shapes) for side in plan.sides]
     blocks = sum(counts) if plan.level == "block" else most(*counts)
@@ -145,13 +148,13 @@ def launched_blocks(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     return plan.blocks if plan.map == "stride" else blocks
 
 
-def units(side: Side, shapes: Mapping[str, Shape]) -> int:
+def units(side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
     """How many fused blocks a side's own come to."""
     blocks = shapes[side.slot.letter].blocks
     return blocks if side.virtual == 1 else ceil_div(blocks, side.virtual)
 
 
-def block_arguments(plan: Plan, shapes: Mapping[str, Shape]) -> list[int]:
+def block_arguments(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> list[int]:
     """What the fused kernel is told at block level, in the order of `fuse.parameters`."""
     found: list[int] = []
     if hidden_arguments.ratio_letters(plan):
@@ -162,43 +165,73 @@ def block_arguments(plan: Plan, shapes: Mapping[str, Shape]) -> list[int]:
     return found
 
 
-def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
+def composed(group: FusionGroup, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
     """Several programs over parts of a group (letters, program), as one: one after the other (`sequence`), each on a
     stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
-    names = {letters: f"fused_{letters}" for letters, program in programs if len(letters) > 1}
-    sources, before, steps, scratch = [], [], [], []
-    places = {}
-    for stream, (letters, program) in enumerate(programs):
-        name = names.get(letters)
-        for letter in letters:
-            places[letter] = f"{name}:fusiond_{letter}::" if name else f"{program.sources[0].name}:"
-        sources += [dataclasses.replace(each, name=name) if name else each for each in program.sources]
-        for step in program.steps:
-            if not step.counted:  # what sets variables
-                before.append(dataclasses.replace(step, source=name) if name and isinstance(step, Launch) else step)
-                continue
-            changes: dict[str, object] = {"stream": 0 if launch == "sequence" else stream}
-            if name:
-                changes["name"] = name if isinstance(step, Launch) else f"{step.name}_{letters}"
-                if isinstance(step, Launch):
-                    changes["source"] = name
-            steps.append(dataclasses.replace(step, **changes))  # type: ignore[arg-type]
-        scratch += [each for each in program.buffers if each.name.startswith("tickets.")]
-    if before:
-        steps = [dataclasses.replace(each, after=(before[-1].name,)) if each.stream else each for each in steps]
-    parts = [fuse.listed(group.among(letters).names) for letters, _ in programs]
-    program = Program(
-        name=f"{' | '.join(parts)} ({launch})",
-        buffers=(*_buffers(group, places), *scratch),
-        sources=tuple(sources),
-        steps=(*before, *steps),
+    parts = [
+        _Part(letters=letters, program=program, stream=0 if launch == "sequence" else number)
+        for number, (letters, program) in enumerate(programs)
+    ]
+    before = [step for part in parts for step in part.setting()]
+    steps = [step for part in parts for step in part.timed()]
+    places = {letter: part.place(letter) for part in parts for letter in part.letters}
+    tickets = (each for _, program in programs for each in program.buffers if each.name.startswith("tickets."))
+    names = (fuse.listed(group.among(part.letters).names) for part in parts)
+    found = Program(
+        name=f"{' | '.join(names)} ({launch})",
+        buffers=(*_buffers(group, places), *tickets),
+        sources=tuple(source for part in parts for source in part.sources()),
+        steps=(*before, *_behind(before, steps)),
         issue="graph" if launch == "graph" else "streams",
     )
     fixed = {name for _, each in programs for name in each.fixed}
-    return sized(program, group.sizes, fixed)
+    return sized(found, group.sizes, fixed)
 
 
-def fused_source(group: Group, plan: Plan, cap: Cap, version: int) -> Source:
+def _behind(before: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
+    """The steps, on whichever stream, behind those that set variables, which are on the first."""
+    last = (before[-1].name,) if before else ()
+    return [dataclasses.replace(each, after=last) if last and each.stream else each for each in steps]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A program over some letters of a group, inside the program of the whole group."""
+
+    letters: str
+    program: Program
+    stream: int
+
+    @property
+    def name(self) -> str | None:
+        """Of its one source and its launch; None for a kernel by itself, which keeps its own."""
+        return f"fused_{self.letters}" if len(self.letters) > 1 else None
+
+    def place(self, letter: str) -> str:
+        """What stands before the name of a variable of a slot's source."""
+        return f"{self.name}:fusiond_{letter}::" if self.name else f"{self.program.sources[0].name}:"
+
+    def sources(self) -> list[Source]:
+        return [dataclasses.replace(each, name=self.name) if self.name else each for each in self.program.sources]
+
+    def setting(self) -> list[Step]:
+        """The steps that set variables."""
+        return [self._of_source(each) for each in self.program.steps if not each.counted]
+
+    def timed(self) -> list[Step]:
+        return [self._named(self._of_source(each)) for each in self.program.steps if each.counted]
+
+    def _of_source(self, step: Step) -> Step:
+        return dataclasses.replace(step, source=self.name) if self.name and isinstance(step, Launch) else step
+
+    def _named(self, step: Step) -> Step:
+        name = step.name
+        if self.name is not None:
+            name = self.name if isinstance(step, Launch) else f"{step.name}_{self.letters}"
+        return dataclasses.replace(step, name=name, stream=self.stream)
+
+
+def fused_source(group: FusionGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Source:
     return Source(
         name="fused",
         text=fuse.write(plan, version, cap)
@@ -215,12 +248,12 @@ def fused_source(group: Group, plan: Plan, cap: Cap, version: int) -> Source:
     )
 
 
-def aligned(plan: Plan, shared_bytes: int) -> int:
+def aligned(plan: FusionSchedule, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
     return ceil_div(shared_bytes, hidden_arguments.alignment(plan)) * hidden_arguments.alignment(plan)
 
 
-def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
+def arena_places(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> dict[str, int]:
     """Letter -> where its dynamic shared memory begins: behind each other, or all at 0 where no two share a block.
 
     A kernel without a dynamic array gets none, whatever its YAML says.
@@ -234,20 +267,20 @@ def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
     return places
 
 
-def arena_share(plan: Plan, side: Side, shapes: Mapping[str, Shape]) -> int:
+def arena_share(plan: FusionSchedule, side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
     """Bytes of the arena that a side has: a slice for each of its virtual blocks."""
     own = shapes[side.slot.letter].shared_bytes
     return own if side.virtual == 1 else aligned(plan, own) * side.virtual
 
 
-def arena_bytes(plan: Plan, shapes: Mapping[str, Shape]) -> int:
+def arena_bytes(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
     """Dynamic shared memory of the fused kernel."""
     places = arena_places(plan, shapes)
     ends = [place + arena_share(plan, plan.side(letter), shapes) for letter, place in places.items()]
     return most(*ends) if ends else 0
 
 
-def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
+def _buffers(group: FusionGroup, places: Mapping[str, str]) -> tuple[Buffer, ...]:
     """All slots' buffers. `places`: by letter, what stands before the name of a variable of that slot's source."""
     found = []
     for slot in group.slots:
@@ -261,8 +294,8 @@ def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
-    def passed(argument: Argument) -> Passed:
+def _arguments(slot: FusionSlot, shape: LaunchShape) -> tuple[Passed, ...]:
+    def passed(argument: KernelArgument) -> Passed:
         if argument.buffer is not None:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
         if argument.bytes:
@@ -272,5 +305,5 @@ def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
     return tuple(passed(argument) for argument in slot.kernel.arguments)
 
 
-def _file_name(kernel: Kernel) -> str:
+def _file_name(kernel: SourceKernel) -> str:
     return "".join(each if each.isalnum() else "_" for each in kernel.name)

@@ -24,12 +24,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fusiond_hfuse.analysis.registers import Cap
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen.block_level import by_block
 from fusiond_hfuse.codegen.hidden_arguments import TICKETED, alignment, offset_letters, ratio_letters, slice_letters
 from fusiond_hfuse.codegen.sides import ARENA, blocks_of, declaration, grid_axes, namespace, signature, work
 from fusiond_hfuse.frontend import shadows
-from fusiond_hfuse.frontend.graph import Plan, Side
 from fusiond_hfuse.frontend.includes import HOISTED
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
 
@@ -74,12 +74,12 @@ _UNUSED = """\
 """
 
 
-def entry_name(plan: Plan) -> str:
+def entry_name(plan: FusionSchedule) -> str:
     """What the fused kernel is called: both names, in slot order."""
     return "fused_" + "_".join(re.sub(r"\W", "_", side.slot.kernel.name) for side in plan.by_letter)
 
 
-def write(plan: Plan, version: int, cap: Cap) -> str:
+def write(plan: FusionSchedule, version: int, cap: RegisterCap) -> str:
     """The text of the fused kernel, the same for the same plan and cap. Where no number caps its registers, launch
     bounds do: of its block, and of how many blocks are to be resident."""
     by_letter = list(plan.by_letter)
@@ -133,7 +133,7 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _heading(plan: Plan, version: int) -> Iterator[str]:
+def _heading(plan: FusionSchedule, version: int) -> Iterator[str]:
     names = listed([side.slot.kernel.name for side in plan.by_letter])
     yield f"// {names}, fused {plan.kind}ly by fusiond (hfuse {version})."
     yield "//"
@@ -151,7 +151,7 @@ def _heading(plan: Plan, version: int) -> Iterator[str]:
 # --- the kernel -----------------------------------------------------------------------------------------
 
 
-def parameters(plan: Plan) -> list[str]:
+def parameters(plan: FusionSchedule) -> list[str]:
     """The declarations of the fused kernel's parameters: the kernels' own, slot by slot, and what is added to them."""
     found = [
         declaration(argument, parameter, side.slot.letter)
@@ -173,7 +173,7 @@ def parameters(plan: Plan) -> list[str]:
     return found
 
 
-def _kernel(plan: Plan, cap: Cap) -> str:
+def _kernel(plan: FusionSchedule, cap: RegisterCap) -> str:
     lines = []
     if any(side.slot.kernel.parsed.uses_dynamic_shared for side in plan.sides):
         both = "both" if len(plan.sides) == 2 else "all"
@@ -204,7 +204,7 @@ def _kernel(plan: Plan, cap: Cap) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def _trade(plan: Plan, side: Side) -> list[str]:
+def _trade(plan: FusionSchedule, side: FusedSide) -> list[str]:
     """A side's warpgroups give registers to the block, or wait for such."""
     if not side.registers:
         return []
@@ -212,12 +212,12 @@ def _trade(plan: Plan, side: Side) -> list[str]:
     return [f'        asm volatile("setmaxnreg.{way}.sync.aligned.u32 {side.registers};");']
 
 
-def _call(plan: Plan, side: Side, thread: str, indent: str) -> list[str]:
+def _call(plan: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
     """One side's work, if it has a block of this number: all threads of the side agree on that."""
     return [f"{indent}if (block < {blocks_of(side)}) {{", *work(plan, side, thread, "block", indent), f"{indent}}}"]
 
 
-def _loop(plan: Plan, side: Side, thread: str, indent: str) -> list[str]:
+def _loop(plan: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
     """One side's work on every one of its blocks that fall to this one.
 
     A block may write to shared memory that a slower thread of the block before still reads, hence the barrier; all

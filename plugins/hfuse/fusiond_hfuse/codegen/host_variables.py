@@ -13,14 +13,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from fusiond.program import Buffer, Bytes, Copy, Launch, Pointer, Role, Step
-from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Shape, Slot
+from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot, LaunchShape
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 
 
-def structs(kernel: Kernel) -> tuple[Argument, ...]:
+def structs(kernel: SourceKernel) -> tuple[KernelArgument, ...]:
     return tuple(each for each in kernel.variables if each.members)
 
 
-def entries(kernel: Kernel, letter: str = "") -> tuple[str, ...]:
+def entries(kernel: SourceKernel, letter: str = "") -> tuple[str, ...]:
     """The kernels that write their bytes; with a letter, in the source of several kernels."""
     return tuple(_entry(number, letter) for number in range(len(structs(kernel))))
 
@@ -29,7 +30,7 @@ def _entry(number: int, letter: str) -> str:
     return f"fusiond_set_{letter}{'_' if letter else ''}{number}"
 
 
-def text(kernel: Kernel, letter: str = "") -> str:
+def text(kernel: SourceKernel, letter: str = "") -> str:
     """The text of these kernels."""
     return "".join(
         _kernel(name, each.bytes) for name, each in zip(entries(kernel, letter), structs(kernel), strict=True)
@@ -48,7 +49,7 @@ def _kernel(name: str, size: int) -> str:
     )
 
 
-def buffers(slot: Slot, place: str) -> Iterator[Buffer]:
+def buffers(slot: FusionSlot, place: str) -> Iterator[Buffer]:
     """The variables, and where their bytes are staged. `place` stands before the name of a variable of the source."""
     for each in structs(slot.kernel):
         of_each = f"{slot.letter}.{each.name}"
@@ -57,7 +58,7 @@ def buffers(slot: Slot, place: str) -> Iterator[Buffer]:
         yield dataclasses.replace(staged, name=f"variable.{of_each}", symbol=f"{place}{each.symbol}")
 
 
-def steps(group: Group, shapes: Mapping[str, Shape], places: Mapping[str, str]) -> tuple[Step, ...]:
+def steps(group: FusionGroup, shapes: Mapping[str, LaunchShape], places: Mapping[str, str]) -> tuple[Step, ...]:
     """What sets the variables of all slots. `places`: by letter, `source:` and the namespace of the slot there."""
     found: list[Step] = []
     for slot in group.slots:
@@ -85,7 +86,7 @@ def steps(group: Group, shapes: Mapping[str, Shape], places: Mapping[str, str]) 
     return tuple(found)
 
 
-def addressed(slot: Slot, argument: Argument, shape: Shape) -> Bytes:
+def addressed(slot: FusionSlot, argument: KernelArgument, shape: LaunchShape) -> Bytes:
     """The bytes of a struct, with its buffers."""
     pointers = tuple(
         (each.offset, f"{slot.letter}.{each.target.name}") for each in argument.members if each.target is not None

@@ -14,20 +14,22 @@ from fusiond.program import Launch, Program
 from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import partition, registers
-from fusiond_hfuse.analysis.request import Analysed
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
+from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit
-from fusiond_hfuse.frontend.graph import Group, Plan, Slot, volume
+from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot
 from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.source_kernel import volume
 
 
-def facts_of(target: Target, slot: Slot) -> CompileFacts | BuildFailed | None:
+def facts_of(target: Target, slot: FusionSlot) -> CompileFacts | BuildFailed | None:
     """A kernel's own facts at its given block shape."""
     source = emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None)
     found = target.facts(source)
     return found if found is None or isinstance(found, BuildFailed) else found.get(slot.kernel.instance)
 
 
-def described(slot: Slot, facts: CompileFacts | BuildFailed | None) -> dict[str, object]:
+def described(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> dict[str, object]:
     shape = shape_of(slot, slot.kernel.block.shapes[0])
     known = facts if isinstance(facts, CompileFacts) else None
     return {
@@ -39,7 +41,9 @@ def described(slot: Slot, facts: CompileFacts | BuildFailed | None) -> dict[str,
     }
 
 
-def own_problems(group: Group, slot: Slot, target: Target, facts: CompileFacts | BuildFailed | None) -> list[Rejection]:
+def own_problems(
+    group: FusionGroup, slot: FusionSlot, target: Target, facts: CompileFacts | BuildFailed | None
+) -> list[Rejection]:
     """Why a kernel cannot be fused with anything."""
     found = list(slot.kernel.parsed.rejections)
     if isinstance(facts, BuildFailed):
@@ -52,7 +56,7 @@ def own_problems(group: Group, slot: Slot, target: Target, facts: CompileFacts |
     return found
 
 
-def alone_in_blocks(group: Group, target: Target) -> list[str]:
+def alone_in_blocks(group: FusionGroup, target: Target) -> list[str]:
     """Why kernels can only be fused block by block."""
     found = []
     for slot in group.slots:
@@ -66,7 +70,7 @@ def alone_in_blocks(group: Group, target: Target) -> list[str]:
 
 
 def joint_problems(
-    group: Group, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
+    group: FusionGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
 ) -> list[Rejection]:
     """Why kernels that could be fused cannot be one launch."""
     found = []
@@ -90,14 +94,14 @@ def joint_problems(
     return found
 
 
-def _static_bytes(slot: Slot, facts: CompileFacts | BuildFailed | None) -> int:
+def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> int:
     """Static shared memory: what ptxas says, else what the tree says, else nothing is known and the build will tell."""
     if isinstance(facts, CompileFacts):
         return facts.shared_bytes
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
+def _bound(known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule) -> registers.RegisterBound | None:
     """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
     used = _natives(known, plan)
     if used is None:
@@ -113,7 +117,7 @@ def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
     )
 
 
-def _natives(known: Analysed, plan: Plan) -> list[CompileFacts] | None:
+def _natives(known: GroupAnalysis, plan: FusionSchedule) -> list[CompileFacts] | None:
     """What the compiler says of a plan's kernels by themselves, at its block sizes."""
     used: list[CompileFacts] = []
     for side in plan.by_letter:
@@ -125,7 +129,7 @@ def _natives(known: Analysed, plan: Plan) -> list[CompileFacts] | None:
     return used
 
 
-def even_bound(known: Analysed) -> dict[str, object] | None:
+def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
     """r0 with all its terms at the paper's even split, for the report."""
     group = known.group
     split = partition.even(group, known.target.limits)
@@ -140,22 +144,24 @@ def even_bound(known: Analysed) -> dict[str, object] | None:
     return None if bound is None else {"threads": threads, **bound.as_json()}
 
 
-def cap(known: Analysed, group: Group, plan: Plan, config: Config) -> registers.Cap | Rejection:
+def cap(
+    known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule, config: Config
+) -> registers.RegisterCap | Rejection:
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
     has are refused here, before anything is compiled."""
     wanted = config.get("cap", "none")
     if wanted == "none":
-        return registers.Cap()
+        return registers.RegisterCap()
     if wanted == "native":
         used = _natives(known, plan)
         own = None if used is None else max(each.registers for each in used)
-        return registers.Cap(registers=own and registers.as_native(known.target.limits, plan.threads, own))
+        return registers.RegisterCap(registers=own and registers.as_native(known.target.limits, plan.threads, own))
     if wanted != "paper":
         blocks = _inherited(plan) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
         if registers.fitting(known.target.limits, plan.threads, blocks) is None:
             detail = f"{blocks} blocks of {plan.threads} threads are more than a multiprocessor can have"
             return Rejection(rule="launch", nodes=group.names, detail=detail)
-        return registers.Cap(blocks=blocks)
+        return registers.RegisterCap(blocks=blocks)
     bound = _bound(known, group, plan)
     if bound is None:
         return Rejection(
@@ -163,10 +169,10 @@ def cap(known: Analysed, group: Group, plan: Plan, config: Config) -> registers.
             nodes=group.names,
             detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
         )
-    return registers.Cap(registers=bound.r0)
+    return registers.RegisterCap(registers=bound.r0)
 
 
-def launched(known: Analysed, plan: Plan, cap: registers.Cap) -> int:
+def launched(known: GroupAnalysis, plan: FusionSchedule, cap: registers.RegisterCap) -> int:
     """Registers of each thread at the launch of a kernel of which so many blocks fit; 0 where no step bounds them."""
     if not cap.blocks:
         return 0
@@ -174,7 +180,7 @@ def launched(known: Analysed, plan: Plan, cap: registers.Cap) -> int:
     return most // registers.STEP * registers.STEP
 
 
-def traded(known: Analysed, plan: Plan, cap: registers.Cap, config: Config) -> Plan:
+def traded(known: GroupAnalysis, plan: FusionSchedule, cap: registers.RegisterCap, config: Config) -> FusionSchedule:
     """The plan with what each side has once one has given registers to the other. ValueError where there are none to
     give."""
     taker = config.get("taker", "none")
@@ -191,20 +197,20 @@ def traded(known: Analysed, plan: Plan, cap: registers.Cap, config: Config) -> P
     return dataclasses.replace(plan, sides=sides)
 
 
-def _inherited(plan: Plan) -> int:
+def _inherited(plan: FusionSchedule) -> int:
     """The blocks that the kernels' own launch bounds ask for: what the most modest of them asks."""
     request = [side.slot.kernel.parsed.resident_blocks for side in plan.sides]
     return min((blocks for blocks in request if blocks), default=1)
 
 
-def own_cap(known: Analysed, threads: int, wanted: Value) -> int | None:
+def own_cap(known: GroupAnalysis, threads: int, wanted: Value) -> int | None:
     """Registers that let so many blocks of a kernel by itself be resident as a config asks for."""
     if wanted == "none":
         return None
     return registers.fitting(known.target.limits, threads, int(str(wanted).removeprefix(space.FIT)))
 
 
-def launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> Program | Rejection:
+def launchable(known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule, program: Program) -> Program | Rejection:
     """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
 
     A cap above what the kernel uses without one is no idle cap: it lets ptxas take more (seen: 32 without, 48 under
@@ -234,7 +240,7 @@ def launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> P
     return carved(known, program)
 
 
-def carved(known: Analysed, program: Program) -> Program:
+def carved(known: GroupAnalysis, program: Program) -> Program:
     """The program with as much shared memory asked for as its blocks need to be resident, where any of its kernels has
     some and a compiler knows all of them. All launches ask for the same: a multiprocessor that is to be divided
     otherwise has to run empty first, and kernels on two streams could not share one."""
@@ -258,6 +264,6 @@ def carved(known: Analysed, program: Program) -> Program:
     return dataclasses.replace(program, steps=tuple(steps))
 
 
-def _no_room(most: int, shared: int, group: Group) -> Rejection:
+def _no_room(most: int, shared: int, group: FusionGroup) -> Rejection:
     detail = f"{shared} bytes of shared memory in one block; there are {most}"
     return Rejection(rule="shared_memory", nodes=group.names, detail=detail)

@@ -6,19 +6,20 @@ from collections.abc import Iterator
 
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import Dim3
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
 from fusiond_hfuse.frontend import groups, overloads, shadows
-from fusiond_hfuse.frontend.graph import Argument, Kernel, Parameter, Plan, Side, Slot
+from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.includes import GROUPS
 from fusiond_hfuse.frontend.kernel import define_values
-from fusiond_hfuse.frontend.recheck import HERE
 from fusiond_hfuse.frontend.shadows import SHARED
+from fusiond_hfuse.frontend.source_kernel import HERE, KernelArgument, KernelParameter, SourceKernel
 
 ARENA = "fusiond_arena"
 _COUNTING = tuple(name.removeprefix("__syncthreads") for name in shadows.COUNTED)
 
 
-def namespace(side: Side, counted: bool) -> str:
+def namespace(side: FusedSide, counted: bool) -> str:
     kernel = side.slot.kernel
     defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.lines.get("defines", kernel.path))
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
@@ -48,7 +49,7 @@ def namespace(side: Side, counted: bool) -> str:
     return "\n".join(lines)
 
 
-def _barriers(side: Side, counted: bool) -> Iterator[str]:
+def _barriers(side: FusedSide, counted: bool) -> Iterator[str]:
     """What a side's body waits at. Where threads may leave before the others, those vote on at it until all have left
     (see `_side`), and the barrier is one that can be voted at. Where the block is this side's alone, the hardware's own
     barrier does not wait for those that have left."""
@@ -63,7 +64,7 @@ def _barriers(side: Side, counted: bool) -> Iterator[str]:
         yield "};"
 
 
-def _waiting(side: Side, kind: str) -> Iterator[str]:
+def _waiting(side: FusedSide, kind: str) -> Iterator[str]:
     """The body of one of a side's barriers; `kind` is empty, or what is counted."""
     returned = "return " if kind else ""
     if side.barrier == 0:
@@ -88,7 +89,7 @@ def _waiting(side: Side, kind: str) -> Iterator[str]:
     yield "}"
 
 
-def edited(kernel: Kernel) -> str:
+def edited(kernel: SourceKernel) -> str:
     """The kernel's text, which includes nothing, with the parser's edits done."""
     data = kernel.unit.text.encode()
     pieces = []
@@ -102,7 +103,7 @@ def edited(kernel: Kernel) -> str:
     return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
 
 
-def _side(side: Side, counted: bool) -> Iterator[str]:
+def _side(side: FusedSide, counted: bool) -> Iterator[str]:
     """The function that runs one block of a side, given its thread and block counted from 0.
 
     It stands among the user's macros, hence the names: no `block`, no `n`.
@@ -142,7 +143,7 @@ def _side(side: Side, counted: bool) -> Iterator[str]:
     yield "}"
 
 
-def _drain(side: Side) -> Iterator[str]:
+def _drain(side: FusedSide) -> Iterator[str]:
     for number in range(side.virtual):
         only = f"if (fusiond_virtual == {number}) " if side.virtual > 1 else ""
         yield f"    {only}while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier + number}, {side.threads}, true)) {{"
@@ -168,21 +169,21 @@ def _block_index(block: str, grid: list[str]) -> str:
     return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]} % {grid[1]}, {block} / {grid[0]} / {grid[1]})"
 
 
-def grid_axes(slot: Slot) -> str:
+def grid_axes(slot: FusionSlot) -> str:
     """The axes of a slot's grid that are arguments of the fused kernel."""
     return "xyz"[: len(slot.kernel.grid)]
 
 
-def signature(slot: Slot) -> list[tuple[Argument, Parameter]]:
+def signature(slot: FusionSlot) -> list[tuple[KernelArgument, KernelParameter]]:
     return list(zip(slot.kernel.arguments, slot.kernel.parsed.parameters, strict=True))
 
 
-def _spelled(parameter: Parameter) -> str:
+def _spelled(parameter: KernelParameter) -> str:
     """A parameter's type inside its namespace."""
     return parameter.target.replace("(anonymous namespace)::", "")
 
 
-def declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
+def declaration(argument: KernelArgument, parameter: KernelParameter, letter: str) -> str:
     name = f"{letter}_{argument.name}"
     kind = parameter.target
     if parameter.bytes or parameter.records:
@@ -196,22 +197,22 @@ def declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
     return f"{const}{kind}* {restrict}const {name}" if restrict == "" else f"{const}{kind}* {restrict}{name}"
 
 
-def _passed(parameter: Parameter, name: str) -> str:
+def _passed(parameter: KernelParameter, name: str) -> str:
     return f"static_cast<{_spelled(parameter)}>({name})" if parameter.enumeration else name
 
 
-def blocks_of(side: Side) -> str:
+def blocks_of(side: FusedSide) -> str:
     """How many blocks a side has, in the words of the fused kernel."""
     return " * ".join(f"fusiond_{side.slot.letter}_grid_{axis}" for axis in grid_axes(side.slot))
 
 
-def units_of(side: Side) -> str:
+def units_of(side: FusedSide) -> str:
     """How many fused blocks those are."""
     blocks = blocks_of(side)
     return blocks if side.virtual == 1 else f"({blocks} + {side.virtual - 1}) / {side.virtual}"
 
 
-def work(plan: Plan, side: Side, thread: str, block: str, indent: str) -> list[str]:
+def work(plan: FusionSchedule, side: FusedSide, thread: str, block: str, indent: str) -> list[str]:
     """The call of one side's function, one step further in than `indent`."""
     letter = side.slot.letter
     grid = [f"fusiond_{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
@@ -229,7 +230,7 @@ def work(plan: Plan, side: Side, thread: str, block: str, indent: str) -> list[s
     ]
 
 
-def _place(plan: Plan, side: Side) -> str:
+def _place(plan: FusionSchedule, side: FusedSide) -> str:
     """Where a side's dynamic shared memory begins."""
     if not side.slot.kernel.parsed.uses_dynamic_shared:
         return "nullptr"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import hidden_arguments, host_variables, sides
-from fusiond_hfuse.frontend.graph import WARP, Plan, Shape
+from fusiond_hfuse.frontend.fusion_group import LaunchShape
 from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.source_kernel import WARP
 
 
-def problems(plan: Plan, program: Program) -> tuple[str, ...]:
+def problems(plan: FusionSchedule, program: Program) -> tuple[str, ...]:
     """Every broken invariant, one line each.
 
     - whole warps: a side's threads are a multiple of 32, so that no warp serves two kernels and barrier counts are
@@ -29,25 +31,14 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     - variables: all that the host sets are set before anything else, and not timed;
     - arguments: as many as the fused kernel has parameters.
     """
-    found = []
-    for side in plan.sides:
-        alone = plan.level == "block" and side.virtual == 1
-        if side.threads % WARP and not alone:
-            found.append(f"side {side.slot.letter} has {side.threads} threads, which are no whole warps")
-        if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
-            found.append(f"side {side.slot.letter} has the barrier {side.barrier}")
-        if side.virtual > 1 and (plan.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
-            found.append(f"side {side.slot.letter} has {side.virtual} blocks in one, and they would share an array")
-    found += _partition_problems(plan)
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
-    if launch.block != (plan.threads, 1, 1):
-        found.append(f"a block of {launch.block} for {plan.threads} threads")
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
     counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in plan.sides]
-    blocks = sum(counts) if plan.level == "block" else max(counts)
-    if plan.map == "stride":
-        blocks = plan.blocks
+    blocks = _launched_blocks(plan, counts)
+    found = [*_side_problems(plan), *_partition_problems(plan)]
+    if launch.block != (plan.threads, 1, 1):
+        found.append(f"a block of {launch.block} for {plan.threads} threads")
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
     offsets = hidden_arguments.offset_letters(plan)
@@ -58,17 +49,40 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
         return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
     hidden = list(launch.arguments[wanted - behind :])
     found += _arena_problems(plan, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
-    if [each.value for each in hidden[len(offsets) : len(offsets) + len(told)] if isinstance(each, Scalar)] != told:
-        found.append(f"the kernel is told {hidden[len(offsets) : len(offsets) + len(told)]} for {told}")
-    if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
-        found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
+    found += _told_problems(plan, hidden[len(offsets) :], told, blocks)
     found += _ticket_problems(plan, program, launch)
     found += _variable_problems(plan, program)
     found += _trade_problems(plan, program.source(launch.source).text)
     return tuple(found)
 
 
-def _trade_problems(plan: Plan, text: str) -> list[str]:
+def _launched_blocks(plan: FusionSchedule, counts: list[int]) -> int:
+    if plan.map == "stride":
+        return plan.blocks
+    return sum(counts) if plan.level == "block" else max(counts)
+
+
+def _side_problems(plan: FusionSchedule) -> Iterator[str]:
+    """What one side by itself breaks: whole warps, the barrier's id, static arrays under virtual blocks."""
+    for side in plan.sides:
+        alone = plan.level == "block" and side.virtual == 1
+        if side.threads % WARP and not alone:
+            yield f"side {side.slot.letter} has {side.threads} threads, which are no whole warps"
+        if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
+            yield f"side {side.slot.letter} has the barrier {side.barrier}"
+        if side.virtual > 1 and (plan.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
+            yield f"side {side.slot.letter} has {side.virtual} blocks in one, and they would share an array"
+
+
+def _told_problems(plan: FusionSchedule, passed: list[Argument], told: list[int], blocks: int) -> Iterator[str]:
+    """`passed`: the arguments behind the arena's offsets."""
+    if [each.value for each in passed[: len(told)] if isinstance(each, Scalar)] != told:
+        yield f"the kernel is told {passed[: len(told)]} for {told}"
+    if plan.map == "stride" and passed[0] != Scalar(dtype="uint32", value=blocks):
+        yield f"the kernel is told {passed[0]} for {blocks} blocks"
+
+
+def _trade_problems(plan: FusionSchedule, text: str) -> list[str]:
     """A side that gives what it should take would run with the other one's registers."""
     fewest = min(side.registers for side in plan.sides)
     wanted = [
@@ -80,7 +94,7 @@ def _trade_problems(plan: Plan, text: str) -> list[str]:
     return [] if found == wanted else [f"the sides trade registers as {found}, and should as {wanted}"]
 
 
-def register_problems(plan: Plan, launched: int) -> tuple[str, ...]:
+def register_problems(plan: FusionSchedule, launched: int) -> tuple[str, ...]:
     """What is wrong with a trade of registers in blocks that are launched with so many a thread: whoever takes would
     wait for ever for what nobody gives."""
     sides = [side for side in plan.sides if side.registers]
@@ -99,7 +113,7 @@ def register_problems(plan: Plan, launched: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _partition_problems(plan: Plan) -> list[str]:
+def _partition_problems(plan: FusionSchedule) -> list[str]:
     found = []
     if plan.level == "warp" and len({side.barrier for side in plan.sides}) < len(plan.sides):
         found.append(f"sides of one block share a barrier: {[side.barrier for side in plan.sides]}")
@@ -115,7 +129,7 @@ def _partition_problems(plan: Plan) -> list[str]:
 
 
 def _arena_problems(
-    plan: Plan, shared_bytes: int, shapes: Mapping[str, Shape], offsets: Mapping[str, Argument]
+    plan: FusionSchedule, shared_bytes: int, shapes: Mapping[str, LaunchShape], offsets: Mapping[str, Argument]
 ) -> list[str]:
     found = []
     end = 0
@@ -140,7 +154,7 @@ def _arena_problems(
     return found
 
 
-def block_arguments(plan: Plan, counts: list[int], shapes: Mapping[str, Shape]) -> list[int]:
+def block_arguments(plan: FusionSchedule, counts: list[int], shapes: Mapping[str, LaunchShape]) -> list[int]:
     """What the kernel has to be told at block level: each side's share of what is left, and the slices of the arena."""
     found = []
     if plan.assign in ("interleaved", *hidden_arguments.TICKETED):
@@ -152,7 +166,7 @@ def block_arguments(plan: Plan, counts: list[int], shapes: Mapping[str, Shape]) 
     return found
 
 
-def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
+def _ticket_problems(plan: FusionSchedule, program: Program, launch: Launch) -> list[str]:
     steps = [each for each in program.steps if each.counted]
     if plan.assign not in hidden_arguments.TICKETED:
         return [] if len(steps) == 1 else [f"{len(steps)} steps for one launch"]
@@ -167,7 +181,7 @@ def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
     return []
 
 
-def _variable_problems(plan: Plan, program: Program) -> list[str]:
+def _variable_problems(plan: FusionSchedule, program: Program) -> list[str]:
     """A variable that is not set would hold the address of the run before, or none."""
     found = []
     first = next(at for at, each in enumerate(program.steps) if each.counted)

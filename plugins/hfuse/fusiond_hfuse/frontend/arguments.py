@@ -15,7 +15,13 @@ from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.language.expressions import Expression, ExpressionError
 from fusiond.program import EQUAL, Buffer, Fill, Role
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend.graph import Argument, Field, Member, Parameter, Variable
+from fusiond_hfuse.frontend.source_kernel import (
+    DeviceVariable,
+    KernelArgument,
+    KernelParameter,
+    StructField,
+    StructMember,
+)
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 QUALIFIED = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
@@ -28,7 +34,7 @@ def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
     return text
 
 
-def argument(inputs: Inputs, path: str, node: Node) -> Argument:
+def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
     keys = node.mapping(
         known=("name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes"), required=("name",)
     )
@@ -43,9 +49,9 @@ def argument(inputs: Inputs, path: str, node: Node) -> Argument:
             digits = "".join(keys["bytes"].text().split()).lower()
             if not re.fullmatch(r"([0-9a-f]{2})+", digits):
                 raise keys["bytes"].fail("is no row of hexadecimal digits, two for a byte")
-            return Argument(name=name, dtype="uint8", hex=digits, where=node.where)
+            return KernelArgument(name=name, dtype="uint8", hex=digits, where=node.where)
         members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
-        return Argument(name=name, dtype="uint8", members=members, where=node.where)
+        return KernelArgument(name=name, dtype="uint8", members=members, where=node.where)
     if "dtype" not in keys:
         raise node.fail("the key 'dtype' is missing")
     dtype = keys["dtype"].choice(*DTYPES)
@@ -53,28 +59,28 @@ def argument(inputs: Inputs, path: str, node: Node) -> Argument:
         for key in ("role", "fill", "compare"):
             if key in keys:
                 raise keys[key].fail("belongs to buffers; this argument is a scalar")
-        return Argument(name=name, dtype=dtype, value=_value(keys["value"], dtype), where=node.where)
+        return KernelArgument(name=name, dtype=dtype, value=_value(keys["value"], dtype), where=node.where)
     return _buffer(inputs, path, node, keys, name, dtype)
 
 
-def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> Member:
+def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> StructMember:
     """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
     if isinstance(node.value, dict) and "elements" in node.value:
         keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
         target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
-        return Member(path=at, dtype=target.dtype, target=target, where=node.where)
+        return StructMember(path=at, dtype=target.dtype, target=target, where=node.where)
     if isinstance(node.value, dict):
         keys = node.mapping(known=("dtype", "value"), required=("value",))
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
-        return Member(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
-    return Member(path=at, dtype=None, value=_number(node), where=node.where)
+        return StructMember(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
+    return StructMember(path=at, dtype=None, value=_number(node), where=node.where)
 
 
 def _number(node: Node) -> Expression | float:
     return _value(node, "float64") if isinstance(node.value, float) else values.expression(node)
 
 
-def variable(inputs: Inputs, path: str, node: Node) -> Argument:
+def variable(inputs: Inputs, path: str, node: Node) -> KernelArgument:
     """A `__constant__` or `__device__` variable that the host sets before the kernel runs: its numbers, what it points
     to, or its members one by one."""
     keys = node.mapping(
@@ -87,7 +93,7 @@ def variable(inputs: Inputs, path: str, node: Node) -> Argument:
             if key not in ("symbol", "name", "struct"):
                 raise keys[key].fail("does not belong to a struct")
         members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
-        return Argument(name=name, dtype="uint8", members=members, symbol=symbol, where=node.where)
+        return KernelArgument(name=name, dtype="uint8", members=members, symbol=symbol, where=node.where)
     for key in ("dtype", "elements"):
         if key not in keys:
             raise node.fail(f"the key {key!r} is missing; a variable has it, or 'struct'")
@@ -98,7 +104,7 @@ def variable(inputs: Inputs, path: str, node: Node) -> Argument:
 
 def _buffer(
     inputs: Inputs, path: str, node: Node, keys: Mapping[str, Node], name: str, dtype: str, *, role: Role | None = None
-) -> Argument:
+) -> KernelArgument:
     if role is None:
         if "role" not in keys:
             raise node.fail("the key 'role' is missing")
@@ -110,7 +116,7 @@ def _buffer(
         raise node.fail("the key 'fill' is missing")
     if not role.compared and "compare" in keys:
         raise keys["compare"].fail(f"a buffer with the role {role.value} is not compared")
-    return Argument(
+    return KernelArgument(
         name=name,
         dtype=dtype,
         elements=values.expression(keys["elements"]),
@@ -142,7 +148,9 @@ def _value(node: Node, dtype: str) -> Expression | float:
     return node.value
 
 
-def checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], node: Node) -> tuple[Argument, ...]:
+def checked(
+    arguments: tuple[KernelArgument, ...], parameters: tuple[KernelParameter, ...], node: Node
+) -> tuple[KernelArgument, ...]:
     """The YAML's arguments against the kernel's parameters: number, order, kind and type. Structs get their places."""
     if len(arguments) != len(parameters):
         names = ", ".join(parameter.spelling for parameter in parameters) or "none"
@@ -173,7 +181,7 @@ def checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], 
     return tuple(found)
 
 
-def _record(argument: Argument, parameter: Parameter) -> Argument:
+def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgument:
     """A struct by value: every number of it must be said, and be one that a Program can hold."""
     if not parameter.bytes or not (argument.members or argument.hex):
         wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "no struct"
@@ -203,7 +211,7 @@ def _record(argument: Argument, parameter: Parameter) -> Argument:
     return _placed(argument, parameter.fields, parameter.bytes, parameter.spelling)
 
 
-def _placed(argument: Argument, fields: tuple[Field, ...], size: int, spelling: str) -> Argument:
+def _placed(argument: KernelArgument, fields: tuple[StructField, ...], size: int, spelling: str) -> KernelArgument:
     """A struct whose members have their types and places."""
     said = {member.path: member for member in argument.members}
     places = {each.path: each for each in fields}
@@ -223,7 +231,7 @@ def _placed(argument: Argument, fields: tuple[Field, ...], size: int, spelling: 
     return dataclasses.replace(argument, members=members, bytes=size)
 
 
-def _check_member(name: str, member: Member, place: Field, spelling: str) -> None:
+def _check_member(name: str, member: StructMember, place: StructField, spelling: str) -> None:
     """What the YAML says of one place of a struct against what is there."""
     if place.pointer:
         null = isinstance(member.value, Expression) and member.value.text == "0"
@@ -248,15 +256,15 @@ def _check_member(name: str, member: Member, place: Field, spelling: str) -> Non
 
 
 def checked_variables(
-    variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]
-) -> tuple[Argument, ...]:
+    variables: tuple[KernelArgument, ...], known: tuple[DeviceVariable, ...], sizes: Mapping[str, int]
+) -> tuple[KernelArgument, ...]:
     """The YAML's constants against the source's variables: type and size. Those that are structs, or hold addresses,
     get their places."""
     places = {each.name: each for each in known}
     return tuple(_variable_checked(each, places[each.symbol], sizes) for each in variables)
 
 
-def _variable_checked(argument: Argument, variable: Variable, sizes: Mapping[str, int]) -> Argument:
+def _variable_checked(argument: KernelArgument, variable: DeviceVariable, sizes: Mapping[str, int]) -> KernelArgument:
     if argument.members or variable.address:
         return _places_of_variable(argument, variable)
     assert argument.elements is not None
@@ -278,7 +286,7 @@ def _variable_checked(argument: Argument, variable: Variable, sizes: Mapping[str
     return argument
 
 
-def _places_of_variable(argument: Argument, variable: Variable) -> Argument:
+def _places_of_variable(argument: KernelArgument, variable: DeviceVariable) -> KernelArgument:
     """A variable that is a struct, or an address: then the YAML may say what is at that address, and no more."""
     if variable.unfit:
         raise RequestError(variable.unfit, where=argument.where)
@@ -296,8 +304,8 @@ def _places_of_variable(argument: Argument, variable: Variable) -> Argument:
             where=argument.where,
         )
     target = dataclasses.replace(argument, symbol="")
-    pointer = Member(path="", dtype=argument.dtype, target=target, where=argument.where)
-    whole = Argument(
+    pointer = StructMember(path="", dtype=argument.dtype, target=target, where=argument.where)
+    whole = KernelArgument(
         name=argument.name, dtype="uint8", members=(pointer,), symbol=argument.symbol, where=argument.where
     )
     return _placed(whole, variable.fields, variable.bytes, variable.spelling)

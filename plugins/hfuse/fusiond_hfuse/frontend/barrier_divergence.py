@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from fusiond_hfuse.frontend import cursors, shadows
 from fusiond_hfuse.frontend.constructs import LOOPS, Inside, nearest
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
-from fusiond_hfuse.frontend.divergence import Callees, Flow
+from fusiond_hfuse.frontend.divergence import Callees, DivergenceAnalysis
 
 _LOCAL_TYPES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.UNION_DECL)
 _STEPS = (CursorKind.BREAK_STMT, CursorKind.CONTINUE_STMT)
@@ -33,7 +33,7 @@ def diverges(
     waits = list(_barriers(nodes, meeting))
     if not waits:
         return None
-    flow = Flow(function, callees, parameters_agree=is_kernel, kernel=is_kernel)
+    flow = DivergenceAnalysis(function, callees, parameters_agree=is_kernel, kernel=is_kernel)
     waits = list(_barriers(flow.nodes, meeting))
     for cursor, inside in waits:
         if not flow.comes_together(cursor, inside, proven=False):
@@ -56,7 +56,7 @@ def leaves(function: cindex.Cursor) -> bool:
     )
 
 
-def _all_jump(flow: Flow, cursor: cindex.Cursor, inside: Inside, places: list[int]) -> bool:
+def _all_jump(flow: DivergenceAnalysis, cursor: cindex.Cursor, inside: Inside, places: list[int]) -> bool:
     """Whether all threads take a jump, or none does: of a `break` or `continue`, all that are in its loop."""
     if cursor.kind not in _STEPS:
         return cursor.kind is not CursorKind.INDIRECT_GOTO_STMT and flow.comes_together(cursor, inside, proven=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusiond_hfuse.frontend import barrier_divergence, barriers, constructs, cursors, divergence, shadows
+from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN
 from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
-from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE, MAIN
 
 _MEETINGS = ("__syncwarp", "tiled_partition", "thread_block_tile")
 

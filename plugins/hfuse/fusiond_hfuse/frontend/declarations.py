@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fusiond_hfuse.frontend import cursors, directives, entries, recheck, shadows
+from fusiond_hfuse.frontend import clang_tree, cursors, directives, entries, shadows
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
-from fusiond_hfuse.frontend.instances import Slot
+from fusiond_hfuse.frontend.instances import TemplateParameter
 
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
@@ -20,7 +20,7 @@ _NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR)
 
 
 @dataclass(slots=True)
-class Declaration:
+class SourceDeclaration:
     """What stands or goes as one: `start` to `end` in bytes. `names`: those that reach it; `words`: those in it."""
 
     start: int
@@ -37,7 +37,7 @@ class Declaration:
     """The types of a kernel's parameters; None for a template, and its instances."""
     defined: bool = False
     """That kernel is defined here."""
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[TemplateParameter, ...] = ()
     """The parameters of a kernel's template."""
     functors: set[str] = field(default_factory=set)
     """Classes, with their namespaces, that a template may take for a function or a view."""
@@ -63,7 +63,7 @@ _CALL = re.compile(r"[A-Za-z_]\w*(?:[ \t]*\([^()\n]*\))?(?:\s*\{)?")
 _BUILT_IN = frozenset(shadows.SHADOWED)
 
 
-class Walk:
+class DeclarationWalk:
     """The declarations of a tree, those in namespaces too."""
 
     def __init__(self, code: str, frame: set[tuple[int, int]], unread: list[tuple[int, int]] | None = None) -> None:
@@ -74,23 +74,31 @@ class Walk:
         self.frame = frame
         """Gets the heads and ends of namespaces."""
 
-    def declarations(self, cursor: cindex.Cursor) -> Iterator[Declaration]:
-        for each in cursors.written_in(cursor, recheck.MAIN):
+    def declarations(self, cursor: cindex.Cursor) -> Iterator[SourceDeclaration]:
+        for each in cursors.written_in(cursor, clang_tree.MAIN):
             if each.kind.is_declaration():
                 yield from self._of(each, "")
 
-    def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[Declaration]:
+    def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[SourceDeclaration]:
         if cursor.kind is CursorKind.NAMESPACE or self._braced_linkage(cursor):
-            inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
-            self.frame |= self._brackets(cursor.extent.start.offset, cursor.extent.end.offset)
-            for child in cursors.children(cursor):
-                if child.kind.is_declaration():
-                    yield from self._of(child, inner)
+            yield from self._inner(cursor, scope)
             return
         start, end = self._extent(cursor)
-        if end <= start:
-            return
-        found = Declaration(start, end, words=set(_FREE.findall(self.code[start:end])))
+        if end > start:
+            yield self._declaration(cursor, start, end, scope)
+            if cursor.kind in _RECORDS:
+                yield from self._methods(cursor)
+
+    def _inner(self, cursor: cindex.Cursor, scope: str) -> Iterator[SourceDeclaration]:
+        """Those of a namespace, or of `extern "C" { }`."""
+        inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
+        self.frame |= self._brackets(cursor.extent.start.offset, cursor.extent.end.offset)
+        for child in cursors.children(cursor):
+            if child.kind.is_declaration():
+                yield from self._of(child, inner)
+
+    def _declaration(self, cursor: cindex.Cursor, start: int, end: int, scope: str) -> SourceDeclaration:
+        found = SourceDeclaration(start, end, words=set(_FREE.findall(self.code[start:end])))
         found.members = set(directives.WORD.findall(self.code[start:end])) - found.words
         if not self.pasting.isdisjoint(found.words):  # names that stand in no text
             found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
@@ -100,23 +108,15 @@ class Walk:
             found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
         for each in (cursor, *self._below(cursor)):
             self._name(found, each, scope)
-        if (
-            cursor.kind in (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL)
-            and cursor.is_definition()
-            and cursor.spelling
-        ):
-            methods = [each for each in cursors.children(cursor) if each.kind in shadows.FUNCTIONS]
-            if any(_has(each, _OF_DEVICES) for each in methods):
-                found.functors.add(scope + cursor.spelling)
+        if _is_functor(cursor):
+            found.functors.add(scope + cursor.spelling)
         found.host = self._host(cursor)
         found.repeats = found.names <= _BUILT_IN or (
             cursor.kind is CursorKind.FUNCTION_DECL
             and not self._defines(cursor)
-            and cursors.file_of(cursor.canonical) == recheck.DECLARATIONS_FILE
+            and cursors.file_of(cursor.canonical) == clang_tree.DECLARATIONS_FILE
         )
-        yield found
-        if cursor.kind in _RECORDS:
-            yield from self._methods(cursor)
+        return found
 
     def _brackets(self, start: int, end: int) -> set[tuple[int, int]]:
         """The head and the end of a namespace; macros may stand for them, `BEGIN_NAMESPACE` and `END_NAMESPACE`."""
@@ -131,7 +131,7 @@ class Walk:
             closed = calls[-1].start() if calls else closed
         return {(start, opened), (closed, end)}
 
-    def _methods(self, record: cindex.Cursor) -> Iterator[Declaration]:
+    def _methods(self, record: cindex.Cursor) -> Iterator[SourceDeclaration]:
         """Those of a record that are the host's: they go though it stays, unless one that stays names them."""
         methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
         friends = any(each.kind is CursorKind.FRIEND_DECL for each in cursors.children(record))
@@ -144,7 +144,7 @@ class Walk:
         for each in methods:
             start, end = self._extent(each)
             if end > start:  # whether it is the host's for every architecture, the caller sees
-                yield Declaration(start, end, host=self._host(each), method=True)
+                yield SourceDeclaration(start, end, host=self._host(each), method=True)
 
     @staticmethod
     def _needed(method: cindex.Cursor, friends: bool) -> bool:
@@ -163,7 +163,7 @@ class Walk:
             elif cursor.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and each.kind.is_declaration():
                 yield each
 
-    def _name(self, found: Declaration, cursor: cindex.Cursor, scope: str) -> None:
+    def _name(self, found: SourceDeclaration, cursor: cindex.Cursor, scope: str) -> None:
         name = cursor.spelling.partition("<")[0].strip()
         if not name:
             return
@@ -307,10 +307,10 @@ def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
     return any(child.kind in kinds for child in cursors.children(cursor))
 
 
-def grouped(declarations: Iterable[Declaration]) -> list[Declaration]:
+def grouped(declarations: Iterable[SourceDeclaration]) -> list[SourceDeclaration]:
     """One for all that overlap (`struct { int a; } x, y;`); a host's method inside of a record stays one by itself."""
-    found: list[Declaration] = []
-    inner: list[Declaration] = []
+    found: list[SourceDeclaration] = []
+    inner: list[SourceDeclaration] = []
     for each in sorted(declarations, key=lambda each: (each.start, -each.end)):
         last = found[-1] if found else None
         if last is None or each.start >= last.end:
@@ -333,3 +333,12 @@ def grouped(declarations: Iterable[Declaration]) -> list[Declaration]:
             last.repeats &= each.repeats
             last.member = last.member if last.member == each.member else ""
     return [*found, *inner]
+
+
+def _is_functor(cursor: cindex.Cursor) -> bool:
+    """Whether a class has functions for the device, so that a template may be of it."""
+    if cursor.kind not in (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL):
+        return False
+    if not cursor.is_definition() or not cursor.spelling:
+        return False
+    return any(_has(each, _OF_DEVICES) for each in cursors.children(cursor) if each.kind in shadows.FUNCTIONS)

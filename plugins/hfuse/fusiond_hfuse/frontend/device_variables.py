@@ -8,9 +8,9 @@ from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
-from fusiond_hfuse.frontend.graph import Variable
 from fusiond_hfuse.frontend.parameters import DTYPES, Parameters, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
+from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 
 
 class DeviceVariables:
@@ -20,8 +20,8 @@ class DeviceVariables:
         self.text = text
         self.wanted = wanted
         self.parameters = parameters
-        self.known: dict[str, Variable] = {}
-        self.settable: list[Variable] = []
+        self.known: dict[str, DeviceVariable] = {}
+        self.settable: list[DeviceVariable] = []
         """Those that are a reason to refuse as long as the host does not set them."""
 
     def declare(self, cursor: cindex.Cursor, name: str) -> None:
@@ -35,7 +35,7 @@ class DeviceVariables:
         bare = re.sub(r"^(const |volatile )+", "", element.spelling)
         address = has_pointer(element)
         record = element.kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
-        variable = self.known[name] = Variable(
+        variable = self.known[name] = DeviceVariable(
             name=name,
             bytes=cursor.type.get_size(),
             dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
@@ -49,24 +49,36 @@ class DeviceVariables:
         begins = cursors.initializer(cursor)
         if address and variable.unfit and _is_null(begins):
             self._refuse(cursor, variable.unfit)
-        elif (is_constant and (begins is None or _only_made(begins))) or (address and _is_null(begins)):
-            what = "what its pointers point to" if address else "with what"
-            self._refuse(
-                cursor,
-                f"`{'__constant__' if is_constant else '__device__'} {name}` is set by the host; say {what} under "
-                f"`constants:`, or initialise it in the source",
-            )
-            self.settable.append(variable)
-        elif not is_constant and not address and not constant(cursor.type):
-            self._refuse(
-                cursor,
-                f"`__device__ {name}` keeps its value from run to run; pass a buffer, or give it a start under "
-                f"`constants:`",
-            )
+            return
+        reason = _unset(variable, begins) or _kept_from_run_to_run(variable, cursor)
+        if reason:
+            self._refuse(cursor, reason)
             self.settable.append(variable)
 
     def _refuse(self, cursor: cindex.Cursor, detail: str) -> None:
         self.text.refuse("symbol", cursor, detail)
+
+
+def _unset(variable: DeviceVariable, begins: cindex.Cursor | None) -> str:
+    """Why the host has to say what a variable holds; empty where the source does."""
+    never_set = variable.constant and (begins is None or _only_made(begins))
+    if not never_set and not (variable.address and _is_null(begins)):
+        return ""
+    what = "what its pointers point to" if variable.address else "with what"
+    return (
+        f"`{'__constant__' if variable.constant else '__device__'} {variable.name}` is set by the host; say {what} "
+        f"under `constants:`, or initialise it in the source"
+    )
+
+
+def _kept_from_run_to_run(variable: DeviceVariable, cursor: cindex.Cursor) -> str:
+    """Why a second run would find another value than the first; empty where it would not."""
+    if variable.constant or variable.address or constant(cursor.type):
+        return ""
+    return (
+        f"`__device__ {variable.name}` keeps its value from run to run; pass a buffer, or give it a start under "
+        f"`constants:`"
+    )
 
 
 def _is_null(begins: cindex.Cursor | None) -> bool:

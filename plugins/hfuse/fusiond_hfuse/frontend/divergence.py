@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from fusiond_hfuse.frontend import cursors, overloads, shadows
+from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE
 from fusiond_hfuse.frontend.constructs import (
     LOOPS,
     Inside,
@@ -33,12 +34,12 @@ from fusiond_hfuse.frontend.constructs import (
     variable,
 )
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
-from fusiond_hfuse.frontend.graph import WARP
-from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE
+from fusiond_hfuse.frontend.source_kernel import WARP
 from fusiond_hfuse.frontend.writes import UNIFORM_CALLS, Write, Writes
 
 _UNIFORM_BUILTINS = ("blockIdx", "blockDim", "gridDim", "warpSize")
 _DIFFERS = re.compile(r"__(shfl|ballot|any|all|match|activemask|reduce)\w*|atomic\w*|clock(64)?")
+_NEVER_PROVEN = (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr)
 _BRANCHES = (CursorKind.IF_STMT, CursorKind.SWITCH_STMT, CursorKind.CONDITIONAL_OPERATOR)
 
 
@@ -90,7 +91,7 @@ class Callees:
         return self._known[key]
 
     def _answer(self, question: str, function: cindex.Cursor) -> bool:
-        flow = Flow(function, self, parameters_agree=True, tainted_parameters=question == "through")
+        flow = DivergenceAnalysis(function, self, parameters_agree=True, tainted_parameters=question == "through")
         if question == "looks" or shadows.constructs(function):
             return question == "through" or (question != "pure" and flow.looks())
         returns = [(cursor, inside) for cursor, inside in flow.nodes if cursor.kind is CursorKind.RETURN_STMT]
@@ -102,7 +103,7 @@ class Callees:
         return agree if proven else not agree
 
 
-class Flow:
+class DivergenceAnalysis:
     """One function's variables. `parameters_agree`: all threads have the same in its parameters, as in a `kernel`'s."""
 
     def __init__(
@@ -138,7 +139,7 @@ class Flow:
         self.unproven: set[int] = set()
         self._spread(self.tainted, proven=False)
         self._spread(self.unproven, proven=True)
-        self._within: dict[int, Flow] = {}
+        self._within: dict[int, DivergenceAnalysis] = {}
 
     # --- questions ---
 
@@ -152,7 +153,7 @@ class Flow:
         path = (*inside, cursor)
         return all(self._together(path[at], path[at + 1], proven) for at in range(behind, len(inside)))
 
-    def within(self, loop: cindex.Cursor, inside: Inside) -> Flow:
+    def within(self, loop: cindex.Cursor, inside: Inside) -> DivergenceAnalysis:
         """The same function as threads see it that are in one iteration of a loop: `inside` are its constructs.
 
         They agree on what the loop counted, since the loop holds a barrier, where CUDA itself asks that they all come.
@@ -314,35 +315,36 @@ class Flow:
     def _is_proven(self, cursor: cindex.Cursor) -> bool:
         stack = [cursor]
         while stack:
-            each = stack.pop()
-            if each.kind is CursorKind.CALL_EXPR:
-                name = called(each)
-                if name.startswith("__syncthreads") or self._number_of_warp(each, name):
-                    continue
-                if not self._proven_call(each, name):
-                    return False
-                if name == "__ldg":
-                    stack += [pointed_to(argument) for argument in each.get_arguments()]
-                    continue
-            elif each.kind is CursorKind.BINARY_OPERATOR and self._divides_into_warps(each):
-                continue
-            elif each.kind in (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr):
+            parts = self._proven_by(stack.pop())
+            if parts is None:
                 return False
-            elif each.kind is CursorKind.UNARY_OPERATOR:
-                if sign(each) in ("*", "&"):
-                    return False
-            elif each.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
-                children = list(cursors.children(each))
-                if not constant_memory(children[0]) and not self._read_only(children[0]):
-                    return False
-            elif each.kind is CursorKind.MEMBER_REF_EXPR:
-                base = next(iter(cursors.children(each)), None)
-                if base is None or self._points(each, base):
-                    return False  # of `this`, or in memory
-            elif each.kind is CursorKind.DECL_REF_EXPR and not self._proven_name(each):
-                return False
-            stack += list(cursors.children(each))
+            stack += parts
         return True
+
+    def _proven_by(self, each: cindex.Cursor) -> list[cindex.Cursor] | None:
+        """The parts that prove an expression once they are proven; None where it may differ whatever they are."""
+        children = list(cursors.children(each))
+        if each.kind is CursorKind.CALL_EXPR:
+            return self._call_proven_by(each, children)
+        if each.kind is CursorKind.BINARY_OPERATOR and self._divides_into_warps(each):
+            return []
+        if each.kind is CursorKind.UNARY_OPERATOR:
+            return None if sign(each) in ("*", "&") else children
+        if each.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
+            return children if constant_memory(children[0]) or self._read_only(children[0]) else None
+        if each.kind is CursorKind.MEMBER_REF_EXPR:  # not of `this`, nor in memory
+            return children if children and not self._points(each, children[0]) else None
+        if each.kind is CursorKind.DECL_REF_EXPR:
+            return children if self._proven_name(each) else None
+        return None if each.kind in _NEVER_PROVEN else children
+
+    def _call_proven_by(self, call: cindex.Cursor, children: list[cindex.Cursor]) -> list[cindex.Cursor] | None:
+        name = called(call)
+        if name.startswith("__syncthreads") or self._number_of_warp(call, name):
+            return []
+        if not self._proven_call(call, name):
+            return None
+        return [pointed_to(argument) for argument in call.get_arguments()] if name == "__ldg" else children
 
     def _number_of_warp(self, call: cindex.Cursor, name: str) -> bool:
         """Whether a method of a group is the same for all: of the block, or for tiles of a warp within each."""

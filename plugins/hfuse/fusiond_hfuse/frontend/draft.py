@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs.documents import UNKNOWN
-from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, instances, recheck, slicing, undeclared
-from fusiond_hfuse.frontend.graph import Field, Parameter, Parsed, Unit, Variable
-from fusiond_hfuse.frontend.launches import Launched, launches
+from fusiond_hfuse.frontend import clang_tree, draft_yaml, includes, instances, slicing, undeclared
+from fusiond_hfuse.frontend.draft_yaml import KernelDraft
+from fusiond_hfuse.frontend.launches import launches
 from fusiond_hfuse.frontend.parse import Reading, parse_kernel
+from fusiond_hfuse.frontend.source_kernel import Parsed, SourceUnit
 
 _MOST_ABOVE = 5
 _MOST_OF_REPOSITORY = 16
@@ -27,7 +26,6 @@ _OF_LIBRARIES = re.compile(
     r"|nccl|torch/|ATen/|c10/|[a-z_]+>)"
 )
 """Headers that are a library's, or have no ending: in no folder of a project."""
-_WHOLE = ("int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
 def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str:
@@ -35,7 +33,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that headers are
     looked for in. RequestError for what cannot be read, or is not clear."""
     unit, include, found = _with_headers(inputs, path, include)
-    source = _Source(path, unit, recheck.blanked(unit.text.encode()), [f"Found: {each}" for each in found])
+    source = _Source(path, unit, clang_tree.blanked(unit.text.encode()), [f"Found: {each}" for each in found])
     plain = name.partition("<")[0].partition("(")[0].strip()
     entry, given = _entry(path, name, source.kernels(plain))
     last = entry.rpartition("::")[2]
@@ -46,7 +44,20 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(source.code, last, names))
-    return "\n".join(_lines(source, sliced, parsed, instance, launched, include)) + "\n"
+    return draft_yaml.text(
+        KernelDraft(
+            path=path,
+            unit=sliced,
+            parsed=parsed,
+            instance=instance,
+            include=include,
+            flags=source.flags,
+            defines=source.defines,
+            wanted=frozenset(source.wanted),
+            remarks=tuple(source.said),
+            launched=tuple(launched),
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -54,7 +65,7 @@ class _Source:
     """A file as it is drafted from: the macros that have to be defined for it to be read, and what there is to say."""
 
     path: str
-    unit: Unit
+    unit: SourceUnit
     code: str
     """Its text without comments."""
     said: list[str]
@@ -89,7 +100,7 @@ class _Source:
             raise unread
         return known
 
-    def read(self, entry: str, given: str) -> tuple[Unit, Parsed, str]:
+    def read(self, entry: str, given: str) -> tuple[SourceUnit, Parsed, str]:
         """The text that the kernel reaches, what stands in it, and the instance that was taken; `given`: by the user.
         Each round defines one macro more, and there is a most of them."""
         first: RequestError | None = None
@@ -176,12 +187,12 @@ def _switch(condition: str, defines: tuple[tuple[str, str], ...]) -> tuple[str, 
     return None if asked.group(1) in {name for name, _ in defines} else (asked.group(1), "1")
 
 
-def _why(define: tuple[str, str], unit: Unit, left_out: tuple[int, str]) -> str:
+def _why(define: tuple[str, str], unit: SourceUnit, left_out: tuple[int, str]) -> str:
     return f"Defined: {define[0]}, for `{left_out[1]}` ({PurePath(unit.where(left_out[0])).name})"
 
 
 def _instance(
-    unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], path: str
+    unit: SourceUnit, entry: str, code: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], path: str
 ) -> tuple[str, str]:
     """The instance of a template, or which of several kernels of a name, and what there is to say of it."""
     several = slicing.overloads_of(unit, entry, defines, flags)
@@ -194,14 +205,16 @@ def _instance(
     def wrong(instance: str) -> int | None:
         try:
             sliced = slicing.sliced(unit, entry, instance=instance, defines=defines, where=path, flags=flags)
-            return recheck.mistakes(sliced, instance, defines, flags)
+            return clang_tree.mistakes(sliced, instance, defines, flags)
         except RequestError:
             return None
 
     return instances.chosen(entry, slots, code, classes, declared, wrong)
 
 
-def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[Unit, tuple[str, ...], tuple[str, ...]]:
+def _with_headers(
+    inputs: Inputs, path: str, include: tuple[str, ...]
+) -> tuple[SourceUnit, tuple[str, ...], tuple[str, ...]]:
     """A file with its headers; the folders that they were looked for in, and those of them that nobody named: headers
     of a project lie above its sources, in folders that are called as everywhere."""
     unit = includes.expand(inputs, path, include, yaml=path, where=path)
@@ -281,109 +294,3 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
     if len(meant) != 1:
         raise UnknownName("kernel", plain, known, where=path)
     return meant[0], f"{meant[0]}{bracket}{rest}" if bracket else ""
-
-
-def _lines(
-    source: _Source, unit: Unit, parsed: Parsed, instance: str, launched: list[Launched], include: tuple[str, ...]
-) -> list[str]:
-    how = launched[0] if launched else None
-    last = parsed.entry.rpartition("::")[2]
-    sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
-    lines = [f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.']
-    lines += [f"# {each}" for each in source.said]
-    lines += [f"# Not read: {each}" for each in unit.missing]
-    lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
-    unfit = ((each.name, each.unfit) for each in parsed.parameters)
-    lines += [f"# Cannot be passed: {name}: {why}" for name, why in unfit if why]
-    lines += [f"# Launched in {PurePath(unit.where(each.line)).name}: {each.text}" for each in launched]
-    lines += [f"kernel: {last}", f"source: {PurePath(source.path).name}", f"entry: {_quoted(parsed.entry)}"]
-    lines += [f"instance: {_quoted(instance)}"] if instance else []
-    lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
-    defines = [
-        f'{name}: "{UNKNOWN}"' if name in source.wanted else f"{name}: {value}" for name, value in source.defines
-    ]
-    lines += [f"defines: {{{', '.join(defines)}}}"] if defines else []
-    lines += [f"flags: [{', '.join(map(_quoted, source.flags))}]"] if source.flags else []
-    if sizes:
-        lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
-    lines.append("arguments:" if parsed.parameters else "arguments: []")
-    for number, each in enumerate(parsed.parameters):
-        first, *more = _argument(each, each.name or f"unnamed_{number}")
-        lines += [f"  - {first}", *(f"  {line}" for line in more)]
-    if parsed.settable:
-        lines.append("constants:")
-        for variable in parsed.settable:
-            first, *more = _constant(variable)
-            lines += [f"  - {first}", *(f"  {line}" for line in more)]
-    block = [_length(each) for each in how.block] if how and how.block else [f'"{UNKNOWN}"']
-    grid = [_quoted(each) for each in how.grid] if how and how.grid else [f'"{UNKNOWN}"']
-    lines += [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{', '.join(grid)}]"]
-    if parsed.uses_dynamic_shared:
-        shared = _quoted(how.shared) if how and how.shared else f'"{UNKNOWN}"'
-        lines.append(f"shared: {shared}")
-    return lines
-
-
-def _argument(each: Parameter, name: str) -> list[str]:
-    name = _name(name)
-    if each.pointer:
-        dtype = each.dtype or UNKNOWN
-        head = f'{{name: {name}, dtype: {_word(dtype)}, elements: "{UNKNOWN}", '
-        if not each.constant:
-            return [head + "role: inout, fill: zeros}"]
-        fill = "{uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'"{UNKNOWN}"'
-        return [head + f"role: input, fill: {fill}}}"]
-    if each.bytes and not each.fields:  # an empty struct: what it stands for is in its type
-        return [f'{{name: {name}, bytes: "{"00" * each.bytes}"}}']
-    if each.fields:
-        if not any(field.pointer for field in each.fields):
-            numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
-            return [f"{{name: {name}, struct: {{{numbers}}}}}"]
-        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
-        return [f"name: {name}", "  struct:", *(f"  {line}" for line in members)]
-    value = each.name if _is_size(each) and each.name else f'"{UNKNOWN}"'
-    return [f"{{name: {name}, dtype: {_word(each.dtype or UNKNOWN)}, value: {value}}}"]
-
-
-def _member(field: Field) -> str:
-    """A number in a struct, or what it points to: there is no telling whether the kernel writes to it."""
-    if not field.pointer:
-        return f'"{UNKNOWN}"'
-    return f'{{dtype: {_word(field.pointee or UNKNOWN)}, elements: "{UNKNOWN}", role: inout, fill: zeros}}'
-
-
-def _constant(each: Variable) -> list[str]:
-    """A variable that the host sets; of one that is a pointer what it points to."""
-    if [field.path for field in each.fields] == [""]:
-        return [f"{{symbol: {_quoted(each.name)}, {_member(each.fields[0])[1:]}"]
-    if each.fields:
-        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
-        return [f"symbol: {_quoted(each.name)}", "  struct:", *(f"  {line}" for line in members)]
-    size = DTYPES[each.dtype].bytes if each.dtype is not None else 0
-    elements = str(each.bytes // size) if size and each.bytes > 0 else f'"{UNKNOWN}"'
-    fill = "fill: {uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'fill: "{UNKNOWN}"'
-    role = fill if each.constant else "role: inout, fill: zeros"
-    dtype = _word(each.dtype or UNKNOWN)
-    return [f"{{symbol: {_quoted(each.name)}, dtype: {dtype}, elements: {elements}, {role}}}"]
-
-
-def _is_size(each: Parameter) -> bool:
-    return not each.pointer and not each.enumeration and each.dtype in _WHOLE
-
-
-def _length(text: str) -> str:
-    """Of a block: a number, worked out."""
-    return text if text.isdigit() else f'"{UNKNOWN}"'
-
-
-def _word(text: str) -> str:
-    return f'"{text}"' if text == UNKNOWN else text
-
-
-def _name(text: str) -> str:
-    """YAML takes `on` and `no` for true and false."""
-    return f'"{text}"' if text.lower() in ("on", "off", "yes", "no", "true", "false", "null") else text
-
-
-def _quoted(text: str) -> str:
-    return text if re.fullmatch(r"[\w.]+", text) else f'"{text}"'

@@ -11,20 +11,20 @@ import itertools
 from collections.abc import Collection, Iterator
 
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import cursors, recheck
+from fusiond_hfuse.frontend import clang_tree, cursors
 from fusiond_hfuse.frontend.cursors import cindex
-from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend.source_kernel import SourceUnit
 
 
 class EditedText:
     """The text of one reading."""
 
-    def __init__(self, unit: Unit, tree: recheck.Tree, name: str, macros: list[tuple[int, int]]) -> None:
+    def __init__(self, unit: SourceUnit, tree: clang_tree.ClangTree, name: str, macros: list[tuple[int, int]]) -> None:
         self.unit = unit
         self.tree = tree
         self.name = name
         self.data = unit.text.encode()
-        self.code = recheck.blanked(self.data)
+        self.code = clang_tree.blanked(self.data)
         self.macros = macros
         """The definitions of the file."""
         self.edits: dict[tuple[int, int], str] = {}
@@ -61,7 +61,7 @@ class EditedText:
         return list(self._tokens(0, len(self.data)))
 
     def _tokens(self, start: int, end: int) -> Iterator[cindex.Token]:
-        return cursors.tokens(self.tree.unit, recheck.MAIN, start, end)
+        return cursors.tokens(self.tree.unit, clang_tree.MAIN, start, end)
 
     def words(self, start: int, end: int, names: Collection[str]) -> Iterator[tuple[int, str]]:
         """(offset, name) of each of these names that stands there."""

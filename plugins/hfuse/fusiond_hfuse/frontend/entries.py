@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fusiond.errors import RequestError, UnknownName
 from fusiond_hfuse.frontend import cursors, instances
 from fusiond_hfuse.frontend.cursors import SCOPES, CursorKind, cindex
-from fusiond_hfuse.frontend.instances import Slot
+from fusiond_hfuse.frontend.instances import TemplateParameter
 
 
 def kernels(nodes: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:
@@ -36,24 +36,29 @@ def definition(
         meant = [each for each in bodies if each.location.offset == chosen.location.offset]
         if len(meant) == 1 and any(each.kind is CursorKind.FUNCTION_TEMPLATE for each in found):
             return meant[0], found
+    if not template:
+        _refuse_template(found, bodies, entry, where)
+    if len(bodies) != 1:
+        raise RequestError(f"{entry} {_not_one(bodies, entry)}", where=where)
+    if template and bodies[0].kind is not CursorKind.FUNCTION_TEMPLATE:
+        raise RequestError(f"{entry} is no template, so it has no instance", where=where)
+    return bodies[0], found
+
+
+def _refuse_template(found: list[cindex.Cursor], bodies: list[cindex.Cursor], entry: str, where: str) -> None:
+    """RequestError that asks for an instance, where the kernel is a template."""
     # Where every body is a specialisation's, the template itself may be no more than declared.
     candidates = found if len(bodies) > 1 else bodies
     pattern = next((each for each in candidates if each.kind is CursorKind.FUNCTION_TEMPLATE), None)
-    if pattern is not None and not template:
+    if pattern is not None:
         raise RequestError(instances.asked(entry, slots(pattern)), where=where)
-    if len(bodies) != 1:
-        kinds = (
-            ", ".join(str(each.spelling) for each in bodies[0].type.get_canonical().argument_types()) if bodies else ""
-        )
-        what = "is only declared"
-        if bodies:
-            kinds = ", ".join(str(each.spelling) for each in bodies[0].type.get_canonical().argument_types())
-            what = f'is defined more than once; say which by its types: `instance: "{entry}({kinds})"`'
-        raise RequestError(f"{entry} {what}", where=where)
-    is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
-    if template and not is_template:
-        raise RequestError(f"{entry} is no template, so it has no instance", where=where)
-    return bodies[0], found
+
+
+def _not_one(bodies: list[cindex.Cursor], entry: str) -> str:
+    if not bodies:
+        return "is only declared"
+    kinds = ", ".join(str(each.spelling) for each in bodies[0].type.get_canonical().argument_types())
+    return f'is defined more than once; say which by its types: `instance: "{entry}({kinds})"`'
 
 
 def other_definitions(body: cindex.Cursor, declarations: list[cindex.Cursor]) -> list[cindex.Cursor]:
@@ -75,10 +80,10 @@ _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_
                         CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
 
 
-def slots(template: cindex.Cursor) -> tuple[Slot, ...]:
+def slots(template: cindex.Cursor) -> tuple[TemplateParameter, ...]:
     """The parameters of a template."""
     return tuple(
-        Slot(name=each.spelling, kind=_kind(each), default=_has_default(each))
+        TemplateParameter(name=each.spelling, kind=_kind(each), default=_has_default(each))
         for each in cursors.children(template)
         if each.kind in _TEMPLATE_PARAMETERS
     )

@@ -17,7 +17,7 @@ import re
 from fusiond.errors import RequestError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import library_declarations
-from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend.source_kernel import SourceUnit
 
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
 _DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
@@ -60,7 +60,7 @@ GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
 """Headers whose place groups.py takes: a thread block's group must be a side's."""
 
 
-def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> Unit:
+def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> SourceUnit:
     """Read a source and all that it includes in quotes.
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
@@ -91,9 +91,9 @@ class _Expansion:
         self.guards: dict[str, str] = {}
         """Files with `#pragma once` that it may have read: the macro that says so."""
 
-    def run(self, path: str, where: str) -> Unit:
+    def run(self, path: str, where: str) -> SourceUnit:
         self._file(path, where, ())
-        return Unit(
+        return SourceUnit(
             text="\n".join(self.lines) + "\n",
             origins=tuple(self.origins),
             system=tuple(self.system),
@@ -108,39 +108,29 @@ class _Expansion:
             raise RequestError(f"includes are nested more than {_MAX_DEPTH} deep", where=where)
         if any(path in read for read in self.read):
             return
-        text = self.inputs.text(path, where=where)
-        if "\0" in text:
-            raise RequestError(f"{path} holds a NUL character, which no source does", where=where)
-        self.files[path] = text
-        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        text = self._text(path, where)
         lines = text.removesuffix("\n").split("\n")
         code = without_comments(text).removesuffix("\n").split("\n")
         depth = len(self.read)
-        rounds: tuple[int, ...] = ()  # the lines of its guard, which leaves out nothing when it is first read
+        own_guard: tuple[int, ...] = ()  # its lines, which leave out nothing when the file is first read
         if _guarded(code):
             self.read[-1].add(path)
             full = [number for number, line in enumerate(code, 1) if line.strip()]
-            rounds = (full[0], full[-1])
+            own_guard = (full[0], full[-1])
         guard = self._guard(path, code)
         if guard:
             self._keep(f"#ifndef {guard}", path, 1)
             self._keep(f"#define {guard}", path, 1)
         for number, (line, bare) in enumerate(zip(lines, code, strict=True), 1):
             directive = _joined(code, number) if bare.lstrip().startswith(("#", "%:")) else ""
-            if (condition := _CONDITION.match(directive)) and number not in rounds:
-                if condition.group(1) != "if" and len(self.read) > depth:
-                    self.read.pop()
-                if condition.group(1) != "endif":
-                    self.read.append(set())
+            condition = _CONDITION.match(directive)
+            if condition and number not in own_guard:
+                self._condition(condition.group(1), depth)
+            include = _INCLUDE.fullmatch(directive)
             if _ONCE.match(directive):
                 continue  # nvcc warns about the pragma in a main file
-            include = _INCLUDE.fullmatch(directive)
             if include is None:
-                if condition:
-                    line = _HAS_INCLUDE.sub(lambda each: self._has(each, path), line)
-                self._keep("" if _LINE.match(directive) else line, path, number)
-                if define := _DEFINE.match(directive):
-                    self.macros.setdefault(define.group(1))
+                self._line(line, directive, path, number)
             elif bare.endswith("\\"):
                 raise RequestError("an #include over several lines; put it on one", where=f"{path}:{number}")
             else:
@@ -148,6 +138,30 @@ class _Expansion:
         del self.read[depth:]
         if guard:
             self._keep("#endif", path, len(lines))
+
+    def _text(self, path: str, where: str) -> str:
+        """A file's text with lines that end in one way."""
+        text = self.inputs.text(path, where=where)
+        if "\0" in text:
+            raise RequestError(f"{path} holds a NUL character, which no source does", where=where)
+        self.files[path] = text
+        return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+    def _condition(self, word: str, depth: int) -> None:
+        """An `if`, `el` or `endif`: what was read under a condition that ends need not have been. `depth`: of the
+        conditions round the file."""
+        if word != "if" and len(self.read) > depth:
+            self.read.pop()
+        if word != "endif":
+            self.read.append(set())
+
+    def _line(self, line: str, directive: str, path: str, number: int) -> None:
+        """Any line but an `#include`."""
+        if _CONDITION.match(directive):
+            line = _HAS_INCLUDE.sub(lambda each: self._has(each, path), line)
+        self._keep("" if _LINE.match(directive) else line, path, number)
+        if define := _DEFINE.match(directive):
+            self.macros.setdefault(define.group(1))
 
     def _guard(self, path: str, code: list[str]) -> str:
         """The macro that guards a file with `#pragma once`; empty for one that needs none."""

@@ -35,7 +35,7 @@ _FEW = re.compile(r"(?i)dim|rank|^n$|^d$|^k$|^c$|unroll|vec|pack|ilp|items|per_?
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TemplateParameter:
     """A parameter of a template. `kind`: `class`, `template`, or the type of a value (`enum Mode`)."""
 
     name: str
@@ -106,7 +106,7 @@ def candidates(code: str, kernel: str) -> list[str]:
 
 def chosen(
     entry: str,
-    slots: tuple[Slot, ...],
+    slots: tuple[TemplateParameter, ...],
     code: str,
     classes: tuple[str, ...],
     declared: Mapping[str, bool],
@@ -156,7 +156,7 @@ def chosen(
     return text, f"{text}: the file has {last}<{each}>"
 
 
-def asked(entry: str, slots: tuple[Slot, ...]) -> str:
+def asked(entry: str, slots: tuple[TemplateParameter, ...]) -> str:
     """What is said where an instance has to be named."""
     head = ", ".join(f"{each.kind} {each.name}".strip() for each in slots)
     return (
@@ -182,7 +182,7 @@ def _descended(
 
 
 def _filled(
-    slots: tuple[Slot, ...],
+    slots: tuple[TemplateParameter, ...],
     arguments: list[str],
     classes: tuple[str, ...],
     code: str,
@@ -215,7 +215,7 @@ def _filled(
     return filled, options
 
 
-def _suggested(slot: Slot, classes: tuple[str, ...]) -> tuple[str, ...]:
+def _suggested(slot: TemplateParameter, classes: tuple[str, ...]) -> tuple[str, ...]:
     if slot.kind == "class":
         plain = _INDICES if _INDEX.search(slot.name) else _TYPES
         return (*plain, *classes[:_MOST_CLASSES])

@@ -27,17 +27,17 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.graph import (
-    Argument,
-    Block,
-    Kernel,
-    Member,
+from fusiond_hfuse.frontend.parse import Reading, parse_kernel, parse_unit
+from fusiond_hfuse.frontend.shapes import axes
+from fusiond_hfuse.frontend.source_kernel import (
+    BlockShapes,
+    KernelArgument,
     Parsed,
+    SourceKernel,
+    StructMember,
     buffers_among,
     volume,
 )
-from fusiond_hfuse.frontend.parse import Reading, parse_kernel, parse_unit
-from fusiond_hfuse.frontend.shapes import axes
 
 KEYS = (
     "kernel", "source", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments", "constants",
@@ -53,7 +53,7 @@ _INSTANCE = re.compile(r"[\w:]+\s*(?:<[\w\s:,<>*&+.()'-]*>|\([\w\s:,<>*&]*\))")
 MAX_BLOCK = (1024, 1024, 64)
 
 
-def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
+def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
     """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong."""
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
@@ -69,27 +69,14 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(argument(inputs, path, each) for each in keys["arguments"].sequence())
     variables = tuple(variable(inputs, path, each) for each in _list(keys.get("constants")))
-    structs = tuple(each for each in (*arguments, *variables) if each.members)
-    everything = (*arguments, *buffers_among(structs), *variables)
-    names = [each.name for each in everything]
-    for each in everything:
-        if names.count(each.name) > 1:
-            raise RequestError(f"two arguments are called {each.name!r}", where=each.where)
+    _check_names(arguments, variables)
     grid = _grid(keys["grid"])
     shared = expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"])
     source_node = keys["source"]
     source = inputs.beside(path, source_node.text(), where=source_node.where)
     unit = includes.expand(inputs, source, folders, yaml=path, where=source_node.where)
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
-    instance = entry
-    if "instance" in keys:
-        instance = matching(
-            keys["instance"],
-            _INSTANCE,
-            "the entry with template arguments (maxpool<float, 5>) or parameters (scan(int*))",
-        )
-        if re.split(r"[<(]", instance)[0].strip() != entry:
-            raise keys["instance"].fail(f"is no instance of {entry}")
+    instance = _instance(keys["instance"], entry) if "instance" in keys else entry
     way = Reading(
         entry=entry,
         name=name,
@@ -105,7 +92,7 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     variables = checked_variables(variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         raise document.fail(f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes")
-    return Kernel(
+    return SourceKernel(
         name=name,
         path=path,
         unit=unit,
@@ -125,6 +112,24 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
         lines={key: node.where for key, node in keys.items()},
     )
+
+
+def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:
+    """RequestError where two buffers or scalars, those inside structs included, have one name."""
+    structs = tuple(each for each in (*arguments, *variables) if each.members)
+    everything = (*arguments, *buffers_among(structs), *variables)
+    names = [each.name for each in everything]
+    for each in everything:
+        if names.count(each.name) > 1:
+            raise RequestError(f"two arguments are called {each.name!r}", where=each.where)
+
+
+def _instance(node: Node, entry: str) -> str:
+    wanted = "the entry with template arguments (maxpool<float, 5>) or parameters (scan(int*))"
+    instance = matching(node, _INSTANCE, wanted)
+    if re.split(r"[<(]", instance)[0].strip() != entry:
+        raise node.fail(f"is no instance of {entry}")
+    return instance
 
 
 _FLAGS_WANTED = (
@@ -155,7 +160,7 @@ def _of_block(value: Expression) -> bool:
     return any(name.startswith("block.") for name in value.names)
 
 
-def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[Argument, ...]) -> str:
+def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArgument, ...]) -> str:
     """A key without sizes and without anybody's paths; an input file counts by its content."""
     left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
     described = {key: node.plain() for key, node in keys.items() if key not in left_out}
@@ -174,7 +179,7 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[Argument,
     return content_key([described, patterns, text])
 
 
-def _described_member(member: Member) -> list[object]:
+def _described_member(member: StructMember) -> list[object]:
     if member.target is None or member.target.elements is None:
         return [member.path, member.dtype, _value_text(member.value)]
     return [member.path, member.dtype, member.target.elements.text, _pattern(member.target.buffer)]
@@ -238,7 +243,7 @@ def define_values(
         raise RequestError(str(problem), where=where) from None
 
 
-def _block(node: Node) -> Block:
+def _block(node: Node) -> BlockShapes:
     keys = node.mapping(known=("shape", "shapes", "tune"))
     if ("shape" in keys) == ("shapes" in keys):
         raise node.fail("holds either 'shape' or 'shapes'")
@@ -252,10 +257,10 @@ def _block(node: Node) -> Block:
         for shape, size in zip(shapes, volumes, strict=True):
             if volumes.count(size) > 1:
                 raise keys["shapes"].fail(f"two shapes have {size} threads, {shape} is one; keep the better one")
-        return Block(shapes=shapes)
+        return BlockShapes(shapes=shapes)
     shape = _shape(keys["shape"])
     tune = "xyz".index(keys["tune"].choice("x", "y", "z")) if "tune" in keys else None
-    return Block(shapes=(shape,), tune=tune)
+    return BlockShapes(shapes=(shape,), tune=tune)
 
 
 def _shape(node: Node) -> Dim3:

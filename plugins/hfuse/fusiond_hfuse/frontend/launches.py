@@ -33,7 +33,7 @@ _CHANGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchSite:
     """One launch. Of what is not told, None; `text` is the launch as it is written, `line` counts from 1."""
 
     text: str
@@ -47,7 +47,7 @@ class Launched:
     shared: str | None
 
 
-def launches(code: str, kernel: str, parameters: Collection[str]) -> Iterator[Launched]:
+def launches(code: str, kernel: str, parameters: Collection[str]) -> Iterator[LaunchSite]:
     """The launches of a kernel in a text without comments. `parameters` are the kernel's, in their order."""
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*(?P<instance><[^;{{}}()]*?>)?\s*<<<", code):
         closing = code.find(">>>", match.end())
@@ -60,7 +60,7 @@ def launches(code: str, kernel: str, parameters: Collection[str]) -> Iterator[La
         for given_, parameter in zip(parts(code[opening + 1 : end - 1]), parameters, strict=False):
             names.setdefault(given_, parameter)
         resolved = _Resolved(code, match.start(), names)
-        yield Launched(
+        yield LaunchSite(
             text=" ".join(code[match.start() : end].split()),
             line=code.count("\n", 0, match.start()) + 1,
             instance=(match.group("instance") or "").strip(),

@@ -16,9 +16,9 @@ from clang.cindex import CursorKind
 
 from fusiond.language import dtypes
 from fusiond_hfuse.frontend import cursors
+from fusiond_hfuse.frontend.clang_tree import ClangTree
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
-from fusiond_hfuse.frontend.graph import Field, Parameter
-from fusiond_hfuse.frontend.recheck import Tree
+from fusiond_hfuse.frontend.source_kernel import KernelParameter, StructField
 
 DTYPES = {
     **{each.cuda: name for name, each in dtypes.DTYPES.items()},
@@ -33,10 +33,10 @@ _TEMPLATES = (CursorKind.CLASS_TEMPLATE, CursorKind.CLASS_TEMPLATE_PARTIAL_SPECI
 class Parameters:
     """Of the kernels of one tree."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: ClangTree) -> None:
         self.tree = tree
 
-    def of(self, cursor: cindex.Cursor, kind: cindex.Type) -> Parameter:
+    def of(self, cursor: cindex.Cursor, kind: cindex.Type) -> KernelParameter:
         """A kernel's parameter, with its type in the instance."""
         written = cursor.type
         kind = kind.get_canonical()
@@ -47,7 +47,7 @@ class Parameters:
         vector = bare if pointer and bare in VECTOR_OF else None
         record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
         rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
-        return Parameter(
+        return KernelParameter(
             name=cursor.spelling,
             pointer=pointer,
             dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or _enumeration(kind),
@@ -66,64 +66,76 @@ class Parameters:
             alignment=kind.get_align() if record else 0,
         )
 
-    def fields(self, kind: cindex.Type) -> tuple[Field, ...]:
+    def fields(self, kind: cindex.Type) -> tuple[StructField, ...]:
         """Every number and pointer of a variable, with its place; the path of one that is a pointer itself is empty."""
         return tuple(self._fields(kind, "", 0))
 
-    def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
+    def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
         """The numbers inside a struct, with their places; what is none of them has no dtype."""
         kind = kind.get_canonical()
-        bare = re.sub(r"^(const |volatile )+", "", kind.spelling)
         if kind.kind is cindex.TypeKind.CONSTANTARRAY:
-            size = kind.element_type.get_size()
-            if kind.element_count > _MOST_FIELDS:
-                yield Field(path=path, dtype=None, offset=offset, kind=f"an array of {kind.element_count}")
-                return
-            for index in range(kind.element_count):
-                yield from self._fields(kind.element_type, f"{path}[{index}]", offset + index * size)
-        elif kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES:
-            declaration = kind.get_declaration()
-            pattern = _pattern(declaration)
-            bases = _bases(pattern)
-            virtual = any(child.is_virtual_method() for child in cursors.children(pattern))
-            several = len(bases) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern))
-            if several or virtual or declaration.kind is CursorKind.UNION_DECL:
-                what = (
-                    "a struct with several bases" if several else "one with virtual methods" if virtual else "a union"
-                )
-                yield Field(path=path or bare, dtype=None, offset=offset, kind=what)
-                return
-            names = [name for each in _ancestors(pattern) for name in _fields_of(each)]
-            for name, found in zip(names, self.tree.located(kind.spelling, names), strict=True):
-                inner = f"{path}.{name}" if path else name
-                if found is None:
-                    yield Field(path=inner, dtype=None, offset=offset, kind="a member of a base, which cannot be told")
-                else:
-                    yield from self._fields(found[0], inner, offset + found[1])
-            for field in kind.get_fields():
-                if field.is_bitfield():
-                    yield Field(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
-                    continue
-                inner = f"{path}.{field.spelling}" if path else field.spelling
-                yield from self._fields(field.type, inner, offset + field.get_field_offsetof() // 8)
+            yield from self._elements(kind, path, offset)
+        elif kind.kind is cindex.TypeKind.RECORD and _bare(kind) not in DTYPES:
+            yield from self._members(kind, path, offset)
+        elif kind.kind is cindex.TypeKind.POINTER:
+            yield self._pointer_field(kind.get_pointee(), path, offset)
         else:
-            pointer = kind.kind is cindex.TypeKind.POINTER
-            if pointer:
-                yield self._pointer_field(kind.get_pointee(), path, offset)
-                return
-            dtype = DTYPES.get(bare) or _enumeration(kind)
+            dtype = DTYPES.get(_bare(kind)) or _enumeration(kind)
             if dtype is not None and dtypes.DTYPES[dtype].packed is None:
                 dtype = None  # a Program cannot write it into a struct's bytes
-            yield Field(path=path, dtype=dtype, offset=offset, kind=bare)
+            yield StructField(path=path, dtype=dtype, offset=offset, kind=_bare(kind))
 
-    def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> Field:
+    def _elements(self, array: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
+        if array.element_count > _MOST_FIELDS:
+            yield StructField(path=path, dtype=None, offset=offset, kind=f"an array of {array.element_count}")
+            return
+        size = array.element_type.get_size()
+        for index in range(array.element_count):
+            yield from self._fields(array.element_type, f"{path}[{index}]", offset + index * size)
+
+    def _members(self, record: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
+        """Those of its bases first, the farthest base's before the others."""
+        declaration = record.get_declaration()
+        pattern = _pattern(declaration)
+        unknown = _unknown_places(declaration, pattern)
+        if unknown:
+            yield StructField(path=path or _bare(record), dtype=None, offset=offset, kind=unknown)
+            return
+        before = f"{path}." if path else ""
+        names = [name for each in _ancestors(pattern) for name in _fields_of(each)]
+        for name, found in zip(names, self.tree.located(record.spelling, names), strict=True):
+            if found is None:
+                what = "a member of a base, which cannot be told"
+                yield StructField(path=before + name, dtype=None, offset=offset, kind=what)
+            else:
+                yield from self._fields(found[0], before + name, offset + found[1])
+        for field in record.get_fields():
+            if field.is_bitfield():
+                yield StructField(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
+            else:
+                yield from self._fields(field.type, before + field.spelling, offset + field.get_field_offsetof() // 8)
+
+    def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> StructField:
         bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
         dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or _enumeration(target.get_canonical())
         rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         held = rows and has_pointer(target)
         if dtype is None and (not rows or held) and bare != "void":
-            return Field(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
-        return Field(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
+            return StructField(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
+        return StructField(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
+
+
+def _bare(kind: cindex.Type) -> str:
+    return re.sub(r"^(const |volatile )+", "", kind.spelling)
+
+
+def _unknown_places(declaration: cindex.Cursor, pattern: cindex.Cursor) -> str:
+    """What a record is whose members' places cannot be told; empty where they can."""
+    if len(_bases(pattern)) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern)):
+        return "a struct with several bases"
+    if any(child.is_virtual_method() for child in cursors.children(pattern)):
+        return "one with virtual methods"
+    return "a union" if declaration.kind is CursorKind.UNION_DECL else ""
 
 
 def _enumeration(kind: cindex.Type) -> str | None:

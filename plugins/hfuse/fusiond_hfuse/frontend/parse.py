@@ -4,7 +4,8 @@ The source is parsed as it stands, against declarations of CUDA's own, so that n
 Nothing is rewritten from the tree: a kernel's body stays word for word. All that is taken from the tree are places to
 edit, and reasons to refuse:
 
-    recheck.py            the tree of a text, and what was wrong with it; the edited text's tree
+    clang_tree.py         the tree of a text, and what was wrong with it
+    recheck.py            the same for the edited text
     entries.py            which of the kernels is meant
     edits.py              the text, its edits, the reasons to refuse it
     call_graph.py         who calls whom, who sees the block, who waits
@@ -26,13 +27,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
 from fusiond_hfuse.frontend import (
     barrier_divergence,
     barriers,
+    clang_tree,
     cursors,
     entries,
     host_headers,
@@ -43,15 +48,15 @@ from fusiond_hfuse.frontend import (
     undeclared,
 )
 from fusiond_hfuse.frontend.call_graph import CallGraph
+from fusiond_hfuse.frontend.clang_tree import MAIN
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.device_variables import DeviceVariables
 from fusiond_hfuse.frontend.edits import EditedText
-from fusiond_hfuse.frontend.graph import Edit, Parsed, Unit
 from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import Parameters
-from fusiond_hfuse.frontend.recheck import MAIN
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
+from fusiond_hfuse.frontend.source_kernel import Edit, Parsed, SourceUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,10 @@ class Reading:
     """Those that the host sets."""
 
 
-def parse_kernel(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
+def parse_kernel(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parsed]:
     """The unit cut down to one kernel, and what stands in it: with the declarations that the front end has, or, where
     these do not suffice, with the headers of the host's compiler. Errors are those of `parse_unit`."""
-    found: tuple[Unit, Parsed] | None = None
+    found: tuple[SourceUnit, Parsed] | None = None
     try:
         found = _cut_and_read(unit, reading)
         if not any(each.rule == "rewrite" for each in found[1].rejections):
@@ -92,7 +97,7 @@ def parse_kernel(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
         return found
 
 
-def _cut_and_read(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
+def _cut_and_read(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parsed]:
     """Where what is reached cannot be read, with less of it: in three ways, each of which leaves out more."""
     known: set[str] = set()
     first: RequestError | None = None
@@ -118,7 +123,7 @@ def _cut_and_read(unit: Unit, reading: Reading) -> tuple[Unit, Parsed]:
     raise first
 
 
-def parse_unit(unit: Unit, reading: Reading, *, move: bool = False) -> Parsed:
+def parse_unit(unit: SourceUnit, reading: Reading, *, move: bool = False) -> Parsed:
     """Parse a unit and look at one kernel of it.
 
     With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no such
@@ -127,30 +132,30 @@ def parse_unit(unit: Unit, reading: Reading, *, move: bool = False) -> Parsed:
     text = (unit.text, unit.origins, unit.system, unit.host_headers)
     if slicing.is_overload(reading.instance):  # slicing has left the others out
         reading = dataclasses.replace(reading, instance=None)
-    return _parsed(_Request(text, reading, move, unit))
+    return _parsed(_ParseRequest(text, reading, move, unit))
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ParseRequest:
     """All that decides a Parsed; the unit is what the text and the origins are of."""
 
     text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...], bool]
     reading: Reading
     move: bool
-    unit: Unit = field(compare=False)
+    unit: SourceUnit = field(compare=False)
 
 
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again
-def _parsed(request: _Request) -> Parsed:
+def _parsed(request: _ParseRequest) -> Parsed:
     unit, flags, defines = request.unit, request.reading.flags, request.reading.defines
     instance = request.reading.instance or request.reading.entry
     found: list[Parsed] = []
-    readings = recheck.Readings(unit.text)
-    for arch in recheck.architectures(unit.text):
+    readings = clang_tree.Readings(unit.text)
+    for arch in clang_tree.architectures(unit.text):
         if unit.host_headers and readings.repeated(unit.text, unit.system, defines, flags, arch):
             continue
         try:
-            tree = recheck.Tree(unit, unit.text, instance, defines, flags, arch)
+            tree = clang_tree.ClangTree(unit, unit.text, instance, defines, flags, arch)
             try:
                 if not unit.host_headers and readings.repeats(tree.unit):
                     continue
@@ -177,91 +182,92 @@ def _with(parsed: Parsed, rejections: list[Rejection]) -> Parsed:
     return parsed.replaced(rejections=tuple(dict.fromkeys([*parsed.rejections, *rejections])))
 
 
+_JOINED: Mapping[str, Callable[[Iterator[Any]], Any]] = {
+    "uses_dynamic_shared": any,
+    "moved_bytes": max,
+    "alignment": max,
+    "barriers": max,
+    "resident_blocks": max,
+    "counted": any,
+    "drains": any,
+    "by_warps": any,
+    "leaves": any,
+}
+"""What holds of a kernel where architectures differ: what holds for one of them, or the most."""
+
+
 def _merged(found: list[Parsed], name: str) -> Parsed:
     """One reading for all architectures: every edit that one of them asks for."""
     first = found[0]
     if len(found) == 1:
         return first
     edits = {edit for each in found for edit in each.edits}
-    rejections = list(dict.fromkeys(rejection for each in found for rejection in each.rejections))
-    places = [(edit.start, edit.end) for edit in edits if edit.end > edit.start]
-    if len(set(places)) < len(places):
-        detail = "it would have to be rewritten in one way for one `__CUDA_ARCH__`, and otherwise for another"
-        rejections.append(Rejection(rule="architecture", nodes=(name,), detail=detail))
     bounds = [each.launch_bound for each in found if each.launch_bound is not None]
     static = [each.static_shared_bytes for each in found]
     return first.replaced(
         edits=tuple(sorted(edits, key=lambda edit: (edit.start, edit.end, edit.text))),
-        rejections=tuple(rejections),
-        beside=tuple(dict.fromkeys(rejection for each in found for rejection in each.beside)),
-        uses_dynamic_shared=any(each.uses_dynamic_shared for each in found),
+        rejections=tuple(dict.fromkeys([*_all(each.rejections for each in found), *_contradictions(edits, name)])),
+        beside=tuple(dict.fromkeys(_all(each.beside for each in found))),
         static_shared_bytes=None if None in static else max(each or 0 for each in static),
-        moved_bytes=max(each.moved_bytes for each in found),
-        alignment=max(each.alignment for each in found),
-        barriers=max(each.barriers for each in found),
         launch_bound=min(bounds, default=None),
-        resident_blocks=max(each.resident_blocks for each in found),
-        counted=any(each.counted for each in found),
-        drains=any(each.drains for each in found),
-        by_warps=any(each.by_warps for each in found),
-        leaves=any(each.leaves for each in found),
-        overloads=tuple(sorted({name for each in found for name in each.overloads})),
+        overloads=tuple(sorted(set(_all(each.overloads for each in found)))),
+        **{field: join(getattr(each, field) for each in found) for field, join in _JOINED.items()},
     )
+
+
+_all = itertools.chain.from_iterable
+
+
+def _contradictions(edits: Collection[Edit], name: str) -> list[Rejection]:
+    """Where one architecture's edit of a place is not another's."""
+    places = [(edit.start, edit.end) for edit in edits if edit.end > edit.start]
+    if len(set(places)) == len(places):
+        return []
+    detail = "it would have to be rewritten in one way for one `__CUDA_ARCH__`, and otherwise for another"
+    return [Rejection(rule="architecture", nodes=(name,), detail=detail)]
 
 
 # --- one reading ---
 
 
-def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FoundKernel:
+    """The kernel in one architecture's tree, and what the file holds besides."""
+
+    body: cindex.Cursor
+    declarations: list[cindex.Cursor]
+    """Its own, the definition included."""
+    top: list[cindex.Cursor]
+    """All that the file declares."""
+    macros: list[cindex.Cursor]
+
+
+def _read(request: _ParseRequest, tree: clang_tree.ClangTree) -> tuple[EditedText, Parsed]:
     """What one architecture's tree says of the kernel."""
     reading = request.reading
-    ours = cursors.written_in(tree.cursor, MAIN)
-    top = [each for each in ours if each.spelling not in recheck.OURS]
-    macros = [each for each in ours if each.kind is CursorKind.MACRO_DEFINITION]
-    text = EditedText(
-        request.unit, tree, reading.name, [(each.extent.start.offset, each.extent.end.offset) for each in macros]
-    )
-    known = list(entries.kernels(top, ""))
-    chosen = tree.instantiated() if reading.instance is not None else None
-    body, declarations = entries.definition(known, reading.entry, reading.instance is not None, reading.where, chosen)
-    others = entries.other_definitions(body, declarations)
-    text.scope = tuple(reading.entry.split("::")[:-1])
-    text.head = entries.template_head(body, text.data)
-    parameters = tree.parameters(body, reading.where, Parameters(tree).of)
+    text, kernel = _found(request, tree)
+    parameters = tree.parameters(kernel.body, reading.where, Parameters(tree).of)
     for line, message in tree.unknown_groups():
         text.rejections.append(text.refusal("block_barrier", line, f"of cooperative groups: {message}"))
 
     graph = CallGraph(text, move=request.move)
     shared = SharedMemory(text, move=request.move)
     variables = DeviceVariables(text, frozenset(reading.variables), Parameters(tree))
-    skipped = {each.hash for each in declarations}
-    for cursor in top:
+    skipped = {each.hash for each in kernel.declarations}
+    for cursor in kernel.top:
         _declare(cursor, "", skipped, graph, shared, variables)
-    graph.inner_methods(body)
-    graph.close(body)
-    functions = (body, *graph.functions)
+    graph.inner_methods(kernel.body)
+    graph.close(kernel.body)
+    functions = (kernel.body, *graph.functions)
 
     shadowing = Shadowing(text, graph, shared)
-    for cursor in declarations:
-        if cursor in others:
-            shadowing.drop(cursor)
-        if cursor not in others or cursor.kind is CursorKind.FUNCTION_TEMPLATE:
-            shadowing.rewrite(cursor)
-    for function in graph.functions:
-        if shadows.named(function) in graph.seeing:
-            shadowing.hand_on(function)
-            shadowing.body(function)
-        shared.statics(function)
-    shadowing.body(body)
-    shared.statics(body)
-    shadowing.macro_calls()
-
-    leaving = _leaving(text, graph, body)
+    _add_shadows(shadowing, kernel, graph, shared)
+    leaving = _leaving(text, graph, kernel.body)
     text.rejections += barriers.forbidden(text.tokens, text.refusal)
     text.rejections += barriers.grid_waits(functions, text.refusal)
-    shadowing.global_names(top)
-    shadowing.macro_names(macros)
-    shadowing.linkage(top)
+    shadowing.global_names(kernel.top)
+    shadowing.macro_names(kernel.macros)
+    shadowing.linkage(kernel.top)
     for missing in sorted(variables.wanted - set(variables.known)):
         raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=reading.where)
     moved = shared.before_dynamic
@@ -277,12 +283,12 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
         moved_bytes=moved,
         alignment=shared.alignment,
         barriers=sum(_own_barriers(each) for each in functions),
-        launch_bound=_launch_bound(text, body, 0),
-        resident_blocks=_launch_bound(text, body, 1) or 0,
+        launch_bound=_launch_bound(text, kernel.body, 0),
+        resident_blocks=_launch_bound(text, kernel.body, 1) or 0,
         counted=leaving.counted,
         drains=leaving.drains,
         by_warps=leaving.by_warps,
-        leaves=barrier_divergence.leaves(body),
+        leaves=barrier_divergence.leaves(kernel.body),
         meets=graph.meets(),
         variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
         settable=tuple(variables.settable),
@@ -290,6 +296,41 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
         rejections=tuple(dict.fromkeys(text.rejections)),
         beside=leaving.refused,
     )
+
+
+def _found(request: _ParseRequest, tree: clang_tree.ClangTree) -> tuple[EditedText, _FoundKernel]:
+    reading = request.reading
+    ours = cursors.written_in(tree.cursor, MAIN)
+    top = [each for each in ours if each.spelling not in clang_tree.OURS]
+    macros = [each for each in ours if each.kind is CursorKind.MACRO_DEFINITION]
+    text = EditedText(
+        request.unit, tree, reading.name, [(each.extent.start.offset, each.extent.end.offset) for each in macros]
+    )
+    chosen = tree.instantiated() if reading.instance is not None else None
+    body, declarations = entries.definition(
+        list(entries.kernels(top, "")), reading.entry, reading.instance is not None, reading.where, chosen
+    )
+    text.scope = tuple(reading.entry.split("::")[:-1])
+    text.head = entries.template_head(body, text.data)
+    return text, _FoundKernel(body=body, declarations=declarations, top=top, macros=macros)
+
+
+def _add_shadows(shadowing: Shadowing, kernel: _FoundKernel, graph: CallGraph, shared: SharedMemory) -> None:
+    """Shadow parameters for the kernel and all functions that see the block; their shared arrays."""
+    others = entries.other_definitions(kernel.body, kernel.declarations)
+    for cursor in kernel.declarations:
+        if cursor in others:
+            shadowing.drop(cursor)
+        if cursor not in others or cursor.kind is CursorKind.FUNCTION_TEMPLATE:
+            shadowing.rewrite(cursor)
+    for function in graph.functions:
+        if shadows.named(function) in graph.seeing:
+            shadowing.hand_on(function)
+            shadowing.body(function)
+        shared.statics(function)
+    shadowing.body(kernel.body)
+    shared.statics(kernel.body)
+    shadowing.macro_calls()
 
 
 def _declare(

@@ -15,9 +15,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection, Iterator
 
-from fusiond_hfuse.frontend import cursors, directives, recheck
+from fusiond_hfuse.frontend import clang_tree, cursors, directives
 from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
-from fusiond_hfuse.frontend.declarations import Declaration
+from fusiond_hfuse.frontend.declarations import SourceDeclaration
 
 _REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.MEMBER_REF_EXPR, CursorKind.MEMBER_REF, CursorKind.TYPE_REF,
                CursorKind.TEMPLATE_REF, CursorKind.NAMESPACE_REF, CursorKind.VARIABLE_REF)  # fmt: skip
@@ -26,16 +26,16 @@ _FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind
               CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION, CursorKind.LAMBDA_EXPR)  # fmt: skip
 
 
-class References:
+class NameResolution:
     """Those of one tree, whose text has every declaration where `code` has it."""
 
     def __init__(self, tree: cindex.TranslationUnit, code: str) -> None:
         self.code = code
         self.macros = directives.macros(code).keys()
-        self._tops = sorted(_tops(cursors.written_in(tree.cursor, recheck.MAIN)), key=lambda each: each[0])
+        self._tops = sorted(_tops(cursors.written_in(tree.cursor, clang_tree.MAIN)), key=lambda each: each[0])
         self._starts = [start for start, _ in self._tops]
 
-    def words(self, declaration: Declaration) -> set[str]:
+    def words(self, declaration: SourceDeclaration) -> set[str]:
         """Those of its words that can name another declaration."""
         first = bisect.bisect_left(self._starts, declaration.start)
         last = bisect.bisect_left(self._starts, declaration.end)
@@ -84,7 +84,7 @@ def _settled(top: cindex.Cursor) -> set[int]:
 
 def _elsewhere(target: cindex.Cursor) -> bool:
     """Whether it is declared in no file of the user's."""
-    return cursors.file_of(target) not in (recheck.MAIN, None)
+    return cursors.file_of(target) not in (clang_tree.MAIN, None)
 
 
 def _certain(cursor: cindex.Cursor, target: cindex.Cursor) -> bool:

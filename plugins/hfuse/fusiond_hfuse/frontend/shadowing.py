@@ -9,14 +9,16 @@ extern "C" { ... }                                     -->  ...
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from fusiond_hfuse.frontend import constructs, cursors, groups, shadows
 from fusiond_hfuse.frontend.call_graph import CallGraph
+from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
-from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE, HERE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.frontend.shared_memory import SharedMemory
+from fusiond_hfuse.frontend.source_kernel import HERE
 
 _RESERVED = re.compile(
     r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
@@ -175,33 +177,38 @@ class Shadowing:
 
     def body(self, function: cindex.Cursor) -> None:
         """Shared variables of a function that sees the block, calls of others, lambdas, the block's group."""
-        globals_: dict[str, str] = {}
+        outer: dict[str, str] = {}
         for cursor, inside in cursors.preorder(function):
             if cursor.kind is CursorKind.VAR_DECL and shadows.shared(cursor):
                 if cursor.storage_class is cindex.StorageClass.EXTERN:
                     self.shared.dynamic_array(cursor, inside)
             elif cursor.kind is CursorKind.LAMBDA_EXPR:
                 self._capture(cursor)
-            elif cursor.kind is CursorKind.DECL_REF_EXPR and shadows.dynamic_shared(cursor):
-                at = cursor.referenced.location.offset
-                outside = not function.extent.start.offset <= at < function.extent.end.offset
-                if outside and cursor.referenced.type.kind is cindex.TypeKind.INCOMPLETEARRAY:
-                    globals_[cursor.spelling] = cursor.referenced.type.element_type.spelling
-            elif (
-                shadows.use(cursor, DECLARATIONS_FILE)
-                and cursor.spelling in groups.NAMES
-                and not self._pass_on(cursor.location.offset, cursor.spelling)
-                and not self.text.named_in_macro(cursor.spelling)
-            ):
+            elif _names_outer_array(cursor, function):
+                outer[cursor.spelling] = cursor.referenced.type.element_type.spelling
+            elif self._keeps_group(cursor):
                 self.text.refuse("helper", cursor, f"{cursor.spelling} is named, but not called")
         for offset, name in dict.fromkeys(self.graph.mentions(function)):
             if name in self.graph.seeing and offset >= 0:
                 self._called(function, offset, name)
+        self._declare_arrays(function, outer)
+
+    def _keeps_group(self, cursor: cindex.Cursor) -> bool:
+        """Whether a function of the block's group is named and no call that the shadows can be handed to."""
+        return (
+            shadows.use(cursor, DECLARATIONS_FILE)
+            and cursor.spelling in groups.NAMES
+            and not self._pass_on(cursor.location.offset, cursor.spelling)
+            and not self.text.named_in_macro(cursor.spelling)
+        )
+
+    def _declare_arrays(self, function: cindex.Cursor, outer: Mapping[str, str]) -> None:
+        """Pointers into the arena for arrays of the file (name -> type of its elements), where a body begins."""
         statement = constructs.body_of(function)
-        if globals_ and function.is_definition() and statement is not None:
+        if outer and function.is_definition() and statement is not None:
             self.shared.dynamic = True
             behind = statement.extent.start.offset + 1
-            lines = [self.shared.arena_pointer(element, name) for name, element in sorted(globals_.items())]
+            lines = [self.shared.arena_pointer(element, name) for name, element in sorted(outer.items())]
             self.text.edit(behind, behind, " " + " ".join(lines))
 
     def _called(self, function: cindex.Cursor, offset: int, name: str) -> None:
@@ -268,3 +275,12 @@ class Shadowing:
         wanted = [PASSED] if hands_on else list(used)
         wanted += list(arrays)
         self.text.edit(start + 1, start + 1, ", ".join(wanted) + ("" if inner.startswith("]") else ", "))
+
+
+def _names_outer_array(cursor: cindex.Cursor, function: cindex.Cursor) -> bool:
+    """Whether a dynamic shared array is named that is declared outside of the function."""
+    if cursor.kind is not CursorKind.DECL_REF_EXPR or not shadows.dynamic_shared(cursor):
+        return False
+    at = cursor.referenced.location.offset
+    inside = function.extent.start.offset <= at < function.extent.end.offset
+    return not inside and bool(cursor.referenced.type.kind is cindex.TypeKind.INCOMPLETEARRAY)

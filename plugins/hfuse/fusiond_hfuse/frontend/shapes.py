@@ -15,7 +15,8 @@ from fusiond.language.dtypes import DTYPES, is_float, whole_numbers
 from fusiond.language.expressions import Expression, ExpressionError
 from fusiond.language.extents import Extent
 from fusiond.program import Buffer, Bytes, Dim3
-from fusiond_hfuse.frontend.graph import WARP, Argument, Kernel, Shape, Slot, volume
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, LaunchShape
+from fusiond_hfuse.frontend.source_kernel import WARP, KernelArgument, SourceKernel, volume
 
 MAX_BUFFER_BYTES = 2**40
 MAX_SHARED_BYTES = 2**20
@@ -26,7 +27,7 @@ def axes(what: str, shape: Dim3) -> dict[str, int]:
     return {f"{what}.{axis}": length for axis, length in zip("xyz", shape, strict=True)}
 
 
-def shape_of(slot: Slot, block: Dim3) -> Shape:
+def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
     """Grid, shared bytes and scalar values of a slot at a block shape. RequestError names the key that fails."""
     kernel = slot.kernel
     names: dict[str, expressions.Scalar] = {**slot.extents, **axes("block", block)}
@@ -57,7 +58,7 @@ def shape_of(slot: Slot, block: Dim3) -> Shape:
     except ExpressionError as problem:
         at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
         raise RequestError(f"{key}: {problem}{at}", where=where) from None
-    return Shape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars, records=records)
+    return LaunchShape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars, records=records)
 
 
 def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressions.Scalar]) -> int | float:
@@ -72,7 +73,7 @@ def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressio
     return number
 
 
-def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> Bytes:
+def _packed(argument: KernelArgument, names: Mapping[str, expressions.Scalar]) -> Bytes:
     """A struct; what lies between its numbers is zero, and so are its addresses, which are not known yet."""
     data = bytearray(argument.bytes)
     numbers = []
@@ -88,7 +89,7 @@ def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> Byte
     return Bytes(hex=data.hex(), numbers=tuple(numbers))
 
 
-def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
+def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
     """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
     found = []
     for argument in slot.kernel.buffers:
@@ -126,7 +127,7 @@ def _said(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(sizes.items())) or "none"
 
 
-def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+def thread_counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
     """How many threads a slot's block can have: the given count first, then all others, ascending.
 
     Stretchable blocks go in steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
@@ -142,7 +143,7 @@ def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))
 
 
-def shares_a_block(kernel: Kernel, threads: int) -> bool:
+def shares_a_block(kernel: SourceKernel, threads: int) -> bool:
     """Whether so many threads of a kernel may lie beside another kernel's: a partial barrier counts warps, and a warp
     must not serve two kernels."""
     if kernel.parsed.beside or threads % WARP:
@@ -154,7 +155,7 @@ def _rows_are_warps(shape: Dim3 | None) -> bool:
     return shape is not None and (shape[0] % WARP == 0 or shape[1] * shape[2] == 1)
 
 
-def _launches(slot: Slot, threads: int) -> bool:
+def _launches(slot: FusionSlot, threads: int) -> bool:
     """Whether the slot's expressions come to a launch at this block size (a grid of `n // block.x` may come to 0)."""
     shape = slot.kernel.block.shape(threads)
     try:

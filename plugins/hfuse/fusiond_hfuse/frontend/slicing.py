@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from clang import cindex
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import blanking, brought_headers, cursors, directives, overloads, recheck, references
-from fusiond_hfuse.frontend.declarations import Declaration, Walk, grouped
-from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend import blanking, brought_headers, clang_tree, cursors, directives, overloads, references
+from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration, grouped
 from fusiond_hfuse.frontend.includes import without_comments
-from fusiond_hfuse.frontend.instances import Slot
+from fusiond_hfuse.frontend.instances import TemplateParameter
+from fusiond_hfuse.frontend.source_kernel import SourceUnit
 
 
 def sliced(
-    unit: Unit,
+    unit: SourceUnit,
     entry: str,
     *,
     instance: str | None,
@@ -46,7 +46,7 @@ def sliced(
     variables: tuple[str, ...] = (),
     broken: bool = True,
     resolved: bool = False,
-) -> Unit:
+) -> SourceUnit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
     `resolved`: words that clang resolves to something else reach no declaration (references.py), which takes longer to
@@ -83,7 +83,7 @@ def sliced(
 
 
 def condition_round(
-    unit: Unit,
+    unit: SourceUnit,
     entry: str,
     defines: tuple[tuple[str, str], ...] = (),
     flags: tuple[str, ...] = (),
@@ -94,7 +94,7 @@ def condition_round(
 
 
 def declared_left_out(
-    unit: Unit, name: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: SourceUnit, name: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> tuple[int, str] | None:
     """The same for the first text that is left out and declares a name, or may."""
     head = rf"(?:struct|class|enum|union|using|define|typedef\b[^;]*)\s{name}\b"
@@ -102,7 +102,7 @@ def declared_left_out(
 
 
 def condition_of(
-    unit: Unit,
+    unit: SourceUnit,
     pattern: str,
     defines: tuple[tuple[str, str], ...] = (),
     flags: tuple[str, ...] = (),
@@ -116,21 +116,21 @@ def condition_of(
     return None
 
 
-def kernels(unit: Unit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
+def kernels(unit: SourceUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
     return frozenset(name for each in declarations(unit, defines, flags) for name in each.kernels)
 
 
 def declarations(
-    unit: Unit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
-) -> tuple[Declaration, ...]:
+    unit: SourceUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> tuple[SourceDeclaration, ...]:
     """All of a unit."""
     return _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags).groups
 
 
 def template_of(
-    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
-) -> tuple[tuple[Slot, ...], tuple[str, ...], dict[str, bool]]:
+    unit: SourceUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> tuple[tuple[TemplateParameter, ...], tuple[str, ...], dict[str, bool]]:
     """The parameters of a kernel that is a template, none for another; the classes of the file; all names that it
     declares (True) or defines as macros."""
     walked = _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags)
@@ -149,7 +149,7 @@ class _Found:
     undecided: tuple[tuple[int, str], ...]
     """Line and name of each condition, in what is reached or round it, that asks for a macro of no file here."""
     unread: tuple[tuple[int, int], ...]
-    kept: tuple[Declaration, ...]
+    kept: tuple[SourceDeclaration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class _Walked:
     """A text's declarations, whichever of its kernels is asked for."""
 
     code: str
-    groups: tuple[Declaration, ...]
+    groups: tuple[SourceDeclaration, ...]
     frame: frozenset[tuple[int, int]]
     """Heads and ends of namespaces."""
     unread: tuple[tuple[int, int], ...]
@@ -171,54 +171,70 @@ class _Walked:
 def _walked(
     text: str, system: tuple[str, ...], host: bool, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> _Walked:
-    code = recheck.blanked(text.encode())
-    declarations: dict[tuple[int, int], Declaration] = {}
-    frame: set[tuple[int, int]] = set()
-    unread: list[tuple[int, int]] | None = None
-    error: tuple[int, str] | None = None
-    readings = recheck.Readings(text)
-    distinct: list[str] = []
+    code = clang_tree.blanked(text.encode())
     bodies = "##" in code or "<%" in code  # they name what stands in no text, or are bounded by no braces
-    for arch in _walked(text, system, False, defines, flags).distinct if host else recheck.architectures(text):
+    found = _Readings(code, bodies)
+    readings = clang_tree.Readings(text)
+    for arch in _walked(text, system, False, defines, flags).distinct if host else clang_tree.architectures(text):
         try:
-            tree = recheck.tolerant(text, system, defines, flags, arch, host=host, bodies=bodies)
+            tree = clang_tree.tolerant(text, system, defines, flags, arch, host=host, bodies=bodies)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}") from None
         try:
-            if not host and readings.repeats(tree):
-                continue
-            distinct.append(arch)
-            wrong = (
-                each
-                for each in tree.diagnostics
-                if each.severity >= cindex.Diagnostic.Error
-                and (each.location.file is None or each.location.file.name == recheck.MAIN)
-            )
-            error = error or next(((each.location.line, each.spelling) for each in wrong), None)
-            skipped = cursors.skipped(tree, recheck.MAIN)
-            walk = Walk(code, frame, None if bodies else skipped)
-            for each in walk.declarations(tree.cursor):
-                known = declarations.setdefault((each.start, each.end), each)
-                known.names |= each.names
-                known.kernels |= each.kernels
-                known.host = known.host and each.host
-            unread = skipped if unread is None else blanking.both(unread, skipped)
+            if host or not readings.repeats(tree):
+                found.add(arch, tree)
         finally:
             cursors.forget(tree)
-    # Where a macro is `__device__` for some architectures, a method begins elsewhere for each.
-    devices = {each.end for each in declarations.values() if each.method and not each.host}
-    return _Walked(
-        code=code,
-        groups=tuple(
-            grouped(
-                each for each in declarations.values() if not each.method or (each.host and each.end not in devices)
-            )
-        ),
-        frame=frozenset(frame),
-        unread=tuple(unread or ()),
-        error=error,
-        distinct=tuple(distinct),
-    )
+    return found.walked()
+
+
+class _Readings:
+    """A text's declarations over all architectures that are added."""
+
+    def __init__(self, code: str, bodies: bool) -> None:
+        """`bodies`: whether the trees have bodies of functions."""
+        self.code = code
+        self.bodies = bodies
+        self.declarations: dict[tuple[int, int], SourceDeclaration] = {}
+        self.frame: set[tuple[int, int]] = set()
+        self.unread: list[tuple[int, int]] | None = None
+        self.error: tuple[int, str] | None = None
+        self.distinct: list[str] = []
+
+    def add(self, arch: str, tree: cindex.TranslationUnit) -> None:
+        self.distinct.append(arch)
+        self.error = self.error or _first_error(tree)
+        skipped = cursors.skipped(tree, clang_tree.MAIN)
+        walk = DeclarationWalk(self.code, self.frame, None if self.bodies else skipped)
+        for each in walk.declarations(tree.cursor):
+            known = self.declarations.setdefault((each.start, each.end), each)
+            known.names |= each.names
+            known.kernels |= each.kernels
+            known.host = known.host and each.host
+        self.unread = skipped if self.unread is None else blanking.both(self.unread, skipped)
+
+    def walked(self) -> _Walked:
+        # Where a macro is `__device__` for some architectures, a method begins elsewhere for each.
+        every = self.declarations.values()
+        devices = {each.end for each in every if each.method and not each.host}
+        kept = (each for each in every if not each.method or (each.host and each.end not in devices))
+        return _Walked(
+            code=self.code,
+            groups=tuple(grouped(kept)),
+            frame=frozenset(self.frame),
+            unread=tuple(self.unread or ()),
+            error=self.error,
+            distinct=tuple(self.distinct),
+        )
+
+
+def _first_error(tree: cindex.TranslationUnit) -> tuple[int, str] | None:
+    """Line and message of the first error in the text."""
+    for each in tree.diagnostics:
+        in_text = each.location.file is None or each.location.file.name == clang_tree.MAIN
+        if each.severity >= cindex.Diagnostic.Error and in_text:
+            return each.location.line, each.spelling
+    return None
 
 
 @functools.lru_cache(maxsize=64)
@@ -236,36 +252,44 @@ def _found(
     data = read[0].encode()
     walked = _walked(*read, defines, flags)
     code, groups, unread = walked.code, walked.groups, walked.unread
-    kernels = frozenset(name for each in groups for name in each.kernels)
     without |= _other_overloads(groups, entry, instance)
-    given = " ".join([instance or "", *variables, *(value for _, value in defines)])
-    begin = set(directives.words(given))
-    declarations = [each for each in groups if each.start not in without]
-    reached, named = _reached(declarations, entry, begin, directives.macros(code))
+    begin = set(directives.words(" ".join([instance or "", *variables, *(value for _, value in defines)])))
+    macros = directives.macros(code)
+    reached, named = _reached([each for each in groups if each.start not in without], entry, begin, macros)
     if resolved:
         with _parsed(data, walked, reached, read, defines, flags) as tree:
-            words = references.References(tree, code).words
-            reached, named = _reached(
-                [each for each in declarations if id(each) in reached], entry, begin, directives.macros(code), words
-            )
-    gone = [(each.start, each.end) for each in groups if id(each) not in reached]
-    covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
+            words = references.NameResolution(tree, code).words
+            among = [each for each in groups if each.start not in without and id(each) in reached]
+            reached, named = _reached(among, entry, begin, macros, words)
+    declared = tuple(each for each in groups if id(each) in reached)
+    kept = [(each.start, each.end) for each in declared]
+    gone = _gone(data, walked, reached)
+    gone += directives.idle_branches(code, kept, unread, decided=not defines)
+    gone += directives.idle_errors(code, kept)
+    named |= {word for start, end in walked.frame for word in directives.words(code[start:end])}
+    return _Found(
+        text=blanking.without(data, code, gone, directives.idle_macros(code, named)),
+        kernels=frozenset(name for each in groups for name in each.kernels),
+        error=walked.error,
+        undecided=tuple(directives.undecided(code, kept, {name for name, _ in defines})),
+        unread=unread,
+        kept=declared,
+    )
+
+
+def _gone(data: bytes, walked: _Walked, reached: set[int]) -> list[tuple[int, int]]:
+    """What the kernel does not reach: declarations, what stands between them, their comments, code of the host's."""
+    code = walked.code
+    gone = [(each.start, each.end) for each in walked.groups if id(each) not in reached]
+    covered = [*walked.frame, *((each.start, each.end) for each in walked.groups), *walked.unread]
     gone += [
         each
         for each in blanking.between(covered, len(data))
         if directives.LINE.sub("", code[slice(*each)]).strip("; \n\t")
     ]
     gone += blanking.comments(code, covered, gone)
-    gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
-
-    declared = tuple(each for each in groups if id(each) in reached)
-    kept = [(each.start, each.end) for each in declared]
-    gone += directives.idle_branches(code, kept, unread, decided=not defines)
-    gone += directives.idle_errors(code, kept)
-    undecided = tuple(directives.undecided(code, kept, {name for name, _ in defines}))
-    named |= {word for start, end in walked.frame for word in directives.words(code[start:end])}
-    text = blanking.without(data, code, gone, directives.idle_macros(code, named))
-    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread, kept=declared)
+    gone += [each for each in walked.unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
+    return gone
 
 
 @contextlib.contextmanager
@@ -280,7 +304,7 @@ def _parsed(
     """The tree, with bodies, of what is reached, all of it where it was."""
     gone = [(each.start, each.end) for each in walked.groups if id(each) not in reached]
     text = blanking.blanked(data, walked.code, gone).decode()
-    tree = recheck.tolerant(text, read[1], defines, flags, recheck.architectures(text)[0], host=read[2])
+    tree = clang_tree.tolerant(text, read[1], defines, flags, clang_tree.architectures(text)[0], host=read[2])
     try:
         yield tree
     finally:
@@ -307,7 +331,7 @@ def _without_broken(
     """What is found without declarations in which something is wrong. A name goes as a whole, or not at all: with one
     of several functions gone, a call would take another one. A function for a type of a library that is not read
     goes by itself: whoever has no such type cannot call it."""
-    code = recheck.blanked(read[0].encode())
+    code = clang_tree.blanked(read[0].encode())
     gone: set[int] = set()
     found = _found(read, entry, instance, defines, flags, variables, frozenset(), resolved)
     for _ in range(_MOST_ROUNDS):
@@ -339,7 +363,7 @@ def _without_broken(
     return found
 
 
-def _called(method: Declaration, kept: Iterable[Declaration]) -> bool:
+def _called(method: SourceDeclaration, kept: Iterable[SourceDeclaration]) -> bool:
     """Whether anything but its class names a method."""
     return any(
         method.member in each.words | each.members
@@ -354,7 +378,7 @@ def _errors(
     """Place, in the text that it is cut out of, and message of what is wrong with a text by itself, whatever it is
     instantiated with. (Lines end sooner than there, and are the same.)"""
     try:
-        tree = recheck.tolerant(text, read[1], defines, flags, recheck.architectures(text)[0], host=read[2])
+        tree = clang_tree.tolerant(text, read[1], defines, flags, clang_tree.architectures(text)[0], host=read[2])
     except cindex.TranslationUnitLoadError:
         return []
     starts = [0, *itertools.accumulate(len(line) + 1 for line in read[0].encode().split(b"\n"))]
@@ -363,13 +387,13 @@ def _errors(
         for each in tree.diagnostics
         if each.severity >= cindex.Diagnostic.Error
         and each.location.file is not None
-        and each.location.file.name == recheck.MAIN
-        and not recheck.tolerable(each.spelling)
+        and each.location.file.name == clang_tree.MAIN
+        and not clang_tree.tolerable(each.spelling)
         and not any("in instantiation of" in note.spelling for note in each.children)
     ]
 
 
-def _other_overloads(groups: Iterable[Declaration], entry: str, instance: str | None) -> frozenset[int]:
+def _other_overloads(groups: Iterable[SourceDeclaration], entry: str, instance: str | None) -> frozenset[int]:
     """Where kernels begin that are called like the one that is meant, and take something else: those that `instance`
     does not name (`scan(int *, int)`), or that are only declared."""
     named = [each for each in groups if entry in each.kernels and each.signature is not None]
@@ -387,7 +411,7 @@ def is_overload(instance: str | None) -> bool:
 
 
 def overloads_of(
-    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: SourceUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> list[str]:
     """The kernels of one name, as `instance:` tells them apart; empty for one, or a template."""
     groups = declarations(unit, defines, flags)
@@ -400,14 +424,14 @@ def _squeezed(text: str) -> str:
 
 
 def _reached(
-    groups: Iterable[Declaration],
+    groups: Iterable[SourceDeclaration],
     entry: str,
     begin: set[str],
     macros: dict[str, set[str]],
-    words_of: Callable[[Declaration], set[str]] = operator.attrgetter("words"),
+    words_of: Callable[[SourceDeclaration], set[str]] = operator.attrgetter("words"),
 ) -> tuple[set[int], set[str]]:
     """Those that stay, by identity, and all that they name."""
-    by_name: dict[str, list[Declaration]] = {}
+    by_name: dict[str, list[SourceDeclaration]] = {}
     for each in groups:
         for name in each.names:
             by_name.setdefault(name, []).append(each)
@@ -415,14 +439,14 @@ def _reached(
     seen: set[str] = set()
     words = [*begin]
 
-    def stay(each: Declaration) -> None:
+    def stay(each: SourceDeclaration) -> None:
         if id(each) not in reached:
             reached.add(id(each))
             words.extend(words_of(each) - seen)
             for member in each.members:
                 words.extend(macros.get(member, set()) - seen)
 
-    waiting: list[Declaration] = []
+    waiting: list[SourceDeclaration] = []
     for each in groups:
         if entry in each.kernels or (each.always and not each.takes & by_name.keys()):
             stay(each)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 from fusiond.errors import RequestError
-from fusiond_hfuse.frontend import cursors, recheck, slicing
+from fusiond_hfuse.frontend import clang_tree, cursors, slicing
 from fusiond_hfuse.frontend.cursors import cindex
-from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend.source_kernel import SourceUnit
 
 _NAMED = re.compile(
     r"`(\w+)` is declared in none of the files"
@@ -19,7 +19,7 @@ _NAMED = re.compile(
 
 
 def reason(
-    problem: RequestError, unit: Unit, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+    problem: RequestError, unit: SourceUnit, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> RequestError:
     """A problem with a name as a problem with its declaration, where the unit has one; else the same."""
     named = _NAMED.match(problem.problem)
@@ -34,7 +34,7 @@ def reason(
             where=problem.where,
         )
     marked = _MARKED.format(name=re.escape(name))
-    code = recheck.blanked(unit.text.encode())
+    code = clang_tree.blanked(unit.text.encode())
     marks = next((each for each in re.finditer(marked, code) if not _is_macro(code, each.group(1))), None)
     if marks is None:
         return problem
@@ -53,35 +53,37 @@ def _is_macro(code: str, name: str) -> bool:
     return name in ("alignas", "final") or re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}\b", code) is not None
 
 
-def _left_out(unit: Unit) -> str:
+def _left_out(unit: SourceUnit) -> str:
     return f" (not read: {', '.join([*unit.missing][:_MOST_LISTED])})" if unit.missing else ""
 
 
 _MOST_LISTED = 6
 
 
-def kernel(unit: Unit, name: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]) -> RequestError | None:
+def kernel(
+    unit: SourceUnit, name: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+) -> RequestError | None:
     """What is wrong with the head of a kernel that a text has and clang does not; None where there is no such text."""
-    code = recheck.blanked(unit.text.encode())
+    code = clang_tree.blanked(unit.text.encode())
     head = re.search(rf"\b__global__\b[^;{{}}]*?\b({re.escape(name)})\s*\([^;{{}}]*", code)
     if head is None:
         return None
     first, last = (code.count("\n", 0, at) + 1 for at in (head.start(), head.end()))
-    arch = recheck.architectures(unit.text)[0]
-    tree = recheck.tolerant(unit.text, unit.system, defines, flags, arch, host=unit.host_headers, bodies=False)
+    arch = clang_tree.architectures(unit.text)[0]
+    tree = clang_tree.tolerant(unit.text, unit.system, defines, flags, arch, host=unit.host_headers, bodies=False)
     try:
         wrong = [
             each
             for each in tree.diagnostics
             if each.severity >= cindex.Diagnostic.Error
             and each.location.file is not None
-            and each.location.file.name == recheck.MAIN
+            and each.location.file.name == clang_tree.MAIN
         ]
         own = next((each for each in wrong if first <= each.location.line <= last), None)
         problem = own or next(iter(wrong), None)
         if problem is None:
             return None
-        said = recheck.sentence(unit, problem.spelling, problem.location.line)
+        said = clang_tree.sentence(unit, problem.spelling, problem.location.line)
         return RequestError(f"the kernel {name} cannot be read: {said}", where=unit.where(problem.location.line))
     finally:
         cursors.forget(tree)

@@ -76,14 +76,7 @@ class Writes:
         """(variable, what is written to it, whether by a function that it is handed to)."""
         children = list(cursors.children(cursor))
         if cursor.kind is CursorKind.VAR_DECL:
-            values = [each for each in children if each.kind.is_expression()]
-            if cursor.type.kind in REFERENCES:
-                yield cursor, None, False  # what is written through it is not followed
-                target = variable(values[-1]) if values else None
-                if target is not None and not constant_reference(cursor.type):
-                    yield target, None, False
-            elif values:
-                yield cursor, values[-1], False
+            yield from ((target, value, False) for target, value in _initialised(cursor, children))
         elif cursor.kind is CursorKind.CALL_EXPR and self._copies(cursor):
             to, value = cursor.get_arguments()
             if (target := variable(to, elements=True)) is not None:
@@ -91,17 +84,7 @@ class Writes:
         elif cursor.kind is CursorKind.CALL_EXPR:
             yield from ((each, cursor, True) for each in self._handed_over(cursor, children))
         elif cursor.kind in _WRITES and children:
-            target = variable(children[0], elements=True)
-            if target is None or target.type.is_const_qualified():
-                return
-            if cursor.kind is CursorKind.UNARY_OPERATOR:
-                operator = sign(cursor)
-                if operator == "&":
-                    yield target, None, False
-                elif operator == "++":
-                    yield target, cursor, False
-            elif assigns(cursor):
-                yield target, cursor if variable(children[0]) is None else children[-1], False
+            yield from ((target, value, False) for target, value in _assigned(cursor, children))
 
     def _copies(self, call: cindex.Cursor) -> bool:
         """Whether a call is an assignment that the compiler made for a struct."""
@@ -114,19 +97,7 @@ class Writes:
         if function is not None and function.kind is CursorKind.CONSTRUCTOR and function.spelling not in self.callees:
             return  # the compiler's own
         if function is not None and function.kind in shadows.FUNCTIONS:
-            kinds = parameter_types(function) or list(function.type.argument_types())
-            if function.kind is CursorKind.CXX_METHOD and not function.is_static_method():
-                changes = not function.is_const_method()
-                if function.spelling.startswith("operator") and len(arguments) == len(kinds) + 1:
-                    owner: cindex.Cursor | None = arguments.pop(0)
-                else:
-                    owner = next(iter(cursors.children(children[0])), None) if children else None
-                target = variable(owner) if owner is not None and changes else None
-                if target is not None:
-                    yield target
-            for argument, kind in zip(arguments, kinds, strict=False):
-                if by_reference(kind) and (target := variable(argument, elements=True)) is not None:
-                    yield target
+            yield from _by_signature(call, function, arguments, children)
             return
         name = called(call)
         if name in UNIFORM_CALLS or (name in self.callees and not self.callees.takes_references(name)):
@@ -135,3 +106,51 @@ class Writes:
             target = variable(argument)
             if target is not None and not target.type.is_const_qualified():
                 yield target
+
+
+def _initialised(
+    declared: cindex.Cursor, children: list[cindex.Cursor]
+) -> Iterator[tuple[cindex.Cursor, cindex.Cursor | None]]:
+    """(variable, value) of a declaration with an initialiser, or of a reference."""
+    values = [each for each in children if each.kind.is_expression()]
+    if declared.type.kind in REFERENCES:
+        yield declared, None  # what is written through it is not followed
+        target = variable(values[-1]) if values else None
+        if target is not None and not constant_reference(declared.type):
+            yield target, None
+    elif values:
+        yield declared, values[-1]
+
+
+def _assigned(
+    operator: cindex.Cursor, children: list[cindex.Cursor]
+) -> Iterator[tuple[cindex.Cursor, cindex.Cursor | None]]:
+    """(variable, value) of `=` and its like, `++`, and `&`, whose writes are not followed."""
+    target = variable(children[0], elements=True)
+    if target is None or target.type.is_const_qualified():
+        return
+    if operator.kind is CursorKind.UNARY_OPERATOR:
+        written = sign(operator)
+        if written in ("&", "++"):
+            yield target, None if written == "&" else operator
+    elif assigns(operator):
+        yield target, operator if variable(children[0]) is None else children[-1]
+
+
+def _by_signature(
+    call: cindex.Cursor, function: cindex.Cursor, arguments: list[cindex.Cursor], children: list[cindex.Cursor]
+) -> Iterator[cindex.Cursor]:
+    """The variables that a known function can write to: the object of a method, and what it takes by reference."""
+    kinds = parameter_types(function) or list(function.type.argument_types())
+    if function.kind is CursorKind.CXX_METHOD and not function.is_static_method():
+        if function.spelling.startswith("operator") and len(arguments) == len(kinds) + 1:
+            owner: cindex.Cursor | None = arguments.pop(0)
+        else:
+            owner = next(iter(cursors.children(children[0])), None) if children else None
+        changes = owner is not None and not function.is_const_method()
+        target = variable(owner) if changes else None
+        if target is not None:
+            yield target
+    for argument, kind in zip(arguments, kinds, strict=False):
+        if by_reference(kind) and (target := variable(argument, elements=True)) is not None:
+            yield target

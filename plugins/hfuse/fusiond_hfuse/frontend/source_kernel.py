@@ -1,11 +1,8 @@
-"""The nouns of horizontal fusion.
+"""A kernel of the user's: its source, as clang reads it, and its launch, as its YAML file describes it.
 
-    Group   :=  Slot+, granularity                   kernels that share nothing; two of them are a pair
-    Slot    :=  letter, Kernel, sizes                a kernel may stand in several slots
-    Kernel  :=  Unit, entry, Parameter*, Argument*, Block, grid, shared
-    Unit    :=  the text of one .cu with the user's own headers put in their places
-    Side    :=  Slot, block shape, first thread      a slot inside one fused launch
-    Plan    :=  kind, level, assign, map, Side+ in the order of their threads, or of their blocks
+    SourceKernel  :=  SourceUnit, entry, Parsed, KernelArgument*, BlockShapes, grid, shared
+    SourceUnit    :=  the text of one .cu with the user's own headers put in their places
+    Parsed        :=  KernelParameter*, Edit*, DeviceVariable*, and what decides whether and how it can be fused
 
 Everything here is frozen; the functions that make and use these values are in the files named after the verbs.
 """
@@ -17,17 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.language import extents
-from fusiond.language.expressions import Expression, is_name
+from fusiond.language.expressions import Expression
 from fusiond.model import Rejection
-from fusiond.program import Buffer, Bytes, Dim3
+from fusiond.program import Buffer, Dim3
 
 WARP = 32
-SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
+HERE = "FUSIOND_HERE"
+"""Stands in edits for the name of the namespace that the text will be in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class SourceUnit:
     """A translation unit with the user's quoted includes expanded."""
 
     text: str
@@ -75,7 +72,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class StructField:
     """A number, or a pointer to numbers, inside a struct that is passed by value."""
 
     path: str
@@ -93,7 +90,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class DeviceVariable:
     """A `__constant__` or `__device__` variable of a source."""
 
     name: str
@@ -106,7 +103,7 @@ class Variable:
     """It is, or holds, an address."""
     spelling: str = ""
     """The type as written."""
-    fields: tuple[Field, ...] = ()
+    fields: tuple[StructField, ...] = ()
     """Of one that is a struct, or holds an address: every number and pointer with its place, the path of one that is a
     pointer itself being empty."""
 
@@ -120,7 +117,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class KernelParameter:
     """One parameter of a kernel as clang sees it."""
 
     name: str
@@ -144,7 +141,7 @@ class Parameter:
     """Bytes of the struct that it points to."""
     holds_pointers: bool = False
     """Such a struct has pointers in it."""
-    fields: tuple[Field, ...] = ()
+    fields: tuple[StructField, ...] = ()
     """Of a struct that is passed by value."""
     bytes: int = 0
     """Of such a struct."""
@@ -174,7 +171,7 @@ class Parsed:
 
     entry: str
     """The kernel's name with its namespaces."""
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     edits: tuple[Edit, ...]
     """What turns the kernel into a device function with shadow parameters (section III-A, done without renaming)."""
     uses_dynamic_shared: bool
@@ -203,9 +200,9 @@ class Parsed:
     """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
     meets: str = ""
     """What threads of a warp meet in, if they do."""
-    variables: tuple[Variable, ...] = ()
+    variables: tuple[DeviceVariable, ...] = ()
     """Those that the host sets."""
-    settable: tuple[Variable, ...] = ()
+    settable: tuple[DeviceVariable, ...] = ()
     """Those that it would have to set."""
     overloads: tuple[str, ...] = ()
     """Functions of CUDA that the text has versions of its own of."""
@@ -215,14 +212,14 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class StructMember:
     """What a number inside a struct holds, or what a pointer inside it points to."""
 
     path: str
     dtype: str | None
     """None where the YAML leaves it to the source."""
     value: Expression | float = 0.0
-    target: Argument | None = None
+    target: KernelArgument | None = None
     """The buffer of a pointer."""
     where: str = field(default="", compare=False)
     offset: int = 0
@@ -230,7 +227,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class KernelArgument:
     """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
 
     With `symbol` it is no argument, but a variable of the source that the host sets.
@@ -242,7 +239,7 @@ class Argument:
     buffer: Buffer | None = None
     """A pattern: the name and the number of elements are filled in for a slot."""
     value: Expression | float | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[StructMember, ...] = ()
     """Of a struct."""
     hex: str = ""
     """A struct's bytes as they are, instead of `members`."""
@@ -253,7 +250,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class BlockShapes:
     """The block shapes that a kernel can be launched with.
 
     `shapes[0]` is the given one. With `tune`, that axis takes any length; otherwise the shapes are all there are.
@@ -278,13 +275,13 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class SourceKernel:
     """A kernel as its YAML file describes it."""
 
     name: str
     path: str
     """Of the YAML file, for messages."""
-    unit: Unit
+    unit: SourceUnit
     entry: str
     instance: str
     """What a launch names: the entry, with template arguments where it is a template."""
@@ -292,10 +289,10 @@ class Kernel:
     flags: tuple[str, ...]
     sizes: Mapping[str, int]
     odd: Mapping[str, int]
-    arguments: tuple[Argument, ...]
-    variables: tuple[Argument, ...] = ()
+    arguments: tuple[KernelArgument, ...]
+    variables: tuple[KernelArgument, ...] = ()
     """`__constant__` and `__device__` variables that the host sets."""
-    block: Block
+    block: BlockShapes
     grid: tuple[Expression, ...]
     shared: Expression
     parsed: Parsed
@@ -307,150 +304,12 @@ class Kernel:
     """Key of the YAML file -> `file:line: key`."""
 
     @property
-    def buffers(self) -> tuple[Argument, ...]:
+    def buffers(self) -> tuple[KernelArgument, ...]:
         """The arguments that are buffers, those that structs point to, and the variables, in the order of the file."""
         return buffers_among((*self.arguments, *self.variables))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Slot:
-    """Equal to itself only, so that what is worked out for a slot can be kept."""
-
-    letter: str
-    kernel: Kernel
-    sizes: Mapping[str, int]
-    prefix: str
-    """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
-
-    @property
-    def extents(self) -> Mapping[str, int]:
-        """The sizes by their own names, as numbers that know what a job calls them. (A kernel's name may be one that no
-        expression can have: `my-kernel.n` is a difference there.)"""
-        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
-        return {
-            name: extents.size(places[name], value) if is_name(places[name]) else value
-            for name, value in self.sizes.items()
-        }
-
-    @property
-    def fixed_sizes(self) -> set[str]:
-        """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
-        written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
-        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
-        return {place for name, place in places.items() if name in written or not is_name(place)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Group:
-    """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
-    group may be part of a larger one."""
-
-    slots: tuple[Slot, ...]
-    granularity: int
-
-    def slot(self, letter: str) -> Slot:
-        """The slot of that letter; KeyError when there is none."""
-        for each in self.slots:
-            if each.letter == letter:
-                return each
-        raise KeyError(letter)
-
-    def among(self, letters: str) -> Group:
-        """The group of some of the slots, in the order of their letters."""
-        return Group(slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity)
-
-    @property
-    def letters(self) -> str:
-        return "".join(each.letter for each in self.slots)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(each.kernel.name for each in self.slots)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of all slots, by the names that a job gives them."""
-        return {f"{slot.prefix}.{name}": value for slot in self.slots for name, value in slot.sizes.items()}
-
-    @property
-    def fixed_sizes(self) -> set[str]:
-        """Those of them that stand in a text."""
-        return set().union(*(slot.fixed_sizes for slot in self.slots))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """A slot inside a fused launch: which threads run it, and as what block shape."""
-
-    slot: Slot
-    shape: Dim3
-    first: int
-    """The lowest thread id of this side."""
-    barrier: int
-    """The id of its partial barrier, of several virtual blocks the first one's; 0: the hardware's own, where all
-    threads of the block that have not left are this side's."""
-    virtual: int = 1
-    """At block level, how many of its blocks lie side by side in a fused one (POD-Attention's virtual blocks)."""
-
-    registers: int = 0
-    """That each of its threads has once the sides have traded them (`setmaxnreg`); 0: as launched."""
-
-    @property
-    def threads(self) -> int:
-        """Of one of its blocks."""
-        return volume(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How several kernels share a launch. `sides` are in the order of their threads; at block level in the order of
-    their blocks, and when vertical in the order of their work."""
-
-    kind: str
-    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side after the other)."""
-    level: str = "warp"
-    """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
-    side)."""
-    assign: str = ""
-    """At block level, which block is whose: `sequential`, `interleaved`, `ticket` or `multiprocessor`."""
-    map: str = "pad"
-    """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
-    as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
-    blocks: int = 0
-    """The launch's number of blocks when strided."""
-    sides: tuple[Side, ...]
-
-    @property
-    def threads(self) -> int:
-        """Of the fused block."""
-        counts = [side.threads * side.virtual for side in self.sides]
-        return sum(counts) if self.kind == "horizontal" and self.level == "warp" else max(counts)
-
-    @property
-    def by_letter(self) -> tuple[Side, ...]:
-        return tuple(sorted(self.sides, key=lambda side: side.slot.letter))
-
-    def side(self, letter: str) -> Side:
-        return next(side for side in self.sides if side.slot.letter == letter)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A slot's launch at one block shape, all expressions evaluated."""
-
-    block: Dim3
-    grid: Dim3
-    shared_bytes: int
-    scalars: Mapping[str, int | float]
-    records: Mapping[str, Bytes] = field(default_factory=dict)
-    """Structs passed by value, without the addresses in them."""
-
-    @property
-    def blocks(self) -> int:
-        return volume(self.grid)
-
-
-def buffers_among(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+def buffers_among(arguments: tuple[KernelArgument, ...]) -> tuple[KernelArgument, ...]:
     """The buffers that arguments are, or point to."""
     found = []
     for each in arguments:

@@ -1,0 +1,102 @@
+"""Kernels that are to be fused, with their sizes.
+
+FusionGroup  :=  FusionSlot+, granularity              kernels that share nothing; two of them are a pair
+FusionSlot   :=  letter, SourceKernel, sizes           a kernel may stand in several slots
+LaunchShape  :=  a slot's launch at one block shape
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusiond.language import extents
+from fusiond.language.expressions import Expression, is_name
+from fusiond.program import Bytes, Dim3
+from fusiond_hfuse.frontend.source_kernel import SourceKernel, volume
+
+SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FusionSlot:
+    """Equal to itself only, so that what is worked out for a slot can be kept."""
+
+    letter: str
+    kernel: SourceKernel
+    sizes: Mapping[str, int]
+    prefix: str
+    """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """The sizes by their own names, as numbers that know what a job calls them. (A kernel's name may be one that no
+        expression can have: `my-kernel.n` is a difference there.)"""
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {
+            name: extents.size(places[name], value) if is_name(places[name]) else value
+            for name, value in self.sizes.items()
+        }
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
+        written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {place for name, place in places.items() if name in written or not is_name(place)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FusionGroup:
+    """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
+    group may be part of a larger one."""
+
+    slots: tuple[FusionSlot, ...]
+    granularity: int
+
+    def slot(self, letter: str) -> FusionSlot:
+        """The slot of that letter; KeyError when there is none."""
+        for each in self.slots:
+            if each.letter == letter:
+                return each
+        raise KeyError(letter)
+
+    def among(self, letters: str) -> FusionGroup:
+        """The group of some of the slots, in the order of their letters."""
+        return FusionGroup(
+            slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity
+        )
+
+    @property
+    def letters(self) -> str:
+        return "".join(each.letter for each in self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.kernel.name for each in self.slots)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of all slots, by the names that a job gives them."""
+        return {f"{slot.prefix}.{name}": value for slot in self.slots for name, value in slot.sizes.items()}
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of them that stand in a text."""
+        return set().union(*(slot.fixed_sizes for slot in self.slots))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchShape:
+    """A slot's launch at one block shape, all expressions evaluated."""
+
+    block: Dim3
+    grid: Dim3
+    shared_bytes: int
+    scalars: Mapping[str, int | float]
+    records: Mapping[str, Bytes] = field(default_factory=dict)
+    """Structs passed by value, without the addresses in them."""
+
+    @property
+    def blocks(self) -> int:
+        return volume(self.grid)

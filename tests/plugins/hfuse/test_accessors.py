@@ -65,7 +65,7 @@ def test_the_places_are_the_sources(pair, strategy):
     [
         ('      "sizes_[0]": rows\n', "", "out says nothing of sizes_[0] of 'GenericPackedTensorAccessor"),
         ("data_: {dtype: float32, elements: rows * n, role: output, compare: equal}", "data_: 1",
-         "data_ of 'GenericPackedTensorAccessor<scalar_t, 2, DefaultPtrTraits, int>' is a pointer: wanted is a buffer"),
+         "data_ of 'GenericPackedTensorAccessor<scalar_t, 2, DefaultPtrTraits, int>' is a pointer; give a buffer"),
         ("scale: {dtype: float32", "scale: {dtype: int32", "scale is int32, but 'Opts' points to float32 there"),
         ("eps: 0.25", "eps: {dtype: float32, elements: 3, role: output}", "eps of 'Opts' is float32, and no pointer"),
         ("nothing: 0", "nothing: {elements: 3, role: output}", "the key 'dtype' is missing"),

@@ -169,7 +169,7 @@ def test_fifteen_share_a_block_and_sixteen_do_not(analyse, strategy, runner):
 
 
 def test_a_job_of_too_many_kernels(parse):
-    with pytest.raises(RequestError, match="wanted are 2 to 26 kernels; here are 27"):
+    with pytest.raises(RequestError, match="expected 2 to 26 kernels; found 27"):
         parse(*["hist"] * 27)
 
 
@@ -269,8 +269,8 @@ def test_tickets_of_two_groups_are_two_counters(analyse, strategy, same):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"groups": "a+b|d"}, "no grouping"),
-        ({"groups": "c+a|b"}, "no grouping"),
+        ({"groups": "a+b|d"}, "not a grouping"),
+        ({"groups": "c+a|b"}, "not a grouping"),
         ({"launch": "later"}, "launch is later"),
         ({"alone.a": 100}, "not offered for a"),
         ({"cap.a": 32}, "not offered for a"),

@@ -168,7 +168,7 @@ def test_a_variable_that_is_not_set_is_no_candidate(pair, strategy):
         ("scale: 0.25", "scale: {dtype: float32, elements: 2, role: output}",
          "scale of 'Grid' is float32, and no pointer"),
         ("count: \"n // 2\"", "counted: 2", "unknown member 'counted'; did you mean 'count'?"),
-        ("\"[1]\": 0", "\"[1]\": 5", "[1] of 'const unsigned int *[2]' is a pointer: wanted is a buffer"),
+        ("\"[1]\": 0", "\"[1]\": 5", "[1] of 'const unsigned int *[2]' is a pointer; give a buffer"),
         ("{symbol: table, dtype: float32, elements: \"n // 2\", fill: {uniform: [0, 1]}}", "{symbol: table}",
          "the key 'dtype' is missing"),
     ],

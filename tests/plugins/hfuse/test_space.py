@@ -123,7 +123,7 @@ def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
     assert len(offered) > 1000
     for config in offered[::97]:
         found = strategy.emit(analysis, config, {})
-        assert "none to give" not in getattr(found, "detail", ""), config
+        assert "none can be given" not in getattr(found, "detail", ""), config
 
 
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
@@ -463,7 +463,7 @@ def test_who_may_not_trade(trading, strategy, h100, cpu_target):
         ({"a": {"registers": 240}}, "for more registers than the 128"),
         ({"b": {"registers": 32}}, "for more registers than the 128"),
         ({"b": {"registers": 0}}, "some sides trade"),
-        ({"b": {"first": 64}}, "no whole warpgroups"),
+        ({"b": {"first": 64}}, "does not consist of whole warpgroups"),
         ({"b": {"registers": 20}}, "which no instruction gives"),
     ],
 )

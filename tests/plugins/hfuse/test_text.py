@@ -53,7 +53,7 @@ ENTRY = ".visible .entry k(\n)\n{\n\tmov.u32 \t%r1, %tid.x;\n"
         ("\tbarrier.sync \t0;", "barrier"),
         ("\tbar.red.popc.u32 \t%r1, 0, %p1;", ""),
         ("\tbar.sync \t%r4, 256;", "register"),
-        ("\tbar.sync \t7, 256;", "belongs to nobody"),
+        ("\tbar.sync \t7, 256;", "belongs to no side"),
         ("\tmov.u32 \t%r2, %ntid.x;", "the fused block's size"),
         ("\tmov.u32 \t%r2, %tid.y;", "one-dimensional"),
         ("\tmov.u32 \t%r2, %ctaid.z;", "one-dimensional"),

@@ -41,7 +41,7 @@ def read(text: str, letters: str) -> tuple[str, ...]:
     """The groups of a text. ValueError when these are not all the letters, each once, as `written` writes them."""
     groups = tuple(group.replace("+", "") for group in text.split("|"))
     if written(groups) != text or sorted("".join(groups)) != sorted(letters):
-        raise ValueError(f"{text!r} is no grouping of {letters}")
+        raise ValueError(f"{text!r} is not a grouping of {letters}")
     return groups
 
 

@@ -60,8 +60,8 @@ def common(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...]:
 
 
 def even(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
-    """The even split of the paper's block, slot by slot; when that is no choice, the one nearest to even, then to its
-    size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
+    """The even split of the paper's block, slot by slot; when that is not a choice, the one nearest to even, then to
+    its size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
     do not fit one block."""
     if len(group.slots) >= BARRIER_IDS:
         return None
@@ -92,7 +92,7 @@ def may_go_on(kernel: SourceKernel) -> bool:
 
 
 def plan(group: FusionGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
-    """The plan of a config. KeyError or TypeError when it is no point of the group's space, ValueError for a shape
+    """The plan of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a shape
     that a kernel does not have."""
     kind = config.text("kind")
     level = str(config.get("level", "warp")) if kind == "horizontal" else "warp"
@@ -211,7 +211,7 @@ def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
     """
     whole = sum(grids)
     if not 0 <= number < whole:
-        raise ValueError(f"{number} is none of {whole} blocks")
+        raise ValueError(f"{number} is not one of {whole} blocks")
     for side, part in enumerate(grids[:-1]):
         if assign == "sequential":
             if number < part:

@@ -42,7 +42,7 @@ LEAST_KEPT, MOST_TAKEN = 24, 256
 
 def traded(launched: int, giver: int, taker: int, kept: int) -> int | None:
     """The registers of each of `taker` threads when `giver` threads of a block that is launched with `launched` for
-    each keep `kept`; None where that is no gain."""
+    each keep `kept`; None where that gains nothing."""
     most = (launched * (giver + taker) - kept * giver) // taker // STEP * STEP
     return min(most, MOST_TAKEN) if LEAST_KEPT <= kept < launched < most else None
 

@@ -52,12 +52,12 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
     members = job.request[key]
     if not isinstance(members, list | tuple) or not all(isinstance(each, str) and each for each in members):
         many = "two names of kernels" if key == "pair" else "names of kernels"
-        raise RequestError(f"wanted is a list of {many}, or paths of their YAML files", where=where)
+        raise RequestError(f"expected a list of {many}, or paths of their YAML files", where=where)
     if key == "pair" and len(members) != 2:
         hint = "; more go under 'kernels'" if len(members) > 2 else ""
-        raise RequestError(f"a pair is two kernels; here are {len(members)}{hint}", where=where)
+        raise RequestError(f"a pair is two kernels; found {len(members)}{hint}", where=where)
     if not 2 <= len(members) <= len(SLOTS):
-        raise RequestError(f"wanted are 2 to {len(SLOTS)} kernels; here are {len(members)}", where=where)
+        raise RequestError(f"expected 2 to {len(SLOTS)} kernels; found {len(members)}", where=where)
     return tuple(members), where
 
 
@@ -79,7 +79,7 @@ def _granularity(job: Job) -> int:
     given = job.request.get("granularity", 128)
     if isinstance(given, bool) or not isinstance(given, int) or not (WARP <= given <= 1024 and given % WARP == 0):
         raise RequestError(
-            f"is {given!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
+            f"is {given!r}; expected a multiple of {WARP} up to 1024 (the paper's is 128)",
             where=job.where("granularity"),
         )
     return given
@@ -97,7 +97,7 @@ def _sizes(job: Job, slots: tuple[FusionSlot, ...]) -> dict[str, dict[str, int]]
             known = {f"{slot.prefix}.{size}" for slot in slots for size in slot.kernel.sizes}
             raise UnknownName("size", key, known, where=job.where(f"sizes.{key}"))
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
-            raise RequestError(f"is {value!r}; a whole number from 1 is wanted", where=job.where(f"sizes.{key}"))
+            raise RequestError(f"is {value!r}; expected a whole number from 1", where=job.where(f"sizes.{key}"))
         for slot in named:
             sizes[slot.letter][name] = value
     return sizes

@@ -191,7 +191,7 @@ def traded(known: GroupAnalysis, plan: FusionSchedule, cap: registers.RegisterCa
     (taking,) = (side for side in plan.sides if side.slot.letter == taker)
     most = registers.traded(most_launched, giving.threads, taking.threads, kept)
     if most is None:
-        raise ValueError(f"of {most_launched} registers a thread there are none to give where {kept} are kept")
+        raise ValueError(f"with {most_launched} registers for each thread, none can be given while {kept} are kept")
     own = {giving.slot.letter: kept, taking.slot.letter: most}
     sides = tuple(dataclasses.replace(side, registers=own[side.slot.letter]) for side in plan.sides)
     return dataclasses.replace(plan, sides=sides)
@@ -213,7 +213,7 @@ def own_cap(known: GroupAnalysis, threads: int, wanted: Value) -> int | None:
 def launchable(known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule, program: Program) -> Program | Rejection:
     """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
 
-    A cap above what the kernel uses without one is no idle cap: it lets ptxas take more (seen: 32 without, 48 under
+    A cap above what the kernel uses without one has an effect: it lets ptxas take more (seen: 32 without, 48 under
     64).
     """
     limits = known.target.limits

@@ -67,7 +67,7 @@ def _side_problems(plan: FusionSchedule) -> Iterator[str]:
     for side in plan.sides:
         alone = plan.level == "block" and side.virtual == 1
         if side.threads % WARP and not alone:
-            yield f"side {side.slot.letter} has {side.threads} threads, which are no whole warps"
+            yield f"side {side.slot.letter} has {side.threads} threads, which are not whole warps"
         if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
             yield f"side {side.slot.letter} has the barrier {side.barrier}"
         if side.virtual > 1 and (plan.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
@@ -96,7 +96,7 @@ def _trade_problems(plan: FusionSchedule, text: str) -> list[str]:
 
 def register_problems(plan: FusionSchedule, launched: int) -> tuple[str, ...]:
     """What is wrong with a trade of registers in blocks that are launched with so many a thread: whoever takes would
-    wait for ever for what nobody gives."""
+    wait for ever for registers that no side gives."""
     sides = [side for side in plan.sides if side.registers]
     if not sides:
         return ()
@@ -107,7 +107,7 @@ def register_problems(plan: FusionSchedule, launched: int) -> tuple[str, ...]:
         found.append(f"sides trade for more registers than the {launched} a thread that the block has")
     for side in sides:
         if side.first % WARPGROUP or side.threads % WARPGROUP:
-            found.append(f"side {side.slot.letter} is no whole warpgroups")
+            found.append(f"side {side.slot.letter} does not consist of whole warpgroups")
         if side.registers % STEP or not LEAST_KEPT <= side.registers <= MOST_TAKEN:
             found.append(f"side {side.slot.letter} has {side.registers} registers, which no instruction gives")
     return tuple(found)
@@ -140,7 +140,7 @@ def _arena_problems(
             continue
         offset = offsets.get(letter, Scalar(dtype="uint32", value=0))
         if not isinstance(offset, Scalar) or not isinstance(offset.value, int):
-            found.append(f"slot {letter}'s offset is {offset}, which is none into the arena")
+            found.append(f"slot {letter}'s offset is {offset}, which is not a place in the arena")
             continue
         if letter in offsets and offset.value < end:
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
@@ -172,7 +172,7 @@ def _ticket_problems(plan: FusionSchedule, program: Program, launch: Launch) -> 
         return [] if len(steps) == 1 else [f"{len(steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):
-        return ["the last argument is no counter"]
+        return ["the last argument is not a counter"]
     first = steps[0]
     if not isinstance(first, FillStep) or (first.buffer, first.byte) != (tickets.buffer, 0):
         return ["the counter is not zeroed before the launch"]
@@ -233,7 +233,7 @@ def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2), trades: bool = False) 
     found = []
     code = re.sub(r"//[^\n]*", "", ptx)
     if not _ENTRY.search(code):
-        return ("there is no entry in it",)
+        return ("it has no entry",)
     for number, line in enumerate(code.splitlines(), 1):
         said = " ".join(line.split())
         found += [f"line {number}: {what}: {said}" for pattern, what in _LEAKS if pattern.search(line)]
@@ -253,7 +253,7 @@ def _barrier_problem(instruction: str, barriers: tuple[int, ...]) -> str | None:
         number = int(partial.group(1) or partial.group(3))
         if number in barriers:
             return None
-        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to nobody"
+        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to no side"
     operands = re.sub(r"^\S+\s+", "", instruction)
     if ".red" in instruction:
         operands = operands.partition(",")[2]

@@ -30,7 +30,7 @@ QUALIFIED = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
 def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
     text = node.text().strip()
     if not pattern.fullmatch(text):
-        raise node.fail(f"is {text[:80]!r}; wanted is {wanted}")
+        raise node.fail(f"is {text[:80]!r}; expected {wanted}")
     return text
 
 
@@ -48,7 +48,7 @@ def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
         if "bytes" in keys:
             digits = "".join(keys["bytes"].text().split()).lower()
             if not re.fullmatch(r"([0-9a-f]{2})+", digits):
-                raise keys["bytes"].fail("is no row of hexadecimal digits, two for a byte")
+                raise keys["bytes"].fail("is not a row of hexadecimal digits, two for each byte")
             return KernelArgument(name=name, dtype="uint8", hex=digits, where=node.where)
         members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
         return KernelArgument(name=name, dtype="uint8", members=members, where=node.where)
@@ -142,7 +142,7 @@ def _value(node: Node, dtype: str) -> Expression | float:
     if not isinstance(node.value, float):
         return values.expression(node)
     if not is_float(dtype):
-        raise node.fail(f"is {node.value:g}; a whole number is wanted for {dtype}")
+        raise node.fail(f"is {node.value:g}; {dtype} takes whole numbers")
     if not math.isfinite(node.value):
         raise node.fail("must be a finite number")
     return node.value
@@ -184,7 +184,7 @@ def checked(
 def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgument:
     """A struct by value: every number of it must be said, and be one that a Program can hold."""
     if not parameter.bytes or not (argument.members or argument.hex):
-        wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "no struct"
+        wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "not a struct"
         raise RequestError(
             f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
         )
@@ -196,8 +196,8 @@ def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgum
             )
         if any(each.pointer for each in parameter.fields):
             raise RequestError(
-                f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses nobody knows before; say "
-                f"what they point to with `struct:`",
+                f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses are not known before; "
+                f"say what they point to with `struct:`",
                 where=argument.where,
             )
         return dataclasses.replace(argument, bytes=parameter.bytes)
@@ -237,7 +237,7 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{name} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0",
                 where=member.where,
             )
         if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
@@ -250,9 +250,7 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
     if member.dtype not in (None, place.dtype):
         raise RequestError(f"{name} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where)
     if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):
-        raise RequestError(
-            f"{name} is {member.value:g}; a whole number is wanted for {place.dtype}", where=member.where
-        )
+        raise RequestError(f"{name} is {member.value:g}; {place.dtype} takes whole numbers", where=member.where)
 
 
 def checked_variables(
@@ -292,14 +290,14 @@ def _places_of_variable(argument: KernelArgument, variable: DeviceVariable) -> K
         raise RequestError(variable.unfit, where=argument.where)
     if not variable.fields:
         raise RequestError(
-            f"{argument.symbol} is {variable.spelling!r} in the source, no struct: wanted are its dtype and elements",
+            f"{argument.symbol} is {variable.spelling!r} in the source, not a struct; give its dtype and elements",
             where=argument.where,
         )
     if argument.members:
         return _placed(argument, variable.fields, variable.bytes, variable.spelling)
     if [each.path for each in variable.fields] != [""]:
         raise RequestError(
-            f"{argument.symbol} is {variable.spelling!r} in the source: wanted is `struct:`, with "
+            f"{argument.symbol} is {variable.spelling!r} in the source; give `struct:`, with "
             f"{', '.join(each.path for each in variable.fields[:5])}",
             where=argument.where,
         )

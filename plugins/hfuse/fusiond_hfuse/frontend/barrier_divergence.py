@@ -91,7 +91,7 @@ def _barriers(
 
 
 def _own(cursor: cindex.Cursor) -> bool:
-    """Whether a jump inside is none of the function's."""
+    """Whether jumps inside do not leave the function: those of a lambda, or of a local type."""
     return cursor.kind is CursorKind.LAMBDA_EXPR or cursor.kind in _LOCAL_TYPES
 
 

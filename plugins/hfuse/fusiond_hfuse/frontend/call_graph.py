@@ -1,4 +1,4 @@
-"""Who calls whom in a unit, and so who must be handed the shadow parameters: see shadows.py."""
+"""Which functions of a unit call which, and so which must be handed the shadow parameters: see shadows.py."""
 
 from __future__ import annotations
 

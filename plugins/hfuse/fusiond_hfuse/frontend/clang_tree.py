@@ -125,7 +125,7 @@ class ClangTree:
         return found
 
     def problem(self) -> RequestError | None:
-        """The first error, when the text is no CUDA C++."""
+        """The first error, when the text is not CUDA C++."""
         for line, message, instantiated in self.errors():
             if instantiated:
                 self.instantiation.add(message)

@@ -25,7 +25,7 @@ class DeviceVariables:
         """Those that are a reason to refuse as long as the host does not set them."""
 
     def declare(self, cursor: cindex.Cursor, name: str) -> None:
-        """Look at a variable of the file; one of the host's is none of these."""
+        """Look at a variable of the file; those of the host are skipped."""
         is_constant = cursors.has(cursor, CursorKind.CUDACONSTANT_ATTR)
         if not is_constant and not cursors.has(cursor, CursorKind.CUDADEVICE_ATTR):
             return

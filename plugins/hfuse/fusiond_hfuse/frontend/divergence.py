@@ -399,7 +399,7 @@ class DivergenceAnalysis:
         return arrow or base.type.get_canonical().kind is cindex.TypeKind.POINTER
 
     def _read_only(self, pointer: cindex.Cursor) -> bool:
-        """Whether it names a parameter of the kernel that promises that nobody writes to what it points to."""
+        """Whether it names a parameter of the kernel that promises that what it points to is not written to."""
         target = variable(pointer)
         return (
             self.kernel

@@ -38,7 +38,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     entry, given = _entry(path, name, source.kernels(plain))
     last = entry.rpartition("::")[2]
     sliced, parsed, instance = source.read(entry, given)
-    if parsed.settable:  # once the host has set them, they are no reason to refuse
+    if parsed.settable:  # once the host has set them, they are not a reason to refuse
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
         parsed = parsed.replaced(rejections=tuple(left))
@@ -215,8 +215,8 @@ def _instance(
 def _with_headers(
     inputs: Inputs, path: str, include: tuple[str, ...]
 ) -> tuple[SourceUnit, tuple[str, ...], tuple[str, ...]]:
-    """A file with its headers; the folders that they were looked for in, and those of them that nobody named: headers
-    of a project lie above its sources, in folders that are called as everywhere."""
+    """A file with its headers; the folders that they were looked for in, and those of them that the user did not name:
+    headers of a project lie above its sources, in folders with the usual names."""
     unit = includes.expand(inputs, path, include, yaml=path, where=path)
     named: list[str] = []
     looked: set[str] = set()
@@ -281,7 +281,7 @@ def _parts_of(folder: Path) -> tuple[str, ...]:
 def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
     """The kernel that is meant, and its instance."""
     if not known:
-        raise RequestError("there is no kernel in it", where=path)
+        raise RequestError("contains no kernel", where=path)
     bracket = next((mark for mark in name if mark in "<("), "")
     plain, _, rest = name.partition(bracket) if bracket else (name, "", "")
     plain = plain.strip()

@@ -137,7 +137,7 @@ def _argument(each: KernelParameter, name: str) -> list[str]:
 
 
 def _member(field: StructField) -> str:
-    """A number in a struct, or what it points to: there is no telling whether the kernel writes to it."""
+    """A number in a struct, or what it points to: whether the kernel writes to it cannot be told."""
     if not field.pointer:
         return f'"{UNKNOWN}"'
     return f'{{dtype: {_word(field.pointee or UNKNOWN)}, elements: "{UNKNOWN}", role: inout, fill: zeros}}'

@@ -41,7 +41,7 @@ def definition(
     if len(bodies) != 1:
         raise RequestError(f"{entry} {_not_one(bodies, entry)}", where=where)
     if template and bodies[0].kind is not CursorKind.FUNCTION_TEMPLATE:
-        raise RequestError(f"{entry} is no template, so it has no instance", where=where)
+        raise RequestError(f"{entry} is not a template, so it has no instance", where=where)
     return bodies[0], found
 
 

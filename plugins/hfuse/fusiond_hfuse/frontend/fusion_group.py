@@ -55,7 +55,7 @@ class FusionGroup:
     granularity: int
 
     def slot(self, letter: str) -> FusionSlot:
-        """The slot of that letter; KeyError when there is none."""
+        """The slot of that letter; KeyError when the group has no such letter."""
         for each in self.slots:
             if each.letter == letter:
                 return each

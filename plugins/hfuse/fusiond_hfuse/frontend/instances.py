@@ -1,11 +1,12 @@
-"""Which instance of a kernel template a draft is of, where nobody says.
+"""Which instance of a kernel template a draft is of, where the user does not say.
 
     pool<float, 5><<<grid, block>>>(...)                 -->  pool<float, 5>
     pool<scalar_t, 5><<<...>>> in a template of the host's  -->  pool<float, 5>        (and a line that says so)
     no launch in the file                                -->  what its parameters' kinds and names suggest
 
-What is suggested is tried: clang instantiates the kernel's body with it, and one that does not compile is none. Which
-types are tried for a parameter is decided by its kind, then by its name (`index_t`), then by the file's own classes.
+What is suggested is tried: clang instantiates the kernel's body with it, and one that does not compile is left out.
+Which types are tried for a parameter is decided by its kind, then by its name (`index_t`), then by the file's own
+classes.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def _suggested(slot: TemplateParameter, classes: tuple[str, ...]) -> tuple[str, 
 
 
 def _behind(code: str, opened: int) -> int | None:
-    """The place behind the `>` that closes template arguments; None where there is none."""
+    """The place behind the `>` that closes template arguments; None where they are not closed."""
     depth = round_ = 0
     for at in range(opened, min(len(code), opened + 400)):
         mark = code[at]

@@ -62,7 +62,7 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:
-            raise keys["odd"].fail(f"{size!r} is no size of this kernel")
+            raise keys["odd"].fail(f"{size!r} is not a size of this kernel")
     block = _block(keys["block"])
     flags = tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags")))
     defines = _defines(keys.get("defines"), sizes)
@@ -128,7 +128,7 @@ def _instance(node: Node, entry: str) -> str:
     wanted = "the entry with template arguments (maxpool<float, 5>) or parameters (scan(int*))"
     instance = matching(node, _INSTANCE, wanted)
     if re.split(r"[<(]", instance)[0].strip() != entry:
-        raise node.fail(f"is no instance of {entry}")
+        raise node.fail(f"is not an instance of {entry}")
     return instance
 
 
@@ -275,7 +275,7 @@ def _shape(node: Node) -> Dim3:
 def _up_to_three(node: Node) -> tuple[Node, ...]:
     parts = node.sequence()
     if not 1 <= len(parts) <= 3:
-        raise node.fail(f"has {len(parts)} lengths; one to three are wanted")
+        raise node.fail(f"has {len(parts)} lengths; expected one to three")
     return parts
 
 

@@ -71,7 +71,7 @@ class Parameters:
         return tuple(self._fields(kind, "", 0))
 
     def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
-        """The numbers inside a struct, with their places; what is none of them has no dtype."""
+        """The numbers inside a struct, with their places; anything else is listed without a dtype."""
         kind = kind.get_canonical()
         if kind.kind is cindex.TypeKind.CONSTANTARRAY:
             yield from self._elements(kind, path, offset)

@@ -8,7 +8,7 @@ edit, and reasons to refuse:
     recheck.py            the same for the edited text
     entries.py            which of the kernels is meant
     edits.py              the text, its edits, the reasons to refuse it
-    call_graph.py         who calls whom, who sees the block, who waits
+    call_graph.py         calls between functions; which of them see the block, or wait
     shadowing.py          the shadow parameters where they are declared and handed on
     shared_memory.py      dynamic and static shared arrays
     device_variables.py   `__constant__` and `__device__` variables
@@ -126,7 +126,7 @@ def _cut_and_read(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parse
 def parse_unit(unit: SourceUnit, reading: Reading, *, move: bool = False) -> Parsed:
     """Parse a unit and look at one kernel of it.
 
-    With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no such
+    With `move`, static shared arrays become part of the dynamic one. RequestError for what is not CUDA or has no such
     kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
     text = (unit.text, unit.origins, unit.system, unit.host_headers)
@@ -409,6 +409,6 @@ def _launch_bound(text: EditedText, kernel: cindex.Cursor, place: int) -> int | 
 
 
 def _free(function: cindex.Cursor) -> bool:
-    """Whether a function is no method."""
+    """Whether a function is not a method."""
     parent = function.semantic_parent
     return parent is None or parent.kind not in RECORDS

@@ -242,7 +242,7 @@ class Shadowing:
                 self.text.edit(head.end("variable"), head.end("variable"), f"({PASSED})")
         elif not any(
             each.location.offset == variable for each in self.graph.functions
-        ):  # it is no function that gives one
+        ):  # it is not a function that returns one
             empty = self.text.code[head.end() :].lstrip()[:1] in (")", "}")
             self.text.edit(head.end(), head.end(), PASSED if empty else f"{PASSED}, ")
 

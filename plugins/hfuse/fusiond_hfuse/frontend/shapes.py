@@ -90,7 +90,7 @@ def _packed(argument: KernelArgument, names: Mapping[str, expressions.Scalar]) -
 
 
 def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
-    """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
+    """The slot's buffers, named `a.counts`. RequestError for a size that is not one."""
     found = []
     for argument in slot.kernel.buffers:
         if argument.buffer is None or argument.elements is None:
@@ -101,7 +101,7 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
             raise RequestError(f"elements: {problem}", where=argument.where) from None
         if elements < 1:
             raise RequestError(
-                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; at least 1 is wanted",
+                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; expected at least 1",
                 where=argument.where,
             )
         pattern = argument.buffer

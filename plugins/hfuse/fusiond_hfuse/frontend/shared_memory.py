@@ -47,7 +47,7 @@ class SharedMemory:
         elif cursor.type.kind is cindex.TypeKind.INCOMPLETEARRAY:
             self._file_wide_array(cursor)
         else:
-            detail = f"`extern __shared__ {name}` is no array of unknown length"
+            detail = f"`extern __shared__ {name}` is not an array of unknown length"
             self.text.refuse("extern_shared", cursor, detail)
 
     def dynamic_array(self, cursor: cindex.Cursor, inside: tuple[cindex.Cursor, ...]) -> None:
@@ -56,7 +56,7 @@ class SharedMemory:
         element = cursor.type.element_type.spelling if cursor.type.kind is cindex.TypeKind.INCOMPLETEARRAY else None
         if statement is None or element is None:
             self.text.refuse(
-                "extern_shared", cursor, f"`extern __shared__ {cursor.spelling}` is no plain array in a body"
+                "extern_shared", cursor, f"`extern __shared__ {cursor.spelling}` is not a plain array in a body"
             )
             return
         start, end = statement.extent.start.offset, statement.extent.end.offset

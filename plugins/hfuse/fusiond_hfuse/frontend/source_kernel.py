@@ -183,7 +183,7 @@ class Parsed:
     """The first argument of `__launch_bounds__`, where its value can be told."""
     rejections: tuple[Rejection, ...]
     resident_blocks: int = 0
-    """The second argument of `__launch_bounds__`: blocks that are to be resident; 0 where there is none."""
+    """The second argument of `__launch_bounds__`: blocks that are to be resident; 0 where it is missing."""
     alignment: int = 16
     """That the dynamic shared arrays ask for, in bytes."""
     moved_bytes: int = 0
@@ -230,7 +230,7 @@ class StructMember:
 class KernelArgument:
     """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
 
-    With `symbol` it is no argument, but a variable of the source that the host sets.
+    With `symbol` it is not an argument but a variable of the source that the host sets.
     """
 
     name: str
@@ -261,7 +261,7 @@ class BlockShapes:
     """The axis that may be stretched: 0, 1, 2."""
 
     def shape(self, threads: int) -> Dim3 | None:
-        """The shape of a block of so many threads; None when there is none."""
+        """The shape of a block of so many threads; None when the kernel has no such shape."""
         if self.tune is None:
             return next((shape for shape in self.shapes if volume(shape) == threads), None)
         rest = volume(self.shapes[0]) // self.shapes[0][self.tune]
@@ -297,7 +297,7 @@ class SourceKernel:
     shared: Expression
     parsed: Parsed
     moved: Parsed | None = None
-    """The same with its static shared arrays in the dynamic one; None where that is no use, or not possible."""
+    """The same with its static shared arrays in the dynamic one; None where that is useless or impossible."""
     content_key: str
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]

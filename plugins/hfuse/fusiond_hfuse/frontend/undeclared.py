@@ -1,6 +1,6 @@
 """Why a name that a text declares is not known: the host's function, a class or kernel that cannot be read.
 
-A slice leaves such a declaration out, and what clang says then is that nobody declares the name, which is not so.
+A slice leaves such a declaration out, and clang then says that the name is not declared, which is not so.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Write:
     target: int
     """The variable's hash."""
     value: cindex.Cursor | None
-    """What is written; None for what nobody can tell."""
+    """What is written; None where that cannot be told."""
     by_call: bool
     """`value` is a call that is handed the variable's address or a reference to it."""
     cursor: cindex.Cursor

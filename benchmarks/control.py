@@ -112,7 +112,9 @@ def control(runner: Supervisor, bundle: Path, folder: Path, name: str) -> dict[s
         if len(logs) == verdict.LEAST_PROCESSES:
             break
         runner.fresh()
-        request = protocol.Sample(candidate=str(copy), baseline=str(bundle), plan=Sampling(purpose=Purpose.FINAL))
+        request = protocol.SampleRequest(
+            candidate=str(copy), baseline=str(bundle), plan=Sampling(purpose=Purpose.FINAL)
+        )
         reply = runner.call(request, 120)
         if isinstance(reply, Measurement):
             logs.append(verdict.process_ratio(reply))

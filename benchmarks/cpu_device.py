@@ -107,7 +107,7 @@ def compiled_loops(folder: Path) -> ctypes.CDLL:
     return library
 
 
-def entry(runtime: native.Runtime, file: str, name: str) -> native.Entry:
+def entry(runtime: native.Runtime, file: str, name: str) -> native.NativeEntry:
     source = Source(name=file, text=(KERNELS / f"{file}.cu").read_text(), entries=(name,))
     built = gxx.build(source)
     if not isinstance(built, Path):
@@ -120,7 +120,7 @@ def hist(runtime: native.Runtime, loops: ctypes.CDLL, blocks: int) -> dict[str, 
     x = np.random.default_rng(0).random(n, np.float32)
     counts = np.zeros(bins, np.uint32)
     kernel = entry(runtime, "hist", "histogram")
-    launch = native.Launch(grid=(blocks, 1, 1), block=(threads, 1, 1), shared_bytes=4 * bins)
+    launch = native.NativeLaunch(grid=(blocks, 1, 1), block=(threads, 1, 1), shared_bytes=4 * bins)
     expected = np.histogram(x, bins, (0, 1))[0]
 
     def loop(name: str) -> float:
@@ -142,7 +142,7 @@ def maxpool(runtime: native.Runtime, loops: ctypes.CDLL) -> dict[str, float]:
     image = np.random.default_rng(0).standard_normal(planes * side * side, np.float32)
     largest, position = np.zeros(outputs, np.float32), np.zeros(outputs, np.int64)
     kernel = entry(runtime, "maxpool", "max_pool_2d<float>")
-    launch = native.Launch(grid=(10_000, 1, 1), block=(256, 1, 1))
+    launch = native.NativeLaunch(grid=(10_000, 1, 1), block=(256, 1, 1))
     sizes = [np.int32(value) for value in (outputs, side, side, side, side, window, 1, pad)]
 
     def loop() -> float:
@@ -164,7 +164,7 @@ def scatter(runtime: native.Runtime, *, busy: int) -> dict[str, float]:
     n, bins = 1_000_000, 20
     arguments = [np.zeros(bins, np.uint32), np.random.default_rng(0).random(n, np.float32), np.int32(n), np.int32(bins)]
     kernel = entry(runtime, "hist", "histogram")
-    launch = native.Launch(grid=(64, 1, 1), block=(512, 1, 1), shared_bytes=4 * bins)
+    launch = native.NativeLaunch(grid=(64, 1, 1), block=(512, 1, 1), shared_bytes=4 * bins)
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
     try:
         times: dict[str, list[float]] = {"device": [], "wall": []}
@@ -185,7 +185,7 @@ def _scatter(times: np.ndarray) -> float:
 
 
 def run(
-    runtime: native.Runtime, kernel: native.Entry, launch: native.Launch, arguments: list[native.Argument]
+    runtime: native.Runtime, kernel: native.NativeEntry, launch: native.NativeLaunch, arguments: list[native.Argument]
 ) -> float:
     done = runtime.launch(kernel, launch, arguments)
     if isinstance(done, native.Fault):

@@ -33,8 +33,8 @@ from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.provider import CudaProvider, index_of
 from fusiond.devices.data import HostData, content
-from fusiond.devices.protocol import Check, Checked, Reference
-from fusiond.devices.worker import Worker
+from fusiond.devices.protocol import Checked, CheckRequest, Reference
+from fusiond.devices.worker import ExecutorWorker
 from fusiond.exporting.bundle import read_bundle, write_bundle
 from fusiond.inputs.fills import fill, is_read
 from fusiond.model import BuildFailed
@@ -303,19 +303,19 @@ def wall_ms(do: Callable[[], Any]) -> float:
 
 def worker_with(
     executor: Executor, program: Program, folder: Path, binaries: dict[str, Path] | None = None, *, seeds: int = 2
-) -> tuple[Worker, Check]:
+) -> tuple[ExecutorWorker, CheckRequest]:
     """A worker that has made the references, and the request that checks the same program."""
     write_bundle(folder, program, binaries or {})
-    worker = Worker(executor)
+    worker = ExecutorWorker(executor)
     references = []
     for seed in range(seeds):
         path = str(folder / f"reference-{seed}.npz")
         ask(worker, Reference(bundle=str(folder), seed=seed, outputs=path))
         references.append((seed, path))
-    return worker, Check(bundle=str(folder), references=tuple(references))
+    return worker, CheckRequest(bundle=str(folder), references=tuple(references))
 
 
-def ask(worker: Worker, request: Reference | Check) -> None:
+def ask(worker: ExecutorWorker, request: Reference | CheckRequest) -> None:
     reply = worker.answer(request)
     if not isinstance(reply, Checked):
         raise SystemExit(str(reply))

@@ -152,7 +152,7 @@ class PacedRunner(InProcess):
         self._clock = provider.clock
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
-        if isinstance(request, protocol.Sample) and request.plan.purpose.value == "search":
+        if isinstance(request, protocol.SampleRequest) and request.plan.purpose.value == "search":
             (text,) = (Path(request.candidate) / "sources").glob("*")
             self._clock.run(text.read_text())
         return super().call(request, timeout_secs)

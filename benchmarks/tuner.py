@@ -51,7 +51,7 @@ class Timed(InProcess):
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         begun = time.perf_counter()
         try:
-            if isinstance(request, protocol.Sample) and request.plan.purpose.value == "search":
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose.value == "search":
                 time.sleep(self._measuring_secs)
             return super().call(request, timeout_secs)
         finally:

@@ -36,7 +36,7 @@ import httpx
 from benchmarks.store import fill
 from fusiond.cli.serve import work
 from fusiond.daemon.app import Submission
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.service import Service
 from fusiond.events import Events
@@ -84,7 +84,7 @@ def beside(path: Path, pairs: int) -> dict[str, Any]:
     urls: list[str] = []
     with Store.open(path) as store:
         (large,) = store.jobs(None, 1)
-        service = Service(store, Config(poll_secs=0.1, web=("127.0.0.1", 0)), work(store, registry))
+        service = Service(store, DaemonConfig(poll_secs=0.1, web=("127.0.0.1", 0)), work(store, registry))
         service.announce = urls.append
         thread = threading.Thread(target=service.run)
         thread.start()

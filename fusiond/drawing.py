@@ -1,9 +1,9 @@
 """Pictures as data: what a strategy has to show of an answer, for pages and files to draw.
 
-Lanes   :=  title, unit, Lane+      who has which part of an axis: threads, blocks, time
-Lane    :=  name, Span*
-Span    :=  start, end, text, kind
-Graph   :=  title, Node+, Edge*     what depends on what, and what is one kernel
+Timeline      :=  title, unit, TimelineLane+     who has which part of an axis: threads, blocks, time
+TimelineLane  :=  name, TimelineSpan*
+TimelineSpan  :=  start, end, text, kind
+DrawnGraph    :=  title, DrawnNode+, Edge*       what depends on what, and what is one kernel
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_NODES, MOST_LANES, MOST_SPANS = 120, 40, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimelineSpan:
     start: float
     end: float
     text: str
@@ -27,21 +27,21 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class TimelineLane:
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
+class Timeline:
     title: str
     unit: str
     """What the axis counts: `thread`, `block`, `slot`."""
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DrawnNode:
     name: str
     text: str
     group: int
@@ -56,18 +56,21 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class DrawnGraph:
     title: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[DrawnNode, ...]
     edges: tuple[Edge, ...]
     """Between two groups, what crosses is written to memory and read again."""
 
 
-Drawing: TypeAlias = Lanes | Graph
+Drawing: TypeAlias = Timeline | DrawnGraph
+
+_KINDS: Mapping[type, str] = {Timeline: "lanes", DrawnGraph: "graph"}
+"""What each is called where it is kept."""
 
 
 def as_json(drawings: Sequence[Drawing]) -> list[dict[str, Any]]:
-    return [{"is": type(each).__name__.lower(), **dataclasses.asdict(each)} for each in drawings]
+    return [{"is": _KINDS[type(each)], **dataclasses.asdict(each)} for each in drawings]
 
 
 def from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Drawing, ...]:
@@ -81,10 +84,14 @@ def from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Drawing, ...]:
 def _drawing(entry: Mapping[str, Any]) -> Drawing:
     if entry["is"] == "lanes":
         lanes = tuple(
-            Lane(name=each["name"], spans=tuple(Span(**span) for span in each["spans"])) for each in entry["lanes"]
+            TimelineLane(name=each["name"], spans=tuple(TimelineSpan(**span) for span in each["spans"]))
+            for each in entry["lanes"]
         )
-        return Lanes(title=entry["title"], unit=entry["unit"], lanes=lanes)
+        return Timeline(title=entry["title"], unit=entry["unit"], lanes=lanes)
     if entry["is"] == "graph":
-        nodes, edges = tuple(Node(**each) for each in entry["nodes"]), tuple(Edge(**each) for each in entry["edges"])
-        return Graph(title=entry["title"], nodes=nodes, edges=edges)
+        nodes, edges = (
+            tuple(DrawnNode(**each) for each in entry["nodes"]),
+            tuple(Edge(**each) for each in entry["edges"]),
+        )
+        return DrawnGraph(title=entry["title"], nodes=nodes, edges=edges)
     raise ValueError(f"not a drawing: {entry['is']!r}")

@@ -85,7 +85,7 @@ class Noisy(InProcess):
     random = random.Random(0)
 
     def call(self, request: Any, timeout_secs: float) -> Any:
-        final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+        final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
         if final and self.random.random() < self.share:
             return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="the pairs scatter by 49 % (at most 35 %)")
         return super().call(request, timeout_secs)
@@ -178,7 +178,7 @@ def test_times_and_speedup_say_the_same(store: Store, fakes: Registry) -> None:
 
         def call(self, request: Any, timeout_secs: float) -> Any:
             reply = super().call(request, timeout_secs)
-            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
             if final and "cost_us 22.0\n" in _text(request.candidate):
                 baseline = tuple(2 * each for each in reply.baseline_us)
                 reply = dataclasses.replace(reply, baseline_us=baseline)
@@ -236,7 +236,7 @@ def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry
 
         def call(self, request: Any, timeout_secs: float) -> Any:
             reply = super().call(request, timeout_secs)
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
                 text = _text(request.candidate)
                 count = self.seen[text] = self.seen.get(text, 0) + 1
                 factor = (0.85, 1.18, 0.9, 1.11, 1.0)[(count + int(4 * float(text.split()[1]))) % 5]
@@ -256,7 +256,7 @@ def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes
 
     class Fails(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
                 return MeasureFailed(outcome=outcome, reason="seed 0: y differs")
             return super().call(request, timeout_secs)
 
@@ -273,7 +273,7 @@ def test_what_is_too_close_to_call_leaves_a_verified_answer_alone(store: Store, 
 
         def call(self, request: Any, timeout_secs: float) -> Any:
             reply = super().call(request, timeout_secs)
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
                 factor = 10 ** random.uniform(-1, 1)
                 reply = dataclasses.replace(reply, span_us=tuple(each * factor for each in reply.span_us))
             return reply
@@ -295,7 +295,7 @@ def test_a_keep_whose_unfused_way_fails_is_replaced(store: Store, fakes: Registr
 
     class Fails(noisy(1.0)):  # type: ignore[misc]
         def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Check) and "cost_us 19.0\n" in _text(request.bundle):
+            if isinstance(request, protocol.CheckRequest) and "cost_us 19.0\n" in _text(request.bundle):
                 return MeasureFailed(outcome=Outcome.WRONG_RESULT, reason="seed 0: y differs")
             return super().call(request, timeout_secs)
 
@@ -310,7 +310,7 @@ def test_a_candidate_that_could_not_be_judged_leaves_it_undecided(store: Store, 
 
     class OneIsNoisy(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
-            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
             if final and "cost_us 10.0\n" in _text(request.candidate):
                 return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
             return super().call(request, timeout_secs)
@@ -326,7 +326,7 @@ def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) 
 
     class Loses(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
                 return MeasureFailed(outcome=Outcome.WORKER_DIED, reason="killed")
             return super().call(request, timeout_secs)
 
@@ -375,7 +375,7 @@ def test_drop_outs_at_random_cost_time_and_no_verdict(store: Store, fakes: Regis
 def test_one_candidate_that_is_always_noisy_does_not_hold_up_the_others(store: Store, fakes: Registry) -> None:
     class OneIsNoisy(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
-            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
             if final and "cost_us 10.0\n" in _text(request.candidate):
                 return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
             return super().call(request, timeout_secs)
@@ -395,7 +395,7 @@ def test_every_process_measures_everybody_in_an_order_that_is_drawn(store: Store
             orders.append([])
 
         def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
                 orders[-1].append(_text(request.candidate))
             return super().call(request, timeout_secs)
 
@@ -548,7 +548,7 @@ def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | No
     class Fails(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
             if isinstance(request, request_kind):
-                bundle = request.bundle if isinstance(request, protocol.Check) else request.candidate
+                bundle = request.bundle if isinstance(request, protocol.CheckRequest) else request.candidate
                 said = purpose is None or request.plan.purpose is purpose
                 if said and f"cost_us {cost}\n" in _text(bundle):
                     return MeasureFailed(outcome=outcome, reason="it fails")
@@ -562,10 +562,10 @@ def test_an_answer_that_fails_goes_also_where_the_others_are_too_close_to_call(s
     tuned(store, fakes, "strategy: toy\nfaults: {}\nunfused: 26.6\n")
     some = "strategy: toy\nfaults: {}\nunfused: 26.6\nsearch: {trials: 1}\n"
 
-    class Fails(fails("10.0", Outcome.WRONG_RESULT, protocol.Check)):
+    class Fails(fails("10.0", Outcome.WRONG_RESULT, protocol.CheckRequest)):
         def call(self, request: Any, timeout_secs: float) -> Any:
             reply = super().call(request, timeout_secs)
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
                 factor = random.uniform(0.8, 1.25)
                 reply = type(reply)(
                     span_us=tuple(each * factor for each in reply.span_us), baseline_us=reply.baseline_us,
@@ -585,7 +585,7 @@ def test_an_answer_that_cannot_be_measured_in_the_finals_stands(
     store: Store, fakes: Registry, outcome: Outcome
 ) -> None:
     _, first, _ = tuned(store, fakes)
-    _, after, seen = tuned(store, fakes, ONE, runner=fails("10.0", outcome, protocol.Sample, Purpose.FINAL))
+    _, after, seen = tuned(store, fakes, ONE, runner=fails("10.0", outcome, protocol.SampleRequest, Purpose.FINAL))
     assert after == first
     (said,) = phases(seen, "answer")
     assert "10 processes of the finals were too noisy or lost" in said
@@ -600,7 +600,7 @@ def test_an_answer_whose_last_check_was_lost_stands(store: Store, fakes: Registr
         checked = 0
 
         def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
                 Fails.checked += 1
                 if Fails.checked > 2:  # the two seeds of the first check are right
                     return MeasureFailed(outcome=outcome, reason="killed")
@@ -614,7 +614,9 @@ def test_a_keep_stands_when_the_fused_program_of_then_fails(store: Store, fakes:
     _, kept, _ = tuned(store, fakes, ONE)
     assert kept.verdict is Verdict.KEEP
     none = "strategy: toy\nsearch: {trials: 1, seed: 3}\n"
-    _, after, _ = tuned(store, fakes, none, runner=fails("25.25", Outcome.CRASHED, protocol.Sample, Purpose.FINAL))
+    _, after, _ = tuned(
+        store, fakes, none, runner=fails("25.25", Outcome.CRASHED, protocol.SampleRequest, Purpose.FINAL)
+    )
     assert after == kept
 
 
@@ -626,7 +628,7 @@ def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fa
     class Late(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
             nonlocal late
-            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
             if final and "cost_us 22.0\n" in _text(request.candidate) and not late:
                 late += 1
                 return MeasureFailed(outcome=Outcome.TIMED_OUT, reason="no answer within 10.0 s")

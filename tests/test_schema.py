@@ -93,7 +93,7 @@ def test_the_configuration_that_is_shipped_fits_and_has_every_key(of_config: Dra
     path = Path(__file__).parents[1] / "configs" / "fusiond.yaml"
     shipped = yaml.safe_load(path.read_text())
     assert not list(of_config.iter_errors(shipped))
-    names = {each.name for each in dataclasses.fields(config.Config)}
+    names = {each.name for each in dataclasses.fields(config.DaemonConfig)}
     assert names == set(config_schema.config()["properties"]) == set(shipped)
 
 

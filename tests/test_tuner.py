@@ -27,7 +27,7 @@ from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
 from fusiond.tuning import tuner
 from fusiond.tuning.baselines import ranked
-from fusiond.tuning.context import Unfused
+from fusiond.tuning.context import UnfusedBaseline
 
 
 @pytest.fixture
@@ -389,9 +389,9 @@ def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) ->
 
 
 def test_unfused_ways_are_ranked_and_each_program_stands_once() -> None:
-    def way(name: str, program: str, ratio: float) -> Unfused:
+    def way(name: str, program: str, ratio: float) -> UnfusedBaseline:
         plan = Program(name=name, buffers=(), sources=(Source(name=program, text="", entries=()),), steps=())
-        return Unfused(name=name, program=plan, config=Config(()), time_us=1.0, ratio=ratio)
+        return UnfusedBaseline(name=name, program=plan, config=Config(()), time_us=1.0, ratio=ratio)
 
     found = [way("sequential", "x", 1.0), way("graph", "y", 1.3), way("streams", "z", 1.2), way("graph too", "y", 1.1)]
     assert [each.name for each in ranked(found, lambda each: each.key)] == ["graph", "streams", "sequential"]
@@ -410,7 +410,7 @@ class FailsInFinals(InProcess):
     count = 0
 
     def call(self, request: Any, timeout_secs: float) -> Any:
-        if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+        if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
             text = Path(request.candidate, "sources", "toy.cu").read_text()
             if "cost_us 10.0" in text:
                 type(self).count += 1

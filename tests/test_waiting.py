@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli.render import Lines
+from fusiond.cli.render import ProgressLines
 from fusiond.client import here
 from fusiond.daemon.complaints import Complaints
-from fusiond.daemon.worker import Worker
+from fusiond.daemon.worker import DeviceWorker
 from fusiond.devices import protocol
 from fusiond.errors import Interrupted, MachineFault, StoreUnavailable
 from fusiond.events import Event, Events
@@ -186,7 +186,7 @@ class Killed:
         self.device, self._real, self._checks = device, InProcess(provider, device), 0
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
-        if isinstance(request, protocol.Check):
+        if isinstance(request, protocol.CheckRequest):
             self._checks += 1
             if self._checks > 3:
                 return MeasureFailed(outcome=Outcome.WORKER_DIED, reason="the worker was lost (SIGKILL)")
@@ -251,7 +251,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProvider, "build", Flaky(FakeProvider().build, FAULTS[0], {1, 3}))
     said: list[str] = []
-    found = here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml", when_busy="share")
     assert found["verdict"]
     assert store._known(row.id).state is JobState.DONE
     reasons = [line for line in said if " is waiting: " in line]
@@ -276,7 +276,7 @@ def test_run_goes_on_in_a_copy_of_the_store_that_takes_its_place(
         add_trial(*given, **more)
 
     monkeypatch.setattr(Store, "add_trial", replaced)
-    found = here.tune(store, fakes, row, Lines([].append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, ProgressLines([].append), again="fusiond run job.yaml", when_busy="share")
     assert found["job"]["id"] == row.id
     with Store.open(store.path) as there:
         assert there._known(row.id).state is JobState.DONE
@@ -293,7 +293,7 @@ def test_run_waits_for_a_store_that_takes_nothing(
     monkeypatch.setattr(Store, "wait", Flaky(store.wait, full, {1}))
     monkeypatch.setattr(Store, "finish", Flaky(store.finish, full, {1}))
     said: list[str] = []
-    found = here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml", when_busy="share")
     assert found["job"]["id"] == row.id
     assert store._known(row.id).state is JobState.DONE
     assert [line for line in said if line.startswith("waiting: the disk is full; trying again in")]
@@ -304,7 +304,7 @@ def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, mon
     monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 250.0)
     said: list[str] = []
 
-    class Says(Lines):
+    class Says(ProgressLines):
         def say(self, text: str) -> None:
             said.append(text)
             if text.startswith("trying again in 250 s"):
@@ -321,8 +321,8 @@ def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, mon
 # --- in the daemon ---
 
 
-def worker(store: Store, run_job: Callable[..., JobState], info: DeviceInfo) -> Worker:
-    return Worker(
+def worker(store: Store, run_job: Callable[..., JobState], info: DeviceInfo) -> DeviceWorker:
+    return DeviceWorker(
         device=info,
         owner=this_process(),
         accepts=("auto", "fake", info.name),

@@ -35,6 +35,7 @@ from fusiond_stitching import space
 from fusiond_stitching.analysis import forms, planner
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend.graph import HloModule
 
 SAMPLED = 1000
 KEPT = runs.RESULTS / "cpu" / "corpus-real.json"
@@ -141,7 +142,7 @@ def _wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _inputs(asked: importer.Module) -> list[np.ndarray]:
+def _inputs(asked: HloModule) -> list[np.ndarray]:
     random = np.random.default_rng(7)
     found = []
     for name in asked.parameters:

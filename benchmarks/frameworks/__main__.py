@@ -82,7 +82,7 @@ def _nothing(*given: Any) -> Callable[..., Any]:
     ffi.register("cpu")
     words = np.asarray([VERSION, len(given), 1, 0, 0], np.int64)
     names = tuple(f"in_{i}" for i in range(len(given)))
-    code = ffi.Launched("cpu", LaunchPlan(words, (), (), names, ("out_0",)), (), (), str(gxx.scheduler()))
+    code = ffi.FfiAttributes("cpu", LaunchPlan(words, (), (), names, ("out_0",)), (), (), str(gxx.scheduler()))
     jaxpr = jax.make_jaxpr(lambda x, scale: x + scale)(*given)
     return lambda *arguments: ffi.region(jaxpr, code, arguments)[0]
 

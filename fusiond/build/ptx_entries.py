@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusiond.cuda.entries import Parameter
+from fusiond.cuda.entries import EntryParameter
 
 _ENTRY_HEAD = re.compile(r"^((?:\.\w+\s+)*)\.entry\s+([\w$]+)\s*\(([^)]*)\)([^{;]*)([{;])", re.MULTILINE)
 _POINTER = re.compile(r"\.ptr\b[^,]*?(?=[\w$]+\s*(?:,|$))")
@@ -35,20 +35,20 @@ def with_register_cap(text: str, cap: int) -> str:
     return _ENTRY_HEAD.sub(capped, text)
 
 
-def parameters(text: str) -> Mapping[str, tuple[Parameter, ...]]:
+def parameters(text: str) -> Mapping[str, tuple[EntryParameter, ...]]:
     """Mangled name -> the layout of its parameters, for every kernel of a PTX text."""
     return {match.group(2): _layout(match.group(3)) for match in _ENTRY_HEAD.finditer(text)}
 
 
-def _layout(parameters: str) -> tuple[Parameter, ...]:
+def _layout(parameters: str) -> tuple[EntryParameter, ...]:
     """Offsets as the ABI lays parameters out: in order, each at the next multiple of its alignment."""
-    found: list[Parameter] = []
+    found: list[EntryParameter] = []
     end = 0
     for alignment, bits, count in _PARAMETER.findall(_POINTER.sub("", parameters)):
         each = int(bits) // 8
         size = each * int(count) if count else each
         unit = int(alignment) if alignment else each
         offset = -(-end // unit) * unit
-        found.append(Parameter(offset_bytes=offset, size_bytes=size))
+        found.append(EntryParameter(offset_bytes=offset, size_bytes=size))
         end = offset + size
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusiond.cli import options, output, render
 from fusiond.devices.lock import held_by
-from fusiond.devices.presence import Holder
+from fusiond.devices.presence import NameHolder
 from fusiond.devices.probe import probe
 from fusiond.errors import DeviceError, UnknownName
 from fusiond.isolation import registry as plugins
@@ -91,7 +91,7 @@ def _named(store: Store, here: Mapping[str, DeviceInfo], name: str, option: str)
     return here[name], None
 
 
-def entry(info: DeviceInfo, sick: str | None, user: Holder | None) -> dict[str, Any]:
+def entry(info: DeviceInfo, sick: str | None, user: NameHolder | None) -> dict[str, Any]:
     """A device as JSON; `sick` is null when it is well, `used_by` when no fusiond has its lock."""
     return {
         "name": info.name,

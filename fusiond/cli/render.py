@@ -132,16 +132,16 @@ class Display(Protocol):
 
 def display(*, plain: bool) -> Display:
     """Live bars on a terminal, plain lines elsewhere or when `plain` is asked for."""
-    return Lines() if plain or not sys.stderr.isatty() else Live()
+    return ProgressLines() if plain or not sys.stderr.isatty() else Live()
 
 
-class Lines:
+class ProgressLines:
     """One plain line an event."""
 
     def __init__(self, say: Callable[[str], None] | None = None) -> None:
         self._say = say
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> ProgressLines:
         return self
 
     def __exit__(

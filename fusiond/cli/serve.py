@@ -22,11 +22,11 @@ from fusiond.client.here import checked
 from fusiond.cluster.provider import ClusterProvider, others, runner
 from fusiond.cluster.rayed import RayCluster
 from fusiond.daemon import config, logs
-from fusiond.daemon.app import JobQuestion, Question, Submission
+from fusiond.daemon.app import BestQuery, JobQuestion, Submission
 from fusiond.daemon.between import Between
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.notify import Notifier
-from fusiond.daemon.service import Service, Work
+from fusiond.daemon.service import DaemonWork, Service
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         contents.index(store, registry)
         now = _Now(when_busy=settings.when_busy)
 
-        def reread() -> Config:
+        def reread() -> DaemonConfig:
             found = _settings(arguments)
             logs.to_stderr("debug" if arguments.debug else found.log_level, found.log)
             now.when_busy = found.when_busy
@@ -123,7 +123,7 @@ def work(
     registry: Registry,
     policy: Callable[[], Policy] = lambda: Policy.WAIT,
     between: Between | None = None,
-) -> Work:
+) -> DaemonWork:
     """What the daemon does, with the real tuner."""
     ask = between.ask if between is not None else None
     missed = Missed()
@@ -153,7 +153,7 @@ def work(
             elsewhere=ask,
         )
 
-    def elsewhere(question: Question) -> dict[str, Any] | None:
+    def elsewhere(question: BestQuery) -> dict[str, Any] | None:
         """By a name: what it stands for here is asked there."""
         families = find.known_name(store.path, question.name, question.cache)
         asks = between is not None and between.listens and not missed.lately(question)
@@ -184,7 +184,7 @@ def work(
     def look(device: DeviceInfo) -> str | None:
         return probe(registry.provider(device.name, where="device"), device)
 
-    return Work(
+    return DaemonWork(
         run_job=run_job,
         submit=submit,
         best=best,
@@ -205,7 +205,7 @@ class Missed:
         self._secs, self._most = secs, most
         self._asked: dict[str, float] = {}
 
-    def lately(self, question: Question) -> bool:
+    def lately(self, question: BestQuery) -> bool:
         """Whether this was asked within the time; from now on it was."""
         key = repr(question)
         before, now = self._asked.pop(key, -self._secs), time.monotonic()
@@ -216,9 +216,9 @@ class Missed:
         return now - before < self._secs
 
 
-def _settings(arguments: argparse.Namespace) -> Config:
+def _settings(arguments: argparse.Namespace) -> DaemonConfig:
     path = Path(arguments.config) if arguments.config else config.find()
-    settings = config.read(path) if path is not None else Config()
+    settings = config.read(path) if path is not None else DaemonConfig()
     if arguments.web:
         web = config.address(arguments.web)
         if web is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.cli.render import Lines
+from fusiond.cli.render import ProgressLines
 from fusiond.client.client import Client
 from fusiond.model import JobState
 from fusiond.wire import job_document
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         # What happens is the answer here, so it goes to standard output; with --json the document does.
-        with Lines() if arguments.json else Lines(_say) as shown:
+        with ProgressLines() if arguments.json else ProgressLines(_say) as shown:
             for progress in client.watch(arguments.id):
                 shown.show(progress)
         row = client.show(arguments.id)

@@ -96,10 +96,10 @@ class Remote:
             return dataclasses.replace(
                 request, bundle=str(self._bundles[request.bundle]), outputs=self._file(request.outputs)
             )
-        if isinstance(request, protocol.Check):
+        if isinstance(request, protocol.CheckRequest):
             references = tuple((seed, self._file(path)) for seed, path in request.references)
             return dataclasses.replace(request, bundle=str(self._bundles[request.bundle]), references=references)
-        if isinstance(request, protocol.Sample):
+        if isinstance(request, protocol.SampleRequest):
             baseline = None if request.baseline is None else str(self._bundles[request.baseline])
             return dataclasses.replace(request, candidate=str(self._bundles[request.candidate]), baseline=baseline)
         return request
@@ -110,6 +110,6 @@ class Remote:
 
 def bundles_of(request: protocol.Request) -> tuple[str, ...]:
     """The paths of the bundles that a request is about."""
-    if isinstance(request, protocol.Sample):
+    if isinstance(request, protocol.SampleRequest):
         return (request.candidate, *((request.baseline,) if request.baseline is not None else ()))
-    return (request.bundle,) if isinstance(request, protocol.Reference | protocol.Check) else ()
+    return (request.bundle,) if isinstance(request, protocol.Reference | protocol.CheckRequest) else ()

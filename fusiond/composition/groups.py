@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class GroupCandidate:
     """Nodes that could be one."""
 
     name: str
@@ -28,23 +28,23 @@ class Candidate:
     """Microseconds; what saves nothing is not chosen."""
 
 
-def _order(each: Candidate) -> tuple[float, str]:
+def _order(each: GroupCandidate) -> tuple[float, str]:
     return -each.saves, each.name
 
 
 def chosen(
-    candidates: Iterable[Candidate], edges: Collection[tuple[str, str]]
-) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
+    candidates: Iterable[GroupCandidate], edges: Collection[tuple[str, str]]
+) -> tuple[tuple[GroupCandidate, ...], tuple[GroupCandidate, ...]]:
     """(those that become one, those that would have been chosen but close a cycle). `edges`: (node, one that needs it).
 
     The same for the same candidates, in whatever order they come.
     """
     useful = sorted((each for each in candidates if each.saves > 0), key=_order)
-    kept: list[Candidate] = []
-    cyclic: list[Candidate] = []
+    kept: list[GroupCandidate] = []
+    cyclic: list[GroupCandidate] = []
     taken: set[str] = set()
 
-    def take(each: Candidate) -> None:
+    def take(each: GroupCandidate) -> None:
         if closes_cycle([*(other.nodes for other in kept), each.nodes], edges):
             cyclic.append(each)
         else:
@@ -54,7 +54,7 @@ def chosen(
     for each in useful:
         if len(each.nodes) > 2 and not taken & each.nodes:
             take(each)
-    pairs: dict[Pair, Candidate] = {}
+    pairs: dict[Pair, GroupCandidate] = {}
     for each in useful:
         if len(each.nodes) == 2 and not taken & each.nodes:
             first, second = sorted(each.nodes)

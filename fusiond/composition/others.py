@@ -22,7 +22,7 @@ def on_disk(workload: Workload) -> Workload:
 
 
 @dataclass(slots=True)
-class Question:
+class StrategyQuestion:
     """A job of another strategy (`fusiond.strategy.Asked`)."""
 
     job: Job
@@ -60,7 +60,7 @@ class Question:
         return self._analysed
 
 
-class Others:
+class RegistryStrategies:
     """The strategies of a registry, for one target."""
 
     def __init__(self, registry: Registry, target: Target) -> None:
@@ -79,9 +79,9 @@ class Others:
             workload = strategy.parse(job, JobInputs(self._registry, job))
         except FusiondError as problem:
             return " ".join(str(problem).split())[:300]
-        return Question(job, workload.key, strategy, workload, self._target)
+        return StrategyQuestion(job, workload.key, strategy, workload, self._target)
 
 
 def with_others(registry: Registry, target: Target) -> Target:
     """A target by which strategies can ask the others."""
-    return dataclasses.replace(target, others=Others(registry, target))
+    return dataclasses.replace(target, others=RegistryStrategies(registry, target))

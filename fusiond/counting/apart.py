@@ -70,11 +70,11 @@ def _rows_in(text: str) -> list[dict[str, Any]] | None:
 
 
 def _failed_rows(program: Program, label: str, model: str, why: str) -> list[dict[str, Any]]:
-    from fusiond.counting.run import Row  # SciPy, below it, would cost each command a third of a second
+    from fusiond.counting.run import CountRow  # SciPy, below it, would cost each command a third of a second
 
     return [
         {
-            **dataclasses.asdict(Row(program=label, launch=step.name, kernel=step.entry, failed=why, model=model)),
+            **dataclasses.asdict(CountRow(program=label, launch=step.name, kernel=step.entry, failed=why, model=model)),
             "program_bound_us": None,
         }
         for step in program.steps

@@ -27,7 +27,7 @@ SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class LaunchWork:
     """What one launch does, summed over its blocks."""
 
     blocks: int
@@ -47,7 +47,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class LaunchBound:
     us: float
     binding: str
     """The part that needs longest; `none` where nothing is done."""
@@ -55,7 +55,7 @@ class Bound:
     """Of each part, in us."""
 
 
-def bound(work: Work, gpu: Gpu) -> Bound:
+def bound(work: LaunchWork, gpu: Gpu) -> LaunchBound:
     """The lower bound of one launch, without the gap before it."""
     sms = gpu.multiprocessors
     issued = sum(work.warps.values())
@@ -78,16 +78,16 @@ def bound(work: Work, gpu: Gpu) -> Bound:
         name: count / gpu.clock_mhz for name, count in cycles.items()
     }
     binding = max(terms, key=lambda name: terms[name])
-    return Bound(us=terms[binding], binding=binding if terms[binding] > 0 else "none", terms=terms)
+    return LaunchBound(us=terms[binding], binding=binding if terms[binding] > 0 else "none", terms=terms)
 
 
-def _tail_cycles(work: Work, gpu: Gpu, issued: int) -> float:
+def _tail_cycles(work: LaunchWork, gpu: Gpu, issued: int) -> float:
     """Some multiprocessor has so many blocks, each of them at least as long as the shortest."""
     most = math.ceil(work.blocks / gpu.multiprocessors)
     return most * work.shortest_share * issued / max(work.blocks, 1) / gpu.issue_warps
 
 
-def _latency_cycles(work: Work, gpu: Gpu, issued: int) -> float:
+def _latency_cycles(work: LaunchWork, gpu: Gpu, issued: int) -> float:
     """Of the places for warps, each has its share of all warps one after another."""
     warps = work.blocks * work.warps_per_block
     places = min(warps, work.resident_per_sm * work.warps_per_block * gpu.multiprocessors)
@@ -98,7 +98,7 @@ def _latency_cycles(work: Work, gpu: Gpu, issued: int) -> float:
     return max(issued / places, float(waited))
 
 
-def program_bound_us(program: Program, launches: Mapping[str, Bound], gpu: Gpu) -> float:
+def program_bound_us(program: Program, launches: Mapping[str, LaunchBound], gpu: Gpu) -> float:
     """The lower bound of a program's timed span: the longest chain of launches that wait for one another, with a gap
     between two; and no less than what any part of the GPU needs for all of them. Copies between host and device, host
     calls and steps that are not timed count as nothing."""
@@ -116,11 +116,11 @@ def program_bound_us(program: Program, launches: Mapping[str, Bound], gpu: Gpu) 
     return max(longest, _shared(timed))
 
 
-def _timed(step: object, launches: Mapping[str, Bound]) -> bool:
+def _timed(step: object, launches: Mapping[str, LaunchBound]) -> bool:
     return isinstance(step, Launch) and step.counted and step.name in launches
 
 
-def _shared(found: Sequence[Bound]) -> float:
+def _shared(found: Sequence[LaunchBound]) -> float:
     """What the part that is asked most needs for all launches, also where they run side by side."""
     parts = {name for each in found for name in each.terms if name not in ("tail", "latency")}
     return max((sum(each.terms.get(name, 0.0) for each in found) for name in parts), default=0.0)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond.counting.kernels import Result
+from fusiond.counting.kernels import LaunchCounts
 
 _SECTOR_BYTES = 32
 _NEAR = 0.05
@@ -39,7 +39,7 @@ class Traffic:
     """Relative, of all that is counted of the launch; None: unknown."""
 
 
-def traffic(result: Result, counted: int, l2_bytes: int, *, first: bool, last: bool, known: bool) -> Traffic:
+def traffic(result: LaunchCounts, counted: int, l2_bytes: int, *, first: bool, last: bool, known: bool) -> Traffic:
     """Of a launch that the L2's account says `counted` bytes of. `first` and `last`: of the program; `known`: whether
     the L2 was as it would be when it began, and until its lines were written back."""
     if known and result.sampled == 1.0 and result.alike:
@@ -64,7 +64,7 @@ def traffic(result: Result, counted: int, l2_bytes: int, *, first: bool, last: b
     return Traffic(bytes=found, least=found, error=error * (1 + _SLACK))
 
 
-def _may_share(result: Result) -> bool:
+def _may_share(result: LaunchCounts) -> bool:
     """Whether blocks that were not run may touch the sectors of those that were."""
     total = {name: int(result.counts[name].sum()) for name in result.counts.dtype.names or ()}
     asked = total["read_bytes"] + total["write_bytes"]
@@ -73,7 +73,7 @@ def _may_share(result: Result) -> bool:
     return result.sampled < 1.0 and (result.steered or result.overlapping or sparse)
 
 
-def _between(result: Result, shared: bool, there: int, stays: int) -> tuple[int, int]:
+def _between(result: LaunchCounts, shared: bool, there: int, stays: int) -> tuple[int, int]:
     """The least and the most bytes a launch can have read and written: each sector that it touches once, less those
     that were `there` before it and those that stay; and every sector that it asks for."""
     read = _SECTOR_BYTES * (result.seen_read_sectors if shared else result.compulsory_read_sectors)
@@ -83,7 +83,7 @@ def _between(result: Result, shared: bool, there: int, stays: int) -> tuple[int,
     return least, max(least, _SECTOR_BYTES * sum(int(result.counts[name].sum()) for name in names))
 
 
-def known(ran: Sequence[Result]) -> list[bool]:
+def known(ran: Sequence[LaunchCounts]) -> list[bool]:
     """Of each launch, whether the L2 was as it would be from its begin until nothing of it was left there: until then
     launches that were not run as they would be may have left others of its lines, or written them back."""
     before, exact = [], True

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting.layout import Layout
-from fusiond.counting.ptx import Instruction
+from fusiond.counting.layout import PtxLayout
+from fusiond.counting.ptx import PtxInstruction
 
 CODE = np.dtype(
     [
@@ -24,13 +24,13 @@ PLAIN, BRANCH, EXIT, BARRIER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class PtxCode:
     """A kernel that can be run."""
 
     instructions: NDArray[np.void]
-    sources: tuple[Instruction, ...]
+    sources: tuple[PtxInstruction, ...]
     """Of each of them, the instruction that it came from."""
     register_bytes: int
     constants: NDArray[np.uint8]
     specials: tuple[tuple[int, int], ...]
-    layout: Layout
+    layout: PtxLayout

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fusiond.counting.ptx import Address, Instruction, Kernel, Name, Negated, Operand, Pair, Vector
+from fusiond.counting.ptx import (
+    Negated,
+    Operand,
+    PtxAddress,
+    PtxInstruction,
+    PtxKernel,
+    PtxName,
+    PtxVector,
+    RegisterPair,
+)
 from fusiond.program import Bytes, HostCall, Launch, Pointer, Program
 
 ANY = "*"
@@ -28,13 +37,13 @@ class Uses:
     """Whose values may reach an address or a branch."""
 
 
-def uses(kernel: Kernel, pointers: Collection[str]) -> Uses:
+def uses(kernel: PtxKernel, pointers: Collection[str]) -> Uses:
     """Of a kernel whose parameters `pointers` are, or hold, addresses."""
     return _Analysis(kernel, pointers).uses()
 
 
 class _Analysis:
-    def __init__(self, kernel: Kernel, pointers: Collection[str]) -> None:
+    def __init__(self, kernel: PtxKernel, pointers: Collection[str]) -> None:
         self._kernel = kernel
         self._own = {each.name for each in kernel.variables}
         self._parameters = {each.name for each in kernel.parameters}
@@ -57,10 +66,10 @@ class _Analysis:
         known = [*self._places.values(), *self._values.values()]
         return sum(map(len, [*known, self._on_chip, self._reads, self._writes, self._steering]))
 
-    def _one(self, at: Instruction) -> None:
+    def _one(self, at: PtxInstruction) -> None:
         base, *rest = at.opcode.split(".")
         guard = self._of(self._values, [at.guard] if at.guard is not None else [])
-        addresses = [each for each in at.operands if isinstance(each, Address)]
+        addresses = [each for each in at.operands if isinstance(each, PtxAddress)]
         if addresses or base in _ENDS:
             self._steering |= guard
         if base in ("ld", "ldu", "st", "atom", "red") and addresses:
@@ -72,7 +81,7 @@ class _Analysis:
             self._values.setdefault(name, set()).update(values)
             self._places.setdefault(name, set()).update(places)
 
-    def _access(self, at: Instruction, base: str, rest: list[str], address: Address) -> None:
+    def _access(self, at: PtxInstruction, base: str, rest: list[str], address: PtxAddress) -> None:
         spaces = {word.partition("::")[0] for word in rest}
         data = at.operands[1:] if base in ("st", "red") else at.operands[2:]
         target = at.operands[:1] if base not in ("st", "red") else ()
@@ -110,15 +119,15 @@ class _Analysis:
 
 def _names(operands: Iterable[Operand]) -> Iterator[str]:
     for each in operands:
-        if isinstance(each, Name):
+        if isinstance(each, PtxName):
             yield each.name
         elif isinstance(each, Negated):
             yield each.name.name
-        elif isinstance(each, Address):
+        elif isinstance(each, PtxAddress):
             yield from _names([each.base])
-        elif isinstance(each, Vector):
+        elif isinstance(each, PtxVector):
             yield from _names(each.items)
-        elif isinstance(each, Pair):
+        elif isinstance(each, RegisterPair):
             yield from _names([each.first, each.second])
 
 
@@ -137,7 +146,7 @@ class Needs:
     """Launch -> arenas (buffers that are in none: their own names) that it reads, and that it writes."""
 
 
-def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[str, str]]]) -> Needs:
+def needs(program: Program, of_launch: Callable[[Launch], tuple[PtxKernel, Mapping[str, str]]]) -> Needs:
     """`of_launch` gives a launch's kernel, and which buffer each variable of its module is. Buffers of one arena are
     taken as one."""
     arenas = {each.name: each.arena or each.name for each in program.buffers}
@@ -180,7 +189,7 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[
     )
 
 
-def _behind(kernel: Kernel, step: Launch, arenas: Mapping[str, str]) -> dict[str, set[str]]:
+def _behind(kernel: PtxKernel, step: Launch, arenas: Mapping[str, str]) -> dict[str, set[str]]:
     """Parameter -> arenas that it points into."""
     return {
         parameter.name: {arenas[each] for each in _pointers(argument)}

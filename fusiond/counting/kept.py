@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting.ptx import Instruction
+from fusiond.counting.ptx import PtxInstruction
 
 _SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt", "rcp", "sqrt", "div")
 _TOGETHER = ("shfl", "vote", "match", "redux")
@@ -38,10 +38,10 @@ def class_of(opcode: str) -> str | None:
     return None
 
 
-def warps(sources: Sequence[Instruction], counts: NDArray[np.void]) -> dict[str, int]:
+def warps(sources: Sequence[PtxInstruction], counts: NDArray[np.void]) -> dict[str, int]:
     """Instructions of warps by class."""
     found: dict[str, int] = {}
-    seen: Instruction | None = None
+    seen: PtxInstruction | None = None
     for source, often in zip(sources, counts["warps"].tolist(), strict=True):
         kind = class_of(source.opcode)
         if kind is not None and source is not seen:

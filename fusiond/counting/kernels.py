@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.counting import layout, ptx, sampling, translate
-from fusiond.counting.code import Code
-from fusiond.counting.layout import Image
-from fusiond.counting.library import COUNTS, Cache, Footprint, Library, Request
+from fusiond.counting.code import PtxCode
+from fusiond.counting.layout import PtxImage
+from fusiond.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
 from fusiond.counting.model import Gpu
 
 WORKSPACE_BYTES = 4096
@@ -29,7 +29,7 @@ class CountError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class LaunchShape:
     """How a kernel is launched."""
 
     grid: tuple[int, int, int]
@@ -40,7 +40,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CountLimits:
     """How much of a launch is run, in instructions of warps."""
 
     budget: int | None = None
@@ -50,10 +50,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class LaunchCounts:
     """What one launch did. `counts` has a row for each instruction of `code`."""
 
-    code: Code
+    code: PtxCode
     counts: NDArray[np.void]
     compulsory_read_sectors: int
     compulsory_write_sectors: int
@@ -85,17 +85,17 @@ class Result:
     failed: str | None
 
 
-class Unit:
+class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
-    def __init__(self, text: str, library: Library) -> None:
+    def __init__(self, text: str, library: CountingLibrary) -> None:
         self.module = ptx.parse(text)
-        self.image = Image(self.module)
+        self.image = PtxImage(self.module)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
-        self._codes: dict[str, Code] = {}
+        self._codes: dict[str, PtxCode] = {}
 
-    def code(self, kernel: str) -> Code:
+    def code(self, kernel: str) -> PtxCode:
         """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
         if kernel not in self._codes:
             found = self.module.kernels[kernel]
@@ -108,7 +108,7 @@ class Unit:
     def launch(
         self,
         kernel: str,
-        shape: Shape,
+        shape: LaunchShape,
         arguments: Sequence[bytes],
         memory: Sequence[NDArray[np.uint8]],
         cache: Cache,
@@ -116,8 +116,8 @@ class Unit:
         *,
         registers: int = 0,
         barriers: int = 0,
-        limits: Limits = Limits(),
-    ) -> Result:
+        limits: CountLimits = CountLimits(),
+    ) -> LaunchCounts:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
         module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
         the arguments are not those of the kernel."""
@@ -132,7 +132,7 @@ class Unit:
         room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
         resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), blocks)
         specials = np.array(code.specials or [(0, -1)], np.int32)
-        request = Request(
+        request = CountRequest(
             code=code.instructions.ctypes.data,
             instructions=len(code.instructions),
             register_bytes=code.register_bytes,
@@ -167,7 +167,7 @@ class Unit:
         counts = np.zeros(len(code.instructions), COUNTS)
         for k, name in enumerate(_FIELDS):
             counts[name] = sampling.rounded(found.counts[:, k])
-        return Result(
+        return LaunchCounts(
             code=code,
             counts=counts,
             compulsory_read_sectors=round(found.read_sectors.sum()),
@@ -200,11 +200,11 @@ class Unit:
             found[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
         return found
 
-    def _said(self, code: Code, problem: sampling.Failed) -> str:
+    def _said(self, code: PtxCode, problem: sampling.Failed) -> str:
         source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None
         return problem.reason if source is None else f"{self.place(source)}: {source.opcode}: {problem.reason}"
 
-    def place(self, instruction: ptx.Instruction) -> str:
+    def place(self, instruction: ptx.PtxInstruction) -> str:
         """Where an instruction comes from: `file:line` of the source, else the line of the PTX."""
         if instruction.file in self.module.files and instruction.source_line:
             return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"
@@ -215,7 +215,12 @@ class _Running:
     """A launch, some of its blocks at a time."""
 
     def __init__(
-        self, library: Library, cache: Cache, request: Request, allocations: NDArray[np.uint64], instructions: int
+        self,
+        library: CountingLibrary,
+        cache: Cache,
+        request: CountRequest,
+        allocations: NDArray[np.uint64],
+        instructions: int,
     ) -> None:
         self._library, self._cache, self._request = library, cache, request
         self._allocations, self._instructions = allocations, instructions

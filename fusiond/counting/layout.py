@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting.ptx import SIZES, Kernel, Module, Name, Variable
+from fusiond.counting.ptx import SIZES, PtxKernel, PtxModule, PtxName, PtxVariable
 
 ALIGNMENT = 256
 """Of buffers and of variables in global memory, in bytes: as the driver's allocations are."""
@@ -16,10 +16,10 @@ REGISTER_BYTES = {0: 4, 1: 128, 2: 128, 4: 128, 8: 256}
 """A warp's, by the bytes of one lane's: predicates are a mask, and no register has less than 32 bits a lane."""
 
 
-class Image:
+class PtxImage:
     """A module's variables: those in global memory each for itself, constants in one bank."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: PtxModule) -> None:
         self.globals: dict[str, NDArray[np.uint8]] = {}
         self.constants: dict[str, int] = {}
         constants = [each for each in module.variables if each.space == "const"]
@@ -31,7 +31,7 @@ class Image:
         for each in module.variables:
             self._initialise(each)
 
-    def view(self, variable: Variable) -> NDArray[np.uint8]:
+    def view(self, variable: PtxVariable) -> NDArray[np.uint8]:
         """A variable's bytes."""
         if variable.space == "global":
             return self.globals[variable.name]
@@ -44,12 +44,12 @@ class Image:
             return int(self.globals[name].ctypes.data)
         return int(self.bank.ctypes.data) + self.constants[name]
 
-    def _initialise(self, variable: Variable) -> None:
+    def _initialise(self, variable: PtxVariable) -> None:
         if variable.space not in ("global", "const"):
             return
         size, view = SIZES[variable.type], self.view(variable)
         for k, value in enumerate(variable.values):
-            number = self.address(value.name) + value.offset if isinstance(value, Name) else value
+            number = self.address(value.name) + value.offset if isinstance(value, PtxName) else value
             view[k * size : (k + 1) * size] = np.frombuffer(
                 (number & (2 ** (8 * size) - 1)).to_bytes(size, "little"), np.uint8
             )
@@ -62,7 +62,7 @@ def aligned(size: int) -> NDArray[np.uint8]:
     return room[begin : begin + size]
 
 
-def placed(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
+def placed(variables: Iterable[PtxVariable]) -> tuple[dict[str, int], int]:
     """One after another, each at its alignment; those without a length behind all. Offsets, and the end."""
     found: dict[str, int] = {}
     end = 0
@@ -75,7 +75,7 @@ def placed(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PtxLayout:
     """Of one kernel, in bytes."""
 
     parameters: Mapping[str, int]
@@ -87,18 +87,18 @@ class Layout:
     local_bytes: int
 
 
-def of_kernel(module: Module, kernel: Kernel) -> Layout:
+def of_kernel(module: PtxModule, kernel: PtxKernel) -> PtxLayout:
     used = {each for i in kernel.instructions for each in _names(i.operands)}
     shared = [each for each in (*module.variables, *kernel.variables) if each.space == "shared" and each.name in used]
     parameters, parameter_bytes = placed(kernel.parameters)
     offsets, shared_bytes = placed(shared)
     local, local_bytes = placed(each for each in kernel.variables if each.space == "local")
-    return Layout(parameters, parameter_bytes, offsets, shared_bytes, local, -(-local_bytes // 16) * 16)
+    return PtxLayout(parameters, parameter_bytes, offsets, shared_bytes, local, -(-local_bytes // 16) * 16)
 
 
 def _names(operands: Iterable[object]) -> Iterable[str]:
     for each in operands:
-        if isinstance(each, Name):
+        if isinstance(each, PtxName):
             yield each.name
         elif hasattr(each, "base"):
             yield from _names([each.base])

@@ -37,7 +37,7 @@ _FLAGS = (
 _TIMEOUT_SECS = 300.0
 
 
-class Request(ctypes.Structure):
+class CountRequest(ctypes.Structure):
     """One launch: runtime/abi.h says what each is."""
 
     _fields_ = (
@@ -73,7 +73,7 @@ class Request(ctypes.Structure):
     )
 
 
-class Library:
+class CountingLibrary:
     """The loaded library."""
 
     def __init__(self, path: Path) -> None:
@@ -92,8 +92,12 @@ class Library:
         self._c.counting_dram_bytes.restype = ctypes.c_uint64
         self._c.counting_dram_bytes.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
         self._c.counting_launch.restype = ctypes.c_char_p
-        self._c.counting_launch.argtypes = (ctypes.c_void_p, ctypes.POINTER(Request), ctypes.POINTER(ctypes.c_int32))
-        sizes = (CODE.itemsize, COUNTS.itemsize, ctypes.sizeof(Request))
+        self._c.counting_launch.argtypes = (
+            ctypes.c_void_p,
+            ctypes.POINTER(CountRequest),
+            ctypes.POINTER(ctypes.c_int32),
+        )
+        sizes = (CODE.itemsize, COUNTS.itemsize, ctypes.sizeof(CountRequest))
         if sizes != tuple(self._c.counting_sizes(which) for which in range(3)):
             raise DeviceError("the counting library and its caller do not agree on their structs")
         self._c.counting_begin()
@@ -103,7 +107,7 @@ class Library:
         found: int = self._c.counting_operation(name.encode())
         return found
 
-    def launch(self, cache: Cache, request: Request) -> tuple[int, str] | None:
+    def launch(self, cache: Cache, request: CountRequest) -> tuple[int, str] | None:
         """Run blocks of the launch that was begun last, without the GIL; None, or which instruction failed and why."""
         at = ctypes.c_int32(-1)
         said = self._c.counting_launch(cache.handle, ctypes.byref(request), ctypes.byref(at))
@@ -113,7 +117,7 @@ class Library:
 class Footprint:
     """The sectors that the calls of one launch touched. `allocations`: begins and ends, shape (n, 2), uint64."""
 
-    def __init__(self, library: Library, allocations: NDArray[np.uint64]) -> None:
+    def __init__(self, library: CountingLibrary, allocations: NDArray[np.uint64]) -> None:
         self._c = library._c
         self.handle = self._c.counting_footprint(allocations.ctypes.data, len(allocations))
 
@@ -125,7 +129,7 @@ class Footprint:
 class Cache:
     """The L2 of a run of launches; it begins empty."""
 
-    def __init__(self, library: Library, size_bytes: int) -> None:
+    def __init__(self, library: CountingLibrary, size_bytes: int) -> None:
         self._c = library._c
         self.handle = self._c.counting_cache(size_bytes)
         self.launches = 0
@@ -162,14 +166,14 @@ class Cache:
         self.handle = None
 
 
-def load(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Library:
+def load(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> CountingLibrary:
     """The library, built on first use. DeviceError where there is no g++, or it does not build it."""
     return _loaded(_built(cache or of_folder(default_folder()), runtime))
 
 
 @functools.cache
-def _loaded(path: Path) -> Library:
-    return Library(path)
+def _loaded(path: Path) -> CountingLibrary:
+    return CountingLibrary(path)
 
 
 def _built(cache: BuildCache, runtime: Path) -> Path:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fusiond.counting import layout
 from fusiond.counting.layout import REGISTER_BYTES
-from fusiond.counting.ptx import SIZES, Kernel, Name
+from fusiond.counting.ptx import SIZES, PtxKernel, PtxName
 
 LANES = 32
 
@@ -15,7 +15,7 @@ LANES = 32
 class Places:
     """A place is an offset in bytes: of a register from 0 on, of a constant its complement."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: PtxKernel) -> None:
         self._types = kernel.registers
         self._end = 0
         self._pool = bytearray()
@@ -34,12 +34,12 @@ class Places:
         """A register that the kernel does not name."""
         return self.of[self.named_temporary(size).name]
 
-    def named_temporary(self, size: int) -> Name:
+    def named_temporary(self, size: int) -> PtxName:
         """The same as an operand."""
         self._fresh += 1
         name = f".t{self._fresh}"
         self.of[name] = self.room(size)
-        return Name(name)
+        return PtxName(name)
 
     def constant(self, bits: int, wide: bool = False) -> int:
         """A number of 4 bytes, or 8: the same for every lane."""
@@ -50,7 +50,7 @@ class Places:
             self._pool += bytes(-len(self._pool) % 64)
         return ~self._pooled[bits, wide]
 
-    def size(self, name: Name) -> int | None:
+    def size(self, name: PtxName) -> int | None:
         """Bytes of a register of the kernel; None for anything else."""
         type_ = self._types.get(name.name)
         return None if type_ is None else SIZES[type_]

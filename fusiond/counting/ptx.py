@@ -27,7 +27,7 @@ class PtxError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class PtxName:
     """A register, a variable or a label, and a number of bytes behind it."""
 
     name: str
@@ -35,7 +35,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class PtxNumber:
     """A constant, as the bits that it has in 64 bits; `float_bytes` is 4 or 8 for one written as a float's bits."""
 
     bits: int
@@ -43,15 +43,15 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PtxAddress:
     """`[base + offset]`."""
 
-    base: Name | Number
+    base: PtxName | PtxNumber
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Vector:
+class PtxVector:
     """`{a, b}`."""
 
     items: tuple[Operand, ...]
@@ -61,26 +61,26 @@ class Vector:
 class Negated:
     """`!p`."""
 
-    name: Name
+    name: PtxName
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RegisterPair:
     """`r|p`: two results."""
 
-    first: Name
-    second: Name
+    first: PtxName
+    second: PtxName
 
 
-Operand: TypeAlias = Name | Number | Address | Vector | Negated | Pair
+Operand: TypeAlias = PtxName | PtxNumber | PtxAddress | PtxVector | Negated | RegisterPair
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class PtxInstruction:
     opcode: str
     """With its modifiers: `ld.global.nc.v4.f32`."""
     operands: tuple[Operand, ...]
-    guard: Name | Negated | None
+    guard: PtxName | Negated | None
     line: int
     """In the PTX."""
     file: int
@@ -89,7 +89,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class PtxVariable:
     name: str
     space: str
     """`global`, `shared`, `const`, `local` or `param`."""
@@ -97,7 +97,7 @@ class Variable:
     elements: int | None
     """None: an array of no length (dynamic shared memory)."""
     alignment: int
-    values: tuple[int | Name, ...] = ()
+    values: tuple[int | PtxName, ...] = ()
     """Its first elements' bits, or addresses; the others are 0."""
 
     @property
@@ -106,23 +106,23 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class PtxKernel:
     name: str
-    parameters: tuple[Variable, ...]
+    parameters: tuple[PtxVariable, ...]
     registers: Mapping[str, str]
     """Register -> type; `%r<5>` is written out."""
-    variables: tuple[Variable, ...]
+    variables: tuple[PtxVariable, ...]
     """Of the kernel's own: shared and local ones."""
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[PtxInstruction, ...]
     labels: Mapping[str, int]
     """Label -> the number of the instruction that it stands before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class PtxModule:
     files: Mapping[int, str]
-    variables: tuple[Variable, ...]
-    kernels: Mapping[str, Kernel]
+    variables: tuple[PtxVariable, ...]
+    kernels: Mapping[str, PtxKernel]
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -136,7 +136,7 @@ _LABEL = re.compile(r"\s*([\w$%]+)\s*:(?!:)")
 _ENTRY = re.compile(r"\.(entry|func)\s*(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\((.*?)\))?([^{;]*)$", re.DOTALL)
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> PtxModule:
     """The module of a PTX text. PtxError where it is not understood."""
     return _Parser(_COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)).module()
 
@@ -149,9 +149,9 @@ class _Parser:
         self._files: dict[int, str] = {}
         self._loc = (0, 0)
 
-    def module(self) -> Module:
-        variables: list[Variable] = []
-        kernels: dict[str, Kernel] = {}
+    def module(self) -> PtxModule:
+        variables: list[PtxVariable] = []
+        kernels: dict[str, PtxKernel] = {}
         while (found := self._statement()) is not None:
             words, end = found
             if re.match(r"\.section\b", words):
@@ -168,7 +168,7 @@ class _Parser:
                 variables += self._variables(words)
             elif words and not words.startswith((".pragma", ".alias")):
                 raise PtxError(f"{words.split()[0]!r} is not known", self._line)
-        return Module(files=self._files, variables=tuple(variables), kernels=kernels)
+        return PtxModule(files=self._files, variables=tuple(variables), kernels=kernels)
 
     # --- statements ---
 
@@ -231,7 +231,7 @@ class _Parser:
 
     # --- declarations ---
 
-    def _variables(self, words: str) -> list[Variable]:
+    def _variables(self, words: str) -> list[PtxVariable]:
         match = _DECLARATION.match(words)
         if match is None or match.group(4) not in SIZES:
             raise PtxError(f"a declaration that is not understood: {words[:80]!r}", self._here)
@@ -245,15 +245,15 @@ class _Parser:
         alignment = int(aligned.group(1)) if aligned else SIZES[type_] * (int(wide.group(1)) if wide else 1)
         if elements is None and initial:
             elements = len(initial)
-        return [Variable(name, space, type_, elements, alignment, initial)]
+        return [PtxVariable(name, space, type_, elements, alignment, initial)]
 
-    def _initial(self, word: str) -> int | Name:
+    def _initial(self, word: str) -> int | PtxName:
         generic = re.fullmatch(r"(?:generic\()?([A-Za-z_$%][\w$]*)(?:\+(\d+))?\)?", word)
         if generic is not None:
-            return Name(generic.group(1), int(generic.group(2) or 0))
+            return PtxName(generic.group(1), int(generic.group(2) or 0))
         return self._number(word).bits
 
-    def _kernel(self, name: str, parameters: str) -> Kernel:
+    def _kernel(self, name: str, parameters: str) -> PtxKernel:
         body = _Body()
         given = [each for words in parameters.split(",") if words.strip() for each in self._variables(words.strip())]
         scopes: list[dict[str, str]] = [{}]
@@ -278,7 +278,9 @@ class _Parser:
                 scopes.pop()
                 if not scopes:
                     break
-        return Kernel(name, tuple(given), body.registers, tuple(body.variables), tuple(body.instructions), body.labels)
+        return PtxKernel(
+            name, tuple(given), body.registers, tuple(body.variables), tuple(body.instructions), body.labels
+        )
 
     def _registers(self, words: str, body: _Body, scopes: list[dict[str, str]]) -> None:
         match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)$", words, re.DOTALL)
@@ -294,8 +296,8 @@ class _Parser:
 
     # --- instructions ---
 
-    def _instruction(self, words: str, scopes: list[dict[str, str]]) -> Instruction:
-        guard: Name | Negated | None = None
+    def _instruction(self, words: str, scopes: list[dict[str, str]]) -> PtxInstruction:
+        guard: PtxName | Negated | None = None
         match = re.match(r"@(!?)([\w$%]+)\s+(.*)$", words, re.DOTALL)
         if match is not None:
             name = self._name(match.group(2), scopes)
@@ -304,47 +306,47 @@ class _Parser:
         opcode, _, rest = words.partition(" ") if " " in words else words.partition("\t")
         opcode, tab, more = opcode.partition("\t")
         operands = [self._operand(each, scopes) for each in _split((more + " " + rest) if tab else rest)]
-        return Instruction(opcode, tuple(operands), guard, self._here, *self._loc)
+        return PtxInstruction(opcode, tuple(operands), guard, self._here, *self._loc)
 
     def _operand(self, text: str, scopes: list[dict[str, str]]) -> Operand:
         if text.startswith("{"):
-            return Vector(tuple(self._operand(each, scopes) for each in _split(text[1:-1])))
+            return PtxVector(tuple(self._operand(each, scopes) for each in _split(text[1:-1])))
         if text.startswith("["):
             inner = re.fullmatch(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
             if inner is None:
                 raise PtxError(f"an address that is not understood: {text!r}", self._here)
             base = self._operand(inner.group(1), scopes)
-            assert isinstance(base, Name | Number)
-            return Address(base, int(inner.group(2), 0) if inner.group(2) else 0)
+            assert isinstance(base, PtxName | PtxNumber)
+            return PtxAddress(base, int(inner.group(2), 0) if inner.group(2) else 0)
         if text.startswith("!"):
             return Negated(self._name(text[1:].strip(), scopes))
         if "|" in text:
             first, _, second = text.partition("|")
-            return Pair(self._name(first.strip(), scopes), self._name(second.strip(), scopes))
+            return RegisterPair(self._name(first.strip(), scopes), self._name(second.strip(), scopes))
         behind = re.fullmatch(r"([A-Za-z_$%][\w$%.]*)\s*\+\s*(\d+)", text)
         if behind is not None:
-            return Name(behind.group(1), int(behind.group(2)))
+            return PtxName(behind.group(1), int(behind.group(2)))
         if re.match(r"[-\d]", text):
             return self._number(text)
         return self._name(text, scopes)
 
-    def _name(self, text: str, scopes: list[dict[str, str]]) -> Name:
+    def _name(self, text: str, scopes: list[dict[str, str]]) -> PtxName:
         if not re.fullmatch(r"[A-Za-z_$%][\w$%.]*", text):
             raise PtxError(f"an operand that is not understood: {text!r}", self._here)
         for scope in reversed(scopes):
             if text in scope:
-                return Name(scope[text])
-        return Name(text)
+                return PtxName(scope[text])
+        return PtxName(text)
 
-    def _number(self, text: str) -> Number:
+    def _number(self, text: str) -> PtxNumber:
         if re.fullmatch(r"0[fF][0-9a-fA-F]{8}", text):
-            return Number(int(text[2:], 16), 4)
+            return PtxNumber(int(text[2:], 16), 4)
         if re.fullmatch(r"0[dD][0-9a-fA-F]{16}", text):
-            return Number(int(text[2:], 16), 8)
+            return PtxNumber(int(text[2:], 16), 8)
         try:
             plain = text.rstrip("U")
             value = int(plain, 8) if re.fullmatch(r"-?0[0-7]+", plain) else int(plain, 0)
-            return Number(value & 0xFFFFFFFFFFFFFFFF)
+            return PtxNumber(value & 0xFFFFFFFFFFFFFFFF)
         except ValueError:
             raise PtxError(f"a number that is not understood: {text!r}", self._here) from None
 
@@ -352,8 +354,8 @@ class _Parser:
 class _Body:
     def __init__(self) -> None:
         self.registers: dict[str, str] = {}
-        self.variables: list[Variable] = []
-        self.instructions: list[Instruction] = []
+        self.variables: list[PtxVariable] = []
+        self.instructions: list[PtxInstruction] = []
         self.labels: dict[str, int] = {}
 
 
@@ -372,7 +374,7 @@ def _split(text: str) -> Iterator[str]:
         yield text[begin:].strip()
 
 
-def float_value(number: Number) -> float:
+def float_value(number: PtxNumber) -> float:
     """What a number that was written as a float's bits stands for."""
     code, pattern = ("<f", "<I") if number.float_bytes == 4 else ("<d", "<Q")
     value: float = struct.unpack(code, struct.pack(pattern, number.bits))[0]

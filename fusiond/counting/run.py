@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.counting import bounds, dependence, kept, layout, library, sass
-from fusiond.counting.bounds import SECTOR_BYTES, Bound, Work
+from fusiond.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.counting.certainty import MOST as MOST_ERROR
 from fusiond.counting.certainty import Traffic, known, traffic
-from fusiond.counting.kernels import CountError, Limits, Result, Shape, Unit
+from fusiond.counting.kernels import CountError, CountLimits, LaunchCounts, LaunchShape, LoadedPtx
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
-from fusiond.counting.ptx import Kernel, PtxError
-from fusiond.counting.sass import Executed, Function
+from fusiond.counting.ptx import PtxError, PtxKernel
+from fusiond.counting.sass import Executed, SassFunction
 from fusiond.devices.host import HostLibrary
 from fusiond.errors import DeviceError
 from fusiond.inputs.fills import DRAWN, initial, is_read
@@ -58,7 +58,7 @@ Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CountRow:
     """One launch, summed over its blocks. What cannot be known is None; where it `failed`, all counts are."""
 
     program: str
@@ -117,7 +117,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    rows: tuple[Row, ...]
+    rows: tuple[CountRow, ...]
     outputs: Mapping[str, Array]
     """What the compared buffers hold at the end; those that sampled launches wrote, or that depend on them, are not
     among them."""
@@ -167,9 +167,9 @@ class _Run:
     ) -> None:
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
-        self._units: dict[str, Unit] = {}
+        self._units: dict[str, LoadedPtx] = {}
         self._names: dict[str, Mapping[str, str]] = {}
-        self._sass: dict[str, Mapping[str, Function]] = {}
+        self._sass: dict[str, Mapping[str, SassFunction]] = {}
         self._facts: dict[str, Mapping[str, CompileFacts]] = {}
 
         self._solved: dict[tuple[str, str, bytes, bytes], Executed | None] = {}
@@ -199,7 +199,7 @@ class _Run:
                 self._sass[source.name] = sass.of_source(with_lines, gpu.arch, cache=cache)
             except sass.SassError as problem:
                 log.info("%s: instructions of SASS are not counted: %s", source.name, problem)
-        self._bounds: dict[str, Bound] = {}
+        self._bounds: dict[str, LaunchBound] = {}
         self._views: dict[str, NDArray[np.uint8]] = {}
         self._memory: list[NDArray[np.uint8]] = []
         self._allocate(symbols)
@@ -212,13 +212,13 @@ class _Run:
 
     def _read(self, source: Source, text: str) -> None:
         try:
-            self._units[source.name] = Unit(text, self._library)
+            self._units[source.name] = LoadedPtx(text, self._library)
         except PtxError as problem:
             raise CountError(f"{source.name}: {problem}") from None
 
     def counted(self) -> Counted:
         cache = Cache(self._library, self._gpu.l2_bytes)
-        done: list[tuple[Launch, Result | str]] = []
+        done: list[tuple[Launch, LaunchCounts | str]] = []
         failed = ""
         broke: str | None = None
         for step in self._program.steps:
@@ -227,24 +227,24 @@ class _Run:
                     done.append((step, f"not run: {failed}"))
             elif isinstance(step, Launch):
                 try:
-                    result: Result | str = self._launch(step, cache)
+                    result: LaunchCounts | str = self._launch(step, cache)
                 except (PtxError, CountError) as problem:
                     result = str(problem)
                 error = result if isinstance(result, str) else result.failed
                 failed = f"{step.name} failed" if error else ""
-                if isinstance(result, Result) and error:
+                if isinstance(result, LaunchCounts) and error:
                     broke = f"{step.name}: {error}"
                 done.append((step, result))
                 self._mark_wrong(step, result)
             else:
                 self._step(step)
         cache.flush()
-        ran = [result for _, result in done if isinstance(result, Result)]
+        ran = [result for _, result in done if isinstance(result, LaunchCounts)]
         as_it_would_be = known(ran)
         rows, launches = [], 0
         for step, result in done:
             found = Traffic(bytes=0, least=0, error=0.0)
-            if isinstance(result, Result):
+            if isinstance(result, LaunchCounts):
                 dram = sum(cache.dram_bytes(launches)) + sum(result.dram_correction)
                 ends = {"first": launches == 0, "last": launches == len(ran) - 1}
                 found = traffic(result, dram, self._gpu.l2_bytes, known=as_it_would_be[launches], **ends)
@@ -256,7 +256,7 @@ class _Run:
             for each in self._program.buffers
             if each.role.compared and self._arenas[each.name] not in self._wrong
         }
-        lines = {step.name: self._lines(step, result) for step, result in done if isinstance(result, Result)}
+        lines = {step.name: self._lines(step, result) for step, result in done if isinstance(result, LaunchCounts)}
         bound_us = None
         if not failed:
             bound_us = bounds.program_bound_us(self._program, self._bounds, self._gpu)
@@ -295,8 +295,10 @@ class _Run:
         for begin in range(0, view.size, data.size):
             view[begin : begin + data.size] = data[: view.size - begin]
 
-    def _launch(self, step: Launch, cache: Cache) -> Result:
-        shape = Shape(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative)
+    def _launch(self, step: Launch, cache: Cache) -> LaunchCounts:
+        shape = LaunchShape(
+            grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative
+        )
         kernel = self._names[step.source][step.entry]
         arguments = [self._bytes(each) for each in step.arguments]
         facts = self._facts[step.source].get(step.entry)
@@ -311,14 +313,14 @@ class _Run:
             self._gpu,
             registers=facts.registers if facts else 0,
             barriers=facts.barriers if facts else 0,
-            limits=Limits(budget=None if must else self._budget, most=MOST if sampling else 0),
+            limits=CountLimits(budget=None if must else self._budget, most=MOST if sampling else 0),
         )
         if result.failed and "the limit of instructions" in result.failed:
             why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")
             raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
         return dataclasses.replace(result, steered=step.name in self._needs.steered)
 
-    def _kernel(self, step: Launch, symbols: Mapping[str, Mapping[str, str]]) -> tuple[Kernel, dict[str, str]]:
+    def _kernel(self, step: Launch, symbols: Mapping[str, Mapping[str, str]]) -> tuple[PtxKernel, dict[str, str]]:
         """A launch's kernel, and the buffers that its module's variables are."""
         found = {}
         for each in self._program.buffers:
@@ -327,7 +329,7 @@ class _Run:
                 found[symbols[source][symbol]] = each.name
         return self._units[step.source].module.kernels[self._names[step.source][step.entry]], found
 
-    def _mark_wrong(self, step: Launch, result: Result | str) -> None:
+    def _mark_wrong(self, step: Launch, result: LaunchCounts | str) -> None:
         reads, writes = self._needs.touched[step.name]
         if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
             self._wrong |= writes
@@ -355,8 +357,8 @@ class _Run:
         if self._arenas[source] in self._wrong:
             self._wrong.add(self._arenas[target])
 
-    def _row(self, step: Launch, result: Result | str, dram: Traffic) -> Row:
-        begin = Row(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
+    def _row(self, step: Launch, result: LaunchCounts | str, dram: Traffic) -> CountRow:
+        begin = CountRow(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
         failed = result if isinstance(result, str) else result.failed
         if isinstance(result, str) or failed is not None:
             return dataclasses.replace(begin, failed=failed)
@@ -376,7 +378,7 @@ class _Run:
             facts.barriers if facts else 0,
         )
         bound = self._bounds[step.name] = bounds.bound(
-            Work(
+            LaunchWork(
                 blocks=blocks,
                 warps_per_block=-(-threads // 32),
                 resident_per_sm=max(occupancy.blocks_per_sm, 1),
@@ -420,7 +422,7 @@ class _Run:
             error=dram.error,
         )
 
-    def _executed(self, step: Launch, result: Result) -> Executed | None:
+    def _executed(self, step: Launch, result: LaunchCounts) -> Executed | None:
         """Instructions of SASS; None where they are not known. Launches that do the same, as those of a loop,
         are solved for once."""
         name = self._names[step.source][step.entry]
@@ -436,7 +438,7 @@ class _Run:
                 self._solved[key] = None
         return self._solved[key]
 
-    def _lines(self, step: Launch, result: Result) -> dict[str, NDArray[np.void]]:
+    def _lines(self, step: Launch, result: LaunchCounts) -> dict[str, NDArray[np.void]]:
         unit = self._units[step.source]
         found: dict[str, NDArray[np.void]] = {}
         for source, counts in zip(result.code.sources, result.counts, strict=True):
@@ -447,7 +449,7 @@ class _Run:
         return found
 
 
-def _least(result: Result, total: Mapping[str, int]) -> dict[str, int]:
+def _least(result: LaunchCounts, total: Mapping[str, int]) -> dict[str, int]:
     """The counts as a bound may take them where nobody knows how far off all of them are: less what sampling says of
     itself, and where that is too much, what is certain."""
     if result.error > MOST_ERROR:

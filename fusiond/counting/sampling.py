@@ -53,7 +53,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class LaunchEstimate:
     """The whole launch."""
 
     counts: Floats
@@ -82,9 +82,9 @@ class Estimate:
     """The L2 holds what it would hold, whatever was in it before."""
 
 
-def nothing(instructions: int, fields: int) -> Estimate:
+def nothing(instructions: int, fields: int) -> LaunchEstimate:
     """Of a launch that failed."""
-    return Estimate(
+    return LaunchEstimate(
         counts=np.zeros((instructions, fields)),
         read_sectors=np.zeros(0),
         write_sectors=np.zeros(0),
@@ -129,7 +129,7 @@ class Failed(Exception):
         self.at, self.reason = at, reason
 
 
-def estimate(runs: Runs, budget: int | None) -> Estimate:
+def estimate(runs: Runs, budget: int | None) -> LaunchEstimate:
     """The counts of a launch; whole where that takes no more than `budget` instructions of warps (None: in any case),
     or where it has too few waves. Failed where a block fails."""
     waves = -(-runs.blocks // runs.resident)
@@ -151,7 +151,7 @@ def _ran(runs: Runs, wave: int) -> Piece:
     return piece
 
 
-def _whole(runs: Runs) -> Estimate:
+def _whole(runs: Runs) -> LaunchEstimate:
     piece = runs.run(0, runs.blocks)
     if piece.failed is not None:
         raise Failed(*piece.failed)
@@ -164,8 +164,8 @@ def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
     return all(each.shortest_block * runs.resident >= _ALIKE * each.issued for each in inner)
 
 
-def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> Estimate:
-    return Estimate(
+def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchEstimate:
+    return LaunchEstimate(
         counts=_sum([each.counts for each in found]),
         read_sectors=_sum([each.read_sectors for each in found]),
         write_sectors=_sum([each.write_sectors for each in found]),
@@ -199,7 +199,7 @@ class _Sampler:
         self._places: list[list[int]] = []  # measured waves in a row
         self._filled = True
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> LaunchEstimate:
         self._begin()
         if 4 * self._least_waves() > 3 * self._waves:  # to run them all costs a third more at most
             for wave in range(len(self._pieces), self._waves):
@@ -265,7 +265,7 @@ class _Sampler:
         if inner:
             self._places.append(inner[-_MEASURED:])
 
-    def _estimate(self) -> Estimate:
+    def _estimate(self) -> LaunchEstimate:
         runs, pieces = self._runs, self._pieces
         whole = [wave for wave in pieces if wave not in self._warm]
         missing = np.array([wave for wave in range(self._waves) if wave not in pieces])
@@ -291,7 +291,7 @@ class _Sampler:
             runs.hold(read, written)
         alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
         ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
-        return Estimate(
+        return LaunchEstimate(
             counts=totals(lambda piece: piece.counts, past_warm=False),
             read_sectors=read,
             write_sectors=written,

@@ -16,7 +16,7 @@ from fusiond.build.cache import BuildCache
 from fusiond.counting import frequencies
 from fusiond.counting.classes import class_of
 from fusiond.counting.code import BRANCH, EXIT
-from fusiond.counting.kernels import Result
+from fusiond.counting.kernels import LaunchCounts
 from fusiond.model import BuildFailed
 from fusiond.program import Source
 
@@ -25,7 +25,7 @@ class SassError(Exception):
     """A listing whose control flow is not understood; one line."""
 
 
-def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> Mapping[str, Function]:
+def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> Mapping[str, SassFunction]:
     """The kernels of a source that is built with -lineinfo, by their mangled names. SassError where there is none: no
     nvdisasm, or ptxas refuses the source."""
     built = nvcc.build(source, arch, cache=cache)
@@ -38,7 +38,7 @@ def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class SassInstruction:
     opcode: str
     """With its modifiers: `LDG.E.128`."""
     guarded: bool
@@ -47,8 +47,8 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    instructions: tuple[Instruction, ...]
+class BasicBlock:
+    instructions: tuple[SassInstruction, ...]
     successors: tuple[int, ...]
     """Numbers of blocks; empty where threads end here, or a function returns."""
     ends: bool
@@ -58,11 +58,11 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class SassFunction:
     """A kernel. Block 0 is where it begins; blocks that nothing leads to are not among them."""
 
     name: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[BasicBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Executed:
     """Summed over warps."""
 
 
-def executed(function: Function, lines: Mapping[int, frequencies.Line]) -> Executed:
+def executed(function: SassFunction, lines: Mapping[int, frequencies.Line]) -> Executed:
     """What a launch executed whose PTX lines did what `lines` say. SassError where the solver gives up."""
     threads: dict[str, float] = {}
     warps: dict[str, float] = {}
@@ -93,7 +93,7 @@ def executed(function: Function, lines: Mapping[int, frequencies.Line]) -> Execu
     )
 
 
-def lines_of(result: Result) -> dict[int, frequencies.Line]:
+def lines_of(result: LaunchCounts) -> dict[int, frequencies.Line]:
     """How often each line of the PTX was executed in a launch. Instructions of one line (inline assembly) are taken to
     be executed as often as the one of them that was executed most."""
     threads, warps = result.counts["lanes"].tolist(), result.counts["warps"].tolist()
@@ -111,7 +111,7 @@ def lines_of(result: Result) -> dict[int, frequencies.Line]:
     return found
 
 
-def _entered(result: Result, threads: list[int]) -> list[int | None]:
+def _entered(result: LaunchCounts, threads: list[int]) -> list[int | None]:
     """For each instruction, the threads that entered the innermost loop around it: those of the instruction before the
     loop's first, where that one falls into the loop. nvcc writes loops so."""
     code = result.code.instructions
@@ -142,7 +142,7 @@ _UNKNOWN = ("BRX", "JMX", "BRXU", "JMXU", "CALL.ABS")
 class _Line:
     """An instruction of the listing as it stands."""
 
-    instruction: Instruction
+    instruction: SassInstruction
     operands: str
 
 
@@ -151,9 +151,9 @@ def _conditional(line: _Line) -> bool:
     return line.instruction.guarded or re.match(r"!?U?P\d", line.operands) is not None
 
 
-def parse(text: str) -> Mapping[str, Function]:
+def parse(text: str) -> Mapping[str, SassFunction]:
     """The kernels of a listing, by their mangled names. SassError for jumps to where a register says."""
-    functions: dict[str, Function] = {}
+    functions: dict[str, SassFunction] = {}
     name, lines, labels, ptx_line = "", list[_Line](), dict[str, int](), 0
     for row in [*text.splitlines(), "\t.section\t.text.end"]:
         if section := _SECTION.match(row):
@@ -169,7 +169,7 @@ def parse(text: str) -> Mapping[str, Function]:
         elif found := _INSTRUCTION.match(row):
             guard, opcode, operands = found.groups()
             guarded = bool(guard) and guard.strip() not in ("@PT", "@UPT")
-            lines.append(_Line(Instruction(opcode, guarded, ptx_line), operands))
+            lines.append(_Line(SassInstruction(opcode, guarded, ptx_line), operands))
     return functions
 
 
@@ -202,7 +202,7 @@ class _Blocks:
         self._known: dict[int, bool] = {}
         """First instruction of what is called -> whether it comes back."""
 
-    def function(self) -> Function:
+    def function(self) -> SassFunction:
         lines = self._lines
         after = [self._after(at) for at in range(len(lines))]
         bounds = self._bounds(after)
@@ -213,14 +213,14 @@ class _Blocks:
         for begin, end in kept:
             following, ends, calls = after[end - 1]
             blocks.append(
-                Block(
+                BasicBlock(
                     instructions=tuple(each.instruction for each in lines[begin:end]),
                     successors=tuple(number[each] for each in dict.fromkeys(following) if each in number),
                     ends=ends,
                     calls=None if calls is None else number[calls],
                 )
             )
-        return Function(self._name, tuple(blocks))
+        return SassFunction(self._name, tuple(blocks))
 
     def _bounds(self, after: Sequence[_After]) -> list[tuple[int, int]]:
         """Begin and end of each block: one begins at a label, behind a branch, and where something goes."""

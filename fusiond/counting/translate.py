@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 
 from fusiond.counting import flow, layout
-from fusiond.counting.code import BARRIER, BRANCH, CODE, EXIT, PLAIN, Code
-from fusiond.counting.layout import Image
+from fusiond.counting.code import BARRIER, BRANCH, CODE, EXIT, PLAIN, PtxCode
+from fusiond.counting.layout import PtxImage
 from fusiond.counting.places import LANES, Places
 from fusiond.counting.ptx import (
     SIZES,
-    Address,
-    Instruction,
-    Kernel,
-    Module,
-    Name,
     Negated,
-    Number,
     Operand,
-    Pair,
+    PtxAddress,
     PtxError,
-    Vector,
+    PtxInstruction,
+    PtxKernel,
+    PtxModule,
+    PtxName,
+    PtxNumber,
+    PtxVector,
+    RegisterPair,
     float_value,
 )
 
@@ -49,8 +49,8 @@ _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
 
 
 def translate(
-    module: Module, kernel: Kernel, image: Image, number: Callable[[str], int], *, workspace: int = 0
-) -> Code:
+    module: PtxModule, kernel: PtxKernel, image: PtxImage, number: Callable[[str], int], *, workspace: int = 0
+) -> PtxCode:
     """The code of a kernel. `number` gives an operation's number by its name, -1 for none; `workspace` is the address
     of what a cooperative launch's grid barrier needs. PtxError for what is not known."""
     return _Translator(module, kernel, image, number, workspace).code()
@@ -58,23 +58,23 @@ def translate(
 
 class _Translator:
     def __init__(
-        self, module: Module, kernel: Kernel, image: Image, number: Callable[[str], int], workspace: int
+        self, module: PtxModule, kernel: PtxKernel, image: PtxImage, number: Callable[[str], int], workspace: int
     ) -> None:
         self._kernel, self._image, self._number, self._workspace = kernel, image, number, workspace
         self._layout = layout.of_kernel(module, kernel)
         self._places = Places(kernel)
         self._rows: list[dict[str, Any]] = []
-        self._from: list[Instruction] = []
+        self._from: list[PtxInstruction] = []
         self._specials: list[tuple[int, int]] = []
 
-    def code(self) -> Code:
+    def code(self) -> PtxCode:
         starts = []
         for instruction in self._kernel.instructions:
             starts.append(len(self._rows))
             self._one(instruction)
             self._rows[starts[-1]]["counted"] = 1
         if not self._rows or self._rows[-1]["kind"] != EXIT:
-            self._one(Instruction("ret", (), None, 0, 0, 0))
+            self._one(PtxInstruction("ret", (), None, 0, 0, 0))
         starts.append(len(self._rows) - 1)
         labels = {label: starts[at] for label, at in self._kernel.labels.items()}
         targets: list[int | None] = []
@@ -96,14 +96,14 @@ class _Translator:
             if targets[k] is not None:
                 made[k]["target"] = targets[k]
         places, specials = self._places, tuple(self._specials)
-        return Code(made, tuple(self._from), places.register_bytes, places.constants(), specials, self._layout)
+        return PtxCode(made, tuple(self._from), places.register_bytes, places.constants(), specials, self._layout)
 
     # --- operands ---
 
-    def _in(self, operand: Operand, type_: str, at: Instruction) -> int:
+    def _in(self, operand: Operand, type_: str, at: PtxInstruction) -> int:
         """The place of an operand that is read as of this type."""
         size = SIZES[type_]
-        if isinstance(operand, Number):
+        if isinstance(operand, PtxNumber):
             bits = operand.bits
             if operand.float_bytes and type_ in ("f32", "f64") and operand.float_bytes != size:
                 value = float_value(operand)
@@ -113,7 +113,7 @@ class _Translator:
             found = self._places.temporary(0)
             self._emit(at, "not.pred", d=found, a=self._in(operand.name, "pred", at))
             return found
-        if not isinstance(operand, Name):
+        if not isinstance(operand, PtxName):
             raise PtxError(f"{at.opcode} with an operand that it cannot have", at.line)
         if operand.name in self._places.of:
             have = self._places.size(operand)
@@ -135,7 +135,7 @@ class _Translator:
             return self._places.constant(half)
         return self._places.constant(self._address(operand, at), size == 8)
 
-    def _address(self, name: Name, at: Instruction) -> int:
+    def _address(self, name: PtxName, at: PtxInstruction) -> int:
         """A variable's address in its own space (a generic one for global memory, which is the same)."""
         for places in (self._layout.shared, self._layout.local, self._layout.parameters, self._image.constants):
             if name.name in places:
@@ -144,16 +144,16 @@ class _Translator:
             return self._image.address(name.name) + name.offset
         raise PtxError(f"{name.name} is not known", at.line)
 
-    def _out(self, operand: Operand, size: int, at: Instruction) -> int:
-        if isinstance(operand, Name) and operand.name == "_":
+    def _out(self, operand: Operand, size: int, at: PtxInstruction) -> int:
+        if isinstance(operand, PtxName) and operand.name == "_":
             return self._places.temporary(size)
-        if not isinstance(operand, Name) or operand.name not in self._places.of:
+        if not isinstance(operand, PtxName) or operand.name not in self._places.of:
             raise PtxError(f"{at.opcode} with a result that is no register", at.line)
         return self._places.of[operand.name]
 
     # --- instructions ---
 
-    def _emit(self, at: Instruction, operation: str | None, *, kind: int = PLAIN, **fields: Any) -> None:
+    def _emit(self, at: PtxInstruction, operation: str | None, *, kind: int = PLAIN, **fields: Any) -> None:
         number = -1
         if operation is not None:
             number = self._number(operation)
@@ -169,7 +169,7 @@ class _Translator:
         self._rows.append(row)
         self._from.append(at)
 
-    def _one(self, at: Instruction) -> None:
+    def _one(self, at: PtxInstruction) -> None:
         base, *rest = at.opcode.split(".")
         if base in ("ret", "exit"):
             self._emit(at, None, kind=EXIT)
@@ -177,7 +177,7 @@ class _Translator:
             self._emit(at, "trap")
         elif base == "bra":
             target = at.operands[0]
-            assert isinstance(target, Name)
+            assert isinstance(target, PtxName)
             self._emit(at, None, kind=BRANCH, label=target.name)
         elif base in ("bar", "barrier"):
             self._barrier(at, rest)
@@ -202,24 +202,24 @@ class _Translator:
         else:
             self._plain(at, base, rest)
 
-    def _shuffle(self, at: Instruction) -> None:
+    def _shuffle(self, at: PtxInstruction) -> None:
         result = at.operands[0]
-        assert isinstance(result, Name | Pair)
-        first, second = (result.first, result.second) if isinstance(result, Pair) else (result, None)
+        assert isinstance(result, PtxName | RegisterPair)
+        first, second = (result.first, result.second) if isinstance(result, RegisterPair) else (result, None)
         a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
         inside = -1 if second is None else self._out(second, 0, at)
         self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
 
-    def _matrices(self, at: Instruction, base: str, rest: list[str]) -> None:
+    def _matrices(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         """8 x 8 matrices of 16 bits between shared memory and the registers of a warp: of matrix m, lane l has two
         neighbours of row l / 4, at 2 * (l % 4), or of that column (`trans`); lane 8 * m + r has the address of row r. A
         shuffle for the address, then a plain access: as many wavefronts, and as many bytes."""
         where, data = (at.operands[1], at.operands[0]) if base == "ldmatrix" else at.operands
-        items = data.items if isinstance(data, Vector) else (data,)
+        items = data.items if isinstance(data, PtxVector) else (data,)
         if rest[-1] != "b16" or "m8n8" not in rest:
             raise PtxError(f"{at.opcode} is not known here", at.line)
         fields = self._where(at, where, rest)
-        lane = self._in(Name("%laneid"), "u32", at)
+        lane = self._in(PtxName("%laneid"), "u32", at)
         row, pair, inside = (self._places.temporary(4) for _ in range(3))
         turned = "trans" in rest
         self._emit(at, "shr.u32", d=row, a=lane, b=self._places.constant(2))
@@ -246,7 +246,7 @@ class _Translator:
                 halves.append(place)
             self._matrix(at, base, item, halves, fields["immediate"])
 
-    def _matrix(self, at: Instruction, base: str, item: Operand, halves: list[int], offset: int) -> None:
+    def _matrix(self, at: PtxInstruction, base: str, item: Operand, halves: list[int], offset: int) -> None:
         """A lane's register of a matrix: its two halves apart, where they do not lie side by side."""
         size = 4 if len(halves) == 1 else 2
         common = {"space": SPACES["shared"], "immediate": offset, "flags": 0, "bytes": size, "elements": 1}
@@ -265,7 +265,7 @@ class _Translator:
         for place, part in zip(halves, parts, strict=True):
             self._emit(at, "st", a=place, vector=[part] + [0] * 7, **common)
 
-    def _carried(self, at: Instruction, base: str, rest: list[str]) -> None:
+    def _carried(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""
         type_ = rest[-1]
         size, word = SIZES[type_], f"u{8 * SIZES[type_]}"
@@ -294,7 +294,7 @@ class _Translator:
             self._emit(at, "mov.b32", d=carry, a=over)
         self._emit(at, f"mov.b{8 * size}", d=self._out(target, size, at), a=total)
 
-    def _over(self, at: Instruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
+    def _over(self, at: PtxInstruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
         """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
         total = self._places.temporary(int(word[1:]) // 8)
         less, over = self._places.temporary(0), self._places.temporary(4)
@@ -304,7 +304,7 @@ class _Translator:
         self._emit(at, "selp.b32", d=over, a=self._places.constant(1), b=self._places.constant(0), c=less)
         return over, total
 
-    def _plain(self, at: Instruction, base: str, rest: list[str]) -> None:
+    def _plain(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         """An instruction whose first operand is its result."""
         read, written = _types(base, rest)
         given = [self._in(operand, type_, at) for operand, type_ in zip(at.operands[1:], read, strict=False)]
@@ -312,7 +312,7 @@ class _Translator:
         if len(at.operands) - 1 != len(places):
             raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
         size, target = SIZES[written], at.operands[0]
-        have = self._places.size(target) if isinstance(target, Name) else None
+        have = self._places.size(target) if isinstance(target, PtxName) else None
         name = ".".join([base, *rest])
         if have == 8 and 0 < size < 8:  # a narrow result in a wide register
             small = self._places.temporary(4)
@@ -322,10 +322,10 @@ class _Translator:
         else:
             self._emit(at, name, d=self._out(target, size, at), **places)
 
-    def _move(self, at: Instruction, type_: str) -> None:
+    def _move(self, at: PtxInstruction, type_: str) -> None:
         target, source = at.operands
         size = SIZES[type_]
-        if isinstance(source, Vector):
+        if isinstance(source, PtxVector):
             parts = source.items
             part = f"b{8 * size // len(parts)}"
             while len(parts) > 1:
@@ -338,13 +338,13 @@ class _Translator:
                     self._emit(at, f"pack.{wider}", d=self._out(name, SIZES[wider], at), a=a, b=b)
                     joined.append(name)
                 parts, part = tuple(joined), wider
-        elif isinstance(target, Vector):
+        elif isinstance(target, PtxVector):
             whole = self._in(source, type_, at)
             self._unpack(at, whole, 8 * size, target.items)
         else:
             self._emit(at, f"mov.{type_}", d=self._out(target, size, at), a=self._in(source, type_, at))
 
-    def _unpack(self, at: Instruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
+    def _unpack(self, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
         half = len(targets) // 2
         # A register may be among its own parts' targets: take it all apart before any of them is written.
         held = [self._places.temporary(bits // 16) for _ in range(2)]
@@ -356,7 +356,7 @@ class _Translator:
             else:
                 self._unpack(at, place, bits // 2, part)
 
-    def _cvta(self, at: Instruction, rest: list[str]) -> None:
+    def _cvta(self, at: PtxInstruction, rest: list[str]) -> None:
         target, source = at.operands
         names = [each for each in rest if each in SPACES]
         back = "to" in rest
@@ -367,10 +367,10 @@ class _Translator:
         else:
             self._emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
 
-    def _setp(self, at: Instruction, rest: list[str]) -> None:
+    def _setp(self, at: PtxInstruction, rest: list[str]) -> None:
         rest = [each for each in rest if each != "ftz"]
         target, first, second, *third = at.operands
-        p, q = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+        p, q = (target.first, target.second) if isinstance(target, RegisterPair) else (target, None)
         a, b = self._in(first, rest[-1], at), self._in(second, rest[-1], at)
         name = f"setp.{rest[0]}.{rest[-1]}"
         if not third and q is None:
@@ -386,7 +386,7 @@ class _Translator:
         if q is not None:
             self._emit(at, "mov.pred", d=self._out(q, 0, at), a=other)
 
-    def _barrier(self, at: Instruction, rest: list[str]) -> None:
+    def _barrier(self, at: PtxInstruction, rest: list[str]) -> None:
         if rest[0] == "warp":
             self._emit(at, "bar.warp.sync", a=self._in(at.operands[0], "b32", at))
             return
@@ -410,30 +410,30 @@ class _Translator:
 
     # --- memory ---
 
-    def _where(self, at: Instruction, operand: Operand, rest: list[str]) -> dict[str, Any]:
-        assert isinstance(operand, Address)
+    def _where(self, at: PtxInstruction, operand: Operand, rest: list[str]) -> dict[str, Any]:
+        assert isinstance(operand, PtxAddress)
         space = next((each for each in (word.partition("::")[0] for word in rest) if each in SPACES), "")
         fields: dict[str, Any] = {"space": SPACES.get(space, 0)}
         base = operand.base
-        if isinstance(base, Name) and base.name in self._kernel.registers:
+        if isinstance(base, PtxName) and base.name in self._kernel.registers:
             wide = self._places.size(base) == 8
             fields |= {"a": self._places.of[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
         else:
-            begin = base.bits if isinstance(base, Number) else self._address(base, at)
+            begin = base.bits if isinstance(base, PtxNumber) else self._address(base, at)
             fields |= {"a": self._places.constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
         return fields
 
-    def _access(self, at: Instruction, base: str, rest: list[str]) -> None:
+    def _access(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         type_ = rest[-1]
         if type_ not in SIZES or type_ == "b128":
             raise PtxError(f"{at.opcode} is not known here", at.line)
         where, data = (at.operands[1], at.operands[0]) if base != "st" else (at.operands[0], at.operands[1])
-        items = data.items if isinstance(data, Vector) else (data,)
+        items = data.items if isinstance(data, PtxVector) else (data,)
         fields = self._where(at, where, rest)
         flags = fields["flags"] | (1 if type_.startswith("s") else 0)
         wide = SIZES[type_] == 8
         for each in items:
-            if isinstance(each, Name) and self._places.size(each) == 8:
+            if isinstance(each, PtxName) and self._places.size(each) == 8:
                 wide = True
         places = []
         for each in items:
@@ -444,18 +444,18 @@ class _Translator:
         fields |= {"flags": flags | (2 if wide else 0), "bytes": SIZES[type_], "elements": len(items)}
         self._emit(at, "ld" if base != "st" else "st", vector=places + [0] * (8 - len(places)), **fields)
 
-    def _atomic(self, at: Instruction, base: str, rest: list[str]) -> None:
+    def _atomic(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         operation = next((each for each in rest if each in _CHANGES), "")
         type_ = next((each for each in reversed(rest) if each in SIZES), rest[-1])
         if type_ not in SIZES:
             raise PtxError(f"{at.opcode} is not known here", at.line)
         fields = self._where(at, at.operands[1 if base == "atom" else 0], rest)
         given = at.operands[2 if base == "atom" else 1 :]
-        target = at.operands[0] if base == "atom" else Name("_")
+        target = at.operands[0] if base == "atom" else PtxName("_")
         noftz = ".noftz" if "noftz" in rest else ""
-        several = given[0].items if isinstance(given[0], Vector) else None
+        several = given[0].items if isinstance(given[0], PtxVector) else None
         for k, each in enumerate(several or (None,)):  # of a vector, its elements one after the other
-            one = target.items[k] if isinstance(target, Vector) else target
+            one = target.items[k] if isinstance(target, PtxVector) else target
             values = [self._in(value, type_, at) for value in (given if each is None else (each,))]
             here = {**fields, "immediate": fields["immediate"] + k * SIZES[type_]}
             here |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}

@@ -21,7 +21,7 @@ _HEAD = b"fusiond entry table 1:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class EntryParameter:
     """Where one parameter lies in a kernel's argument buffer."""
 
     offset_bytes: int
@@ -33,7 +33,7 @@ class EntryName:
     """One kernel: its mangled name and its parameters in order."""
 
     mangled: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[EntryParameter, ...]
 
     @property
     def argument_bytes(self) -> int:
@@ -71,7 +71,7 @@ def read_table(binary: Path) -> EntryTable:
     entries = {
         name: EntryName(
             mangled=mangled,
-            parameters=tuple(Parameter(offset_bytes=offset, size_bytes=size) for offset, size in parameters),
+            parameters=tuple(EntryParameter(offset_bytes=offset, size_bytes=size) for offset, size in parameters),
         )
         for name, (mangled, parameters) in rows.items()
     }

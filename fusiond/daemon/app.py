@@ -68,7 +68,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class BestQuery:
     """The query of GET /best, checked."""
 
     name: str
@@ -98,7 +98,7 @@ class Actions:
     job: Callable[[str], JobRow]
     cancel: Callable[[str], JobRow]
     finish: Callable[[str], JobRow]
-    best: Callable[[Question], dict[str, Any]]
+    best: Callable[[BestQuery], dict[str, Any]]
     """Called in the event loop: it reads the store, and waits for nobody."""
     compare: Callable[[dict[str, Any]], dict[str, Any]]
     """Complete an answer that has sources `to_compare`; may take for ever where they lie on a mount that is gone."""
@@ -108,7 +108,7 @@ class Actions:
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
     metrics: Callable[[], bytes]
-    elsewhere: Callable[[Question], dict[str, Any] | None] = lambda question: None
+    elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
     """What other boxes know where this one has nothing; bounded in time."""
     looked_up: Callable[[str, float], None] = lambda match, secs: None
     """Count a look-up: its `match`, and the seconds that it took."""
@@ -208,7 +208,7 @@ class App:
         error = {"kind": "Ambiguous", "where": document["name"], "problem": problem}
         return JSONResponse({"error": error, **document}, status_code=409)
 
-    async def _found(self, question: Question) -> dict[str, Any]:
+    async def _found(self, question: BestQuery) -> dict[str, Any]:
         # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
         try:
             document = self.actions.best(question)
@@ -332,7 +332,7 @@ def _field(body: dict[str, Any], name: str, kind: type) -> Any:
     raise RequestError(f"is no {'text' if kind is str else 'whole number'}", where=name)
 
 
-def _question(request: Request) -> Question:
+def _question(request: Request) -> BestQuery:
     query = request.query_params
     pair, workload = query.get("pair"), query.get("workload")
     if (pair is None) == (workload is None):
@@ -347,7 +347,7 @@ def _question(request: Request) -> Question:
         name, _, value = text.partition("=")
         sizes[name] = _whole(value, where="size")
     cache = _cache(query.get("cache", "warm"))
-    return Question(name=workload or "", device=query.get("device"), sizes=sizes, cache=cache)
+    return BestQuery(name=workload or "", device=query.get("device"), sizes=sizes, cache=cache)
 
 
 def _whole(text: str, *, where: str) -> int:

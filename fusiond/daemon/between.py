@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond.daemon.complaints import Complaints
-from fusiond.daemon.config import Address
+from fusiond.daemon.config import UpstreamAddress
 from fusiond.daemon.upstream import Unreachable, Upstream
 from fusiond.errors import FusiondError
 from fusiond.events import RecordChanged
 from fusiond.exchange import signing
 from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import Entry, Refused, parse
+from fusiond.exchange.entry import ExchangeEntry, Refused, parse
 from fusiond.exchange.records import publish, with_programs
 from fusiond.exchange.signing import Signer
 from fusiond.exchange.tokens import digest
@@ -57,7 +57,7 @@ class Wanted:
 class Between:
     """Of one daemon. `close` ends its thread."""
 
-    def __init__(self, store: Store, addresses: Sequence[Address], secs: float) -> None:
+    def __init__(self, store: Store, addresses: Sequence[UpstreamAddress], secs: float) -> None:
         """`secs`: how long an upstream is waited for."""
         self._store = store
         self.exchange = Exchange.beside(store.path)
@@ -110,7 +110,7 @@ class Between:
         among the imports. `sizes`: the canonical text of all of them, None for any. Takes no longer than a call may."""
         wanted = Wanted(family=family, devices=devices, cache=cache, sizes=sizes)
         asked = [each for each in self.upstreams if not each.rests]
-        found: list[Entry] = []
+        found: list[ExchangeEntry] = []
         callers = [
             threading.Thread(target=lambda each=each: found.extend(self._of(each, wanted)), name="miss", daemon=True)
             for each in asked
@@ -123,8 +123,8 @@ class Between:
         came = list(found)
         return bool(came) and bool(sum(self.exchange.put(came)))
 
-    def _of(self, upstream: Upstream, wanted: Wanted) -> list[Entry]:
-        found: list[Entry] = []
+    def _of(self, upstream: Upstream, wanted: Wanted) -> list[ExchangeEntry]:
+        found: list[ExchangeEntry] = []
         for device in wanted.devices:
             try:
                 text = upstream.answer(family=wanted.family, device=device, cache=wanted.cache, sizes=wanted.sizes)

@@ -24,7 +24,7 @@ DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class UpstreamAddress:
     """One line of `upstream`."""
 
     url: str
@@ -35,7 +35,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class DaemonConfig:
     """How `fusiond serve` behaves. Options of the command line stand above the file, the file above these defaults."""
 
     db: Path | None = None
@@ -62,7 +62,7 @@ class Config:
     """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
     probe_secs: float = 300.0
     """How often a sick device is looked at again."""
-    upstream: tuple[Address, ...] = ()
+    upstream: tuple[UpstreamAddress, ...] = ()
     """Daemons that are asked what is not known here, and told what is found."""
     upstream_secs: float = 2.0
     """How long one of them is waited for."""
@@ -84,16 +84,16 @@ def find() -> Path | None:
     return next((path for each in absolute if (path := each / "fusiond" / "fusiond.yaml").is_file()), None)
 
 
-def read(path: Path) -> Config:
+def read(path: Path) -> DaemonConfig:
     """The configuration of one file; relative paths in it are relative to it. RequestError with file, line and key."""
-    names = tuple(field.name for field in dataclasses.fields(Config))
+    names = tuple(field.name for field in dataclasses.fields(DaemonConfig))
     keys = documents.parse(files.read_text(path), str(path)).mapping(known=names)
     given = {
         name: _READERS[name](node, path.parent)
         for name, node in keys.items()
         if node.value is not None or name not in _MAY_BE_NULL
     }
-    return Config(**given)
+    return DaemonConfig(**given)
 
 
 def address(text: str) -> tuple[str, int] | None:
@@ -111,7 +111,7 @@ def _plain(node: Node) -> str:
     return text
 
 
-def _upstreams(node: Node, folder: Path) -> tuple[Address, ...]:
+def _upstreams(node: Node, folder: Path) -> tuple[UpstreamAddress, ...]:
     """URLs, each alone or with the file that holds its token."""
     found = []
     for each in node.sequence() if isinstance(node.value, tuple) else (node,):
@@ -119,9 +119,9 @@ def _upstreams(node: Node, folder: Path) -> tuple[Address, ...]:
             keys = each.mapping(known=("url", "token_file", "ca_file"), required=("url",))
             token = _token(keys["token_file"], folder) if "token_file" in keys else ""
             authority = _authority(keys["ca_file"], folder) if "ca_file" in keys else None
-            found.append(Address(url=_url(keys["url"]), token=token, authority=authority))
+            found.append(UpstreamAddress(url=_url(keys["url"]), token=token, authority=authority))
         else:
-            found.append(Address(url=_url(each), token=""))
+            found.append(UpstreamAddress(url=_url(each), token=""))
     if len({each.url for each in found}) < len(found):
         raise node.fail("names one twice")
     return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fusiond.daemon.config import DEVICE, LEVELS, Config
+from fusiond.daemon.config import DEVICE, LEVELS, DaemonConfig
 from fusiond.inputs.schemas import DIALECT
 from fusiond.tuning.contention import Policy
 
@@ -38,7 +38,7 @@ def config() -> dict[str, Any]:
         "log_level": {"enum": list(LEVELS)},
         "log": {"enum": ["text", "json"]},
     }
-    for field in dataclasses.fields(Config):
+    for field in dataclasses.fields(DaemonConfig):
         plain = field.default
         if plain is None or plain == ():
             found[field.name] = {"anyOf": [found[field.name], {"type": "null"}]}

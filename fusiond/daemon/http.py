@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from fusiond.daemon.limits import LimitedProtocol, Limits
+from fusiond.daemon.limits import HttpLimits, LimitedProtocol
 from fusiond.system import faults
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Acceptor:
 class HttpServer(uvicorn.Server):
     """`run(sockets=[listener])` serves until `should_exit` is set."""
 
-    def __init__(self, app: Any, limits: Limits, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
+    def __init__(self, app: Any, limits: HttpLimits, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
         self._tls = tls
         super().__init__(
             uvicorn.Config(

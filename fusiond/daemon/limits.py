@@ -30,7 +30,7 @@ BODY_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HttpLimits:
     header_bytes: int = 65_536
     header_secs: float = 10.0
     body_secs: float = 30.0
@@ -61,7 +61,7 @@ class LimitedProtocol(H11Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
-        limits: Limits,
+        limits: HttpLimits,
     ) -> None:
         super().__init__(config, server_state, app_state, loop)
         self._limits = limits

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class LockHolder:
     """The daemon of a store."""
 
     pid: int
@@ -141,7 +141,7 @@ class StoreLock:
         os.pwrite(self._file, self._text, 0)
 
 
-def holder(database: Path) -> Holder | None:
+def holder(database: Path) -> LockHolder | None:
     """The daemon that serves this store now; None when there is none."""
     path = lock_path(database)
     try:
@@ -194,9 +194,9 @@ def _is_at(file: int, path: Path) -> bool:
     return os.path.samestat(os.fstat(file), named)
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LockHolder | None:
     try:
         document = json.loads(path.read_text())
-        return Holder(pid=int(document["pid"]), socket=Path(document["socket"]))
+        return LockHolder(pid=int(document["pid"]), socket=Path(document["socket"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

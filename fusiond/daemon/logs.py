@@ -21,7 +21,7 @@ from fusiond.words import shown
 FORMAT = "%(asctime)sZ %(levelname)s %(threadName)s: %(name)s: %(message)s"
 
 
-class Lines(logging.Formatter):
+class LogLines(logging.Formatter):
     """Times in UTC, escaped lines."""
 
     converter = staticmethod(time.gmtime)
@@ -115,7 +115,7 @@ class Limit(logging.Filter):
 def to_stderr(level: str, form: str = "text") -> None:
     """Log everything from `level` (a name of logging's) on, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Objects() if form == "json" else Lines())
+    handler.setFormatter(Objects() if form == "json" else LogLines())
     handler.addFilter(Limit())
     root = logging.getLogger()
     root.handlers[:] = [handler]

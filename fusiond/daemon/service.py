@@ -22,19 +22,19 @@ from typing import Any
 from fusiond import __version__
 from fusiond.daemon import logs
 from fusiond.daemon import socket as sockets
-from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
+from fusiond.daemon.app import Actions, App, BestQuery, JobQuestion, Submission
 from fusiond.daemon.between import Between
 from fusiond.daemon.complaints import Complaints
-from fusiond.daemon.config import AT_RUN_TIME, Config
+from fusiond.daemon.config import AT_RUN_TIME, DaemonConfig
 from fusiond.daemon.exchange import Endpoints
 from fusiond.daemon.http import HttpServer
-from fusiond.daemon.limits import Limits
+from fusiond.daemon.limits import HttpLimits
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.tcp import Tcp
-from fusiond.daemon.worker import RunJob, Stop, Worker
+from fusiond.daemon.worker import DeviceWorker, RunJob, Stop
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events, JobEnded
 from fusiond.model import NAMED_ONLY, DeviceInfo, JobState
@@ -61,7 +61,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class DaemonWork:
     """What the daemon does for its users; a parameter, so that tests run the daemon without a device. Called in several
     threads."""
 
@@ -79,7 +79,7 @@ class Work:
     """What is wrong with a sick device, or None when it works again."""
     again: Callable[[str], JobRow] = unchanged
     """Queue what an ended job asked once more."""
-    elsewhere: Callable[[Question], dict[str, Any] | None] = lambda question: None
+    elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
     """What other boxes found about a name of which this one knows nothing."""
     answered: Callable[[JobRow, DeviceInfo], str | None] = lambda row, device: None
     """By whom a job's question was answered meanwhile, on another box whose key is trusted; None: by nobody."""
@@ -91,17 +91,17 @@ class Service:
     def __init__(
         self,
         store: Store,
-        config: Config,
-        work: Work,
-        limits: Limits | None = None,
+        config: DaemonConfig,
+        work: DaemonWork,
+        limits: HttpLimits | None = None,
         notifier: Notifier | None = None,
-        reread: Callable[[], Config] | None = None,
+        reread: Callable[[], DaemonConfig] | None = None,
         between: Between | None = None,
     ) -> None:
         """`reread` gives the configuration of now, and applies what the service itself does not use; with it, SIGHUP
         reads the configuration again, without it SIGHUP ends the service as SIGTERM does."""
         self.store = store
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self.database = store.path.absolute()
         self.config = config
         self.work = work
@@ -118,7 +118,7 @@ class Service:
                 each.heard = self.metrics.called
         self._to_reread = threading.Event()
         self.started = time.monotonic()
-        self.workers: list[Worker] = []
+        self.workers: list[DeviceWorker] = []
         self._threads: list[threading.Thread] = []
         self._lost = False
         self._tcp: Tcp | None = None
@@ -223,7 +223,7 @@ class Service:
         self._fed_at = time.monotonic()
         self._notifier.alive()
 
-    def _start(self, worker: Worker) -> threading.Thread:
+    def _start(self, worker: DeviceWorker) -> threading.Thread:
         thread = threading.Thread(target=worker.loop, name=f"worker {worker.device.name}", daemon=True)
         thread.start()
         return thread
@@ -267,7 +267,7 @@ class Service:
             return
         changed = [name for name in AT_RUN_TIME if getattr(found, name) != getattr(self.config, name)]
         later = [
-            each.name for each in dataclasses.fields(Config)
+            each.name for each in dataclasses.fields(DaemonConfig)
             if each.name not in AT_RUN_TIME and getattr(found, each.name) != getattr(self.config, each.name)
         ]  # fmt: skip
         self.config = dataclasses.replace(self.config, **{name: getattr(found, name) for name in changed})
@@ -322,7 +322,7 @@ class Service:
 
     # --- workers ---
 
-    def _make_workers(self, found: Iterable[DeviceInfo]) -> list[Worker]:
+    def _make_workers(self, found: Iterable[DeviceInfo]) -> list[DeviceWorker]:
         devices = [each for each in found if wanted(each.name, self.config.devices)]
         if not devices:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
@@ -339,7 +339,7 @@ class Service:
             log.warning("%s was sick (%s) and is tried again", info.name, reason)
             self.store.set_sick(info.key, info.uuid, None)
 
-    def _make_worker(self, info: DeviceInfo, best: set[str]) -> Worker:
+    def _make_worker(self, info: DeviceInfo, best: set[str]) -> DeviceWorker:
         name = info.name
 
         accepts = {name, name.partition(":")[0]} | ({"auto"} if name in best else set())
@@ -372,7 +372,7 @@ class Service:
             events.publish(JobEnded(job=row.id, state=state.value))
             return state
 
-        return Worker(
+        return DeviceWorker(
             device=info,
             owner=this_process(),
             accepts=accepts,
@@ -451,7 +451,7 @@ class Service:
             self.broker.publish(end_of_row(row))
         return row
 
-    def _best(self, question: Question) -> dict[str, Any]:
+    def _best(self, question: BestQuery) -> dict[str, Any]:
         found = lookup.best(
             self.database,
             name=question.name,

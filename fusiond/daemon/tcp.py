@@ -10,7 +10,7 @@ from typing import Any
 from fusiond.daemon import socket as sockets
 from fusiond.daemon import tls
 from fusiond.daemon.http import HttpServer
-from fusiond.daemon.limits import Limits
+from fusiond.daemon.limits import HttpLimits
 from fusiond.web.access import Access, new_token
 
 
@@ -23,7 +23,7 @@ class Tcp:
         self._listener = sockets.listen_tcp(address)
         self._server: HttpServer | None = None
 
-    def serve(self, app: Any, rights: Callable[[str], str | None], limits: Limits) -> str:
+    def serve(self, app: Any, rights: Callable[[str], str | None], limits: HttpLimits) -> str:
         """Begin, in a thread; the URL with the token. `rights`: of a program's own token."""
         token = new_token()
         guarded = Access(app, token, rights, secure=self._context is not None)

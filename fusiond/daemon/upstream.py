@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from fusiond.daemon import tls
-from fusiond.daemon.config import Address
+from fusiond.daemon.config import UpstreamAddress
 from fusiond.exchange.entry import LINE_BYTES
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Unreachable(Exception):
 class Upstream:
     """Calls raise Unreachable. Any thread may call."""
 
-    def __init__(self, address: Address, secs: float) -> None:
+    def __init__(self, address: UpstreamAddress, secs: float) -> None:
         self.url, self._secs, self._address = address.url, secs, address
         self._trust = tls.client(address.authority)
         self._http = self._client()

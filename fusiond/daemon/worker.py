@@ -38,7 +38,7 @@ class _Left:
     reason: str
 
 
-class Worker:
+class DeviceWorker:
     """`accepts` are the device requests that it may serve; `hold` says why the
     device must not be used now, or None."""
 

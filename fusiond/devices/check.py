@@ -146,7 +146,7 @@ def run_entry(
         found.append(_judged(native_result, runner.device, native, references, timeout))
     for candidate in entry["candidates"]:
         path = str(folder / candidate["path"])
-        reply = runner.call(protocol.Check(bundle=path, references=tuple(references)), timeout)
+        reply = runner.call(protocol.CheckRequest(bundle=path, references=tuple(references)), timeout)
         if isinstance(reply, MeasureFailed):
             failed = _result(entry, candidate["name"], reply.outcome.value, reply.reason, as_expected=question)
             found.append(failed)
@@ -154,7 +154,7 @@ def run_entry(
         assert isinstance(reply, protocol.Checked)
         worst = reply.worst
         plan = Sampling(purpose=Purpose.SEARCH, budget_secs=2.0)
-        measured = runner.call(protocol.Sample(candidate=path, baseline=native, plan=plan), timeout)
+        measured = runner.call(protocol.SampleRequest(candidate=path, baseline=native, plan=plan), timeout)
         result = _result(entry, candidate["name"], "right", "", as_expected=True)
         result["worst_error"] = worst
         if isinstance(measured, Measurement):

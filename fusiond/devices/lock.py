@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from fusiond.devices.presence import Asking, Holder, Presence
+from fusiond.devices.presence import Asking, NameHolder, Presence
 from fusiond.errors import DeviceError, Interrupted, MachineFault
 from fusiond.keys import text_key
 from fusiond.model import DeviceInfo
@@ -34,7 +34,7 @@ _LONGEST_UUID = 64
 
 _waited_for: dict[str, float] = {}
 """Name -> when this process let go of it while others waited."""
-_kept_too_long: dict[str, Holder] = {}
+_kept_too_long: dict[str, NameHolder] = {}
 """Name -> the holder that did not let go within LONGEST_SECS: nobody here waits for that one again."""
 
 
@@ -67,7 +67,7 @@ def device_lock(device: DeviceInfo, *, stop: Callable[[], bool], waiting: Callab
             _waited_for[name] = time.monotonic()
 
 
-def held_by(device: DeviceInfo) -> Holder | None:
+def held_by(device: DeviceInfo) -> NameHolder | None:
     """Who has the lock of a device now."""
     asking = Asking.of(lock_name(device))
     if asking is None:
@@ -85,7 +85,7 @@ class _Queue:
         self._stop = stop
         self._waiting = waiting
         self._told = ""
-        self._holder: Holder | None = None
+        self._holder: NameHolder | None = None
         self._begun_at = self._heard_at = time.monotonic()
 
     def wait(self) -> Presence | None:
@@ -139,7 +139,7 @@ class _Queue:
             return f"did not let go within {LONGEST_SECS / 3600:g} h"
         return None
 
-    def _tell(self, holder: Holder) -> None:
+    def _tell(self, holder: NameHolder) -> None:
         text = f"waiting for {holder}"
         if text != self._told:
             self._told = text

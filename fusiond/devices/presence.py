@@ -32,7 +32,7 @@ _HELLO = re.compile(rb"fusiond ([0-9]{1,12}(?:\.[0-9]{1,6})?)\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class NameHolder:
     """The process that holds a name. `since` is in seconds since 1970, as it says itself; None where it says nothing
     that makes sense."""
 
@@ -146,8 +146,8 @@ class Asking:
         self._connection.close()
 
     @property
-    def holder(self) -> Holder:
-        return Holder(pid=self._pid, uid=self._uid, since=self._since)
+    def holder(self) -> NameHolder:
+        return NameHolder(pid=self._pid, uid=self._uid, since=self._since)
 
     def wait(self, secs: float) -> bool:
         """Listen for so long, or until it is known who the holder is; False as soon as it has let go."""

@@ -61,5 +61,7 @@ def _run(runner: Runner, folder: Path) -> str | None:
         if not np.array_equal(found["y"], initial(PROGRAM.buffer("x"), 0)) or set(found["z"].tolist()) != {7}:
             return "a copy or a fill gives something else"
     plan = Sampling(purpose=Purpose.PROBE, noise_limit=1e9)
-    reply = runner.call(protocol.Sample(candidate=str(folder / "bundle"), baseline=None, plan=plan), TIMEOUT_SECS)
+    reply = runner.call(
+        protocol.SampleRequest(candidate=str(folder / "bundle"), baseline=None, plan=plan), TIMEOUT_SECS
+    )
     return f"{reply.outcome.value}: {reply.reason}" if isinstance(reply, MeasureFailed) else None

@@ -1,9 +1,9 @@
 """What the daemon's process and the child say to each other: one JSON document a line, on the child's own pipe.
 
-Reference   run a bundle on a seed and keep its outputs: the truth that candidates are compared with
-Check       run a bundle on seeds, compare its outputs with references, check the guard zones
-Sample      time a bundle, alone or in pairs with another
-Calibrate   what measuring costs on this device, and its ceilings
+Reference      run a bundle on a seed and keep its outputs: the truth that candidates are compared with
+CheckRequest   run a bundle on seeds, compare its outputs with references, check the guard zones
+SampleRequest  time a bundle, alone or in pairs with another
+Calibrate      what measuring costs on this device, and its ceilings
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckRequest:
     bundle: str
     references: tuple[tuple[int, str], ...]
     """(seed, .npz) pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleRequest:
     candidate: str
     baseline: str | None
     plan: Sampling
@@ -48,7 +48,7 @@ class Calibrate:
     """Of the device itself; no bundle."""
 
 
-Request: TypeAlias = Reference | Check | Sample | Calibrate
+Request: TypeAlias = Reference | CheckRequest | SampleRequest | Calibrate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Calibrated:
 
 
 Reply: TypeAlias = Measurement | Checked | Calibrated | MeasureFailed
-_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample, Calibrate)}
+_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, CheckRequest, SampleRequest, Calibrate)}
 
 
 def encode_request(request: Request) -> str:

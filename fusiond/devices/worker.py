@@ -37,7 +37,7 @@ COPIES = 4
 """How often a program's data may be in memory at a time: of its own, given, read back, compared with."""
 
 
-class Worker:
+class ExecutorWorker:
     """Runs requests on one executor. Keeps the last two Programs loaded: a candidate, and the baseline it is paired
     with."""
 
@@ -52,7 +52,7 @@ class Worker:
         try:
             if isinstance(request, protocol.Reference):
                 return self._reference(request)
-            if isinstance(request, protocol.Check):
+            if isinstance(request, protocol.CheckRequest):
                 return self._check(request)
             if isinstance(request, protocol.Calibrate):
                 return protocol.Calibrated(figures=dict(self._executor.calibrate()))
@@ -133,7 +133,7 @@ class Worker:
             return f"{buffer.name} is left as it was"
         return ""
 
-    def _check(self, request: protocol.Check) -> protocol.Reply:
+    def _check(self, request: protocol.CheckRequest) -> protocol.Reply:
         loaded = self._load(request.bundle)
         data = self._executor.data
         worst = 0.0
@@ -157,7 +157,7 @@ class Worker:
                     raise ExecutionError(Outcome.WRONG_RESULT, f"no output {min(missing)!r} is written")
         return protocol.Checked(worst=worst)
 
-    def _sample(self, request: protocol.Sample) -> protocol.Reply:
+    def _sample(self, request: protocol.SampleRequest) -> protocol.Reply:
         candidate = self._load(request.candidate, keep=request.baseline)
         baseline = None
         if request.baseline is not None:
@@ -193,7 +193,7 @@ def _fits(request: protocol.Request) -> bool:
     """Whether this machine should have the memory for a request's buffers, several times over: data are copied."""
     if isinstance(request, protocol.Calibrate):
         return True
-    bundles = [request.candidate, request.baseline] if isinstance(request, protocol.Sample) else [request.bundle]
+    bundles = [request.candidate, request.baseline] if isinstance(request, protocol.SampleRequest) else [request.bundle]
     wanted = 0
     for bundle in filter(None, bundles):
         wanted += sum(each.size_bytes for each in read_bundle(Path(bundle))[0].buffers)
@@ -202,7 +202,7 @@ def _fits(request: protocol.Request) -> bool:
     return COPIES * wanted < (here if allowed == resource.RLIM_INFINITY else min(here, allowed))
 
 
-def serve(worker: Worker, lines: queue.Queue[str], replies: IO[str]) -> None:
+def serve(worker: ExecutorWorker, lines: queue.Queue[str], replies: IO[str]) -> None:
     """Answer until the requests end."""
     while True:
         request = protocol.decode_request(lines.get())
@@ -230,7 +230,7 @@ def main() -> None:
     try:
         threading.Thread(target=_read, args=(sys.stdin, lines), daemon=True).start()
         provider: DeviceProvider = getattr(importlib.import_module(module), name)()
-        worker = Worker(provider.executor(sys.argv[2]))
+        worker = ExecutorWorker(provider.executor(sys.argv[2]))
     except Exception as problem:  # a driver may raise anything; the parent needs one line
         replies.write(f"{type(problem).__name__}: {problem}".splitlines()[0] + "\n")
         replies.flush()

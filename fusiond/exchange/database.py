@@ -21,7 +21,7 @@ import threading
 import zlib
 
 from fusiond.errors import StoreError, StoreUnavailable
-from fusiond.exchange.entry import Entry, canonical
+from fusiond.exchange.entry import ExchangeEntry, canonical
 from fusiond.store.format import disk_full, exchange_file, now
 from fusiond.store.location import refuse_network
 from fusiond.store.private import make_folder, make_private
@@ -184,7 +184,7 @@ class Exchange:
 
     # --- entries ---
 
-    def put(self, entries: Iterable[Entry], *, own: bool = False) -> tuple[int, int]:
+    def put(self, entries: Iterable[ExchangeEntry], *, own: bool = False) -> tuple[int, int]:
         """Keep entries whose signatures were verified: how many were new, and how many were known. One that is known
         stays as it is; programs that it lacked are added."""
         new = known = 0

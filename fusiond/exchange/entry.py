@@ -65,7 +65,7 @@ def digest(value: object) -> str:
     return sha256(canonical(value).encode()).hexdigest()
 
 
-class Entry:
+class ExchangeEntry:
     """A line whose form was checked; `signing.verify` says whether its signature is right."""
 
     __slots__ = ("body", "key", "programs", "signature")
@@ -91,7 +91,7 @@ class Entry:
         return canonical({**self.head(), "programs": self.programs})
 
 
-def parse(text: str | bytes) -> Entry:
+def parse(text: str | bytes) -> ExchangeEntry:
     """The entry of a line. Refused, with what is wrong where."""
     if len(text) > LINE_BYTES:
         raise Refused(f"longer than {LINE_BYTES // 1_000_000} MB")
@@ -110,7 +110,7 @@ def parse(text: str | bytes) -> Entry:
     return of_document(found)
 
 
-def of_document(found: object) -> Entry:
+def of_document(found: object) -> ExchangeEntry:
     """The entry of JSON values. Refused, with what is wrong where."""
     if not isinstance(found, dict) or "fusiond_answer" not in found:
         raise Refused("not an answer of fusiond")
@@ -144,7 +144,7 @@ def of_document(found: object) -> Entry:
     strangers = set(programs) - named
     if strangers:
         raise Refused(f"programs: {min(strangers)[:12]} is none of the answer's")
-    return Entry(body, found["key"], found["signature"], programs)
+    return ExchangeEntry(body, found["key"], found["signature"], programs)
 
 
 # --- what stands where ----------------------------------------------------------------------------------

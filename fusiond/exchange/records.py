@@ -8,7 +8,7 @@ from typing import Any
 
 from fusiond import __version__
 from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import Entry, Refused, canonical, digest, of_document
+from fusiond.exchange.entry import ExchangeEntry, Refused, canonical, digest, of_document
 from fusiond.exchange.signing import Signer
 from fusiond.keys import plain
 from fusiond.model import Config, DeviceInfo, Record, Verdict, frozen
@@ -33,14 +33,16 @@ def publish(store: Store, exchange: Exchange, signer: Signer) -> int:
         exchange.set_mark(target, numbered[-1][0])
 
 
-def _entries(store: Store, signer: Signer, records: list[Record], devices: dict[str, DeviceInfo]) -> Iterator[Entry]:
+def _entries(
+    store: Store, signer: Signer, records: list[Record], devices: dict[str, DeviceInfo]
+) -> Iterator[ExchangeEntry]:
     for record in records:
         found = entry_of(store, signer, record, devices)
         if found is not None:
             yield found
 
 
-def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, DeviceInfo]) -> Entry | None:
+def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, DeviceInfo]) -> ExchangeEntry | None:
     """A record as an entry; None for one that no other box could look up: an earlier version wrote it without what its
     content is, its device is not in the store any more, or it is replayed."""
     info = devices.get(record.device_key)
@@ -116,7 +118,7 @@ def _carried(store: Store, program_key: str | None, programs: dict[str, dict[str
     return {"key": program.key, "digest": name}
 
 
-def with_programs(exchange: Exchange, key: str) -> Entry | None:
+def with_programs(exchange: Exchange, key: str) -> ExchangeEntry | None:
     """A stored entry with the programs that are here; None when there is none of that key."""
     text = exchange.envelope(key)
     if text is None:
@@ -127,10 +129,10 @@ def with_programs(exchange: Exchange, key: str) -> Entry | None:
         plan = exchange.program(each["digest"]) if each is not None else None
         if plan is not None:
             found[each["digest"]] = json.loads(plan)
-    return Entry(head["body"], head["key"], head["signature"], found)
+    return ExchangeEntry(head["body"], head["key"], head["signature"], found)
 
 
-def program_of(entry: Entry, which: str) -> Program:
+def program_of(entry: ExchangeEntry, which: str) -> Program:
     """Its `program` or `unfused`, to be built and run: only of a signer that is trusted. Refused where it does not
     travel with the entry, is not what its key says, or needs files that did not travel."""
     named = entry.body[which]
@@ -151,7 +153,7 @@ def program_of(entry: Entry, which: str) -> Program:
     return program
 
 
-def record_of(entry: Entry, device: DeviceInfo) -> Record:
+def record_of(entry: ExchangeEntry, device: DeviceInfo) -> Record:
     """What an entry says, as a record of a device here that is equal to its own."""
     body, workload = entry.body, entry.body["workload"]
     config, baseline_config = body["config"], body["baseline_config"]

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fusiond.errors import StoreError
-from fusiond.exchange.entry import SIGNED, Entry, Refused, canonical, digest
+from fusiond.exchange.entry import SIGNED, ExchangeEntry, Refused, canonical, digest
 from fusiond.store.private import FILE_MODE, make_folder
 
 _SECRET_BYTES = 32
@@ -46,14 +46,14 @@ class Signer:
         _make(path)
         return cls(_read(path))
 
-    def sign(self, body: dict[str, Any], programs: dict[str, dict[str, Any]]) -> Entry:
+    def sign(self, body: dict[str, Any], programs: dict[str, dict[str, Any]]) -> ExchangeEntry:
         """The entry of a body, whose `signer` this fills in."""
         signed = {**body, "signer": self.public}
         signature = self._key.sign(SIGNED + canonical(signed).encode())
-        return Entry(signed, digest(signed), signature.hex(), programs)
+        return ExchangeEntry(signed, digest(signed), signature.hex(), programs)
 
 
-def verify(entry: Entry) -> None:
+def verify(entry: ExchangeEntry) -> None:
     """Refused where the signature is not that of the entry's signer over its body."""
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.signer))

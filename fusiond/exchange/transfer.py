@@ -12,7 +12,7 @@ from pathlib import Path
 from fusiond.errors import RequestError
 from fusiond.exchange import signing
 from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import LINE_BYTES, Entry, Refused, parse
+from fusiond.exchange.entry import LINE_BYTES, ExchangeEntry, Refused, parse
 from fusiond.exchange.records import with_programs
 
 _AT_ONCE = 100
@@ -67,7 +67,7 @@ def lines(exchange: Exchange, keys: Iterable[str]) -> Iterator[str]:
 def read(exchange: Exchange, texts: Iterable[bytes]) -> Imported:
     """Keep what is an entry, with a right signature; the rest is refused, line by line, and disturbs nothing else."""
     result = Imported()
-    waiting: list[Entry] = []
+    waiting: list[ExchangeEntry] = []
     trusted, own = exchange.signers(), _own(exchange)
 
     def flush() -> None:

@@ -45,7 +45,7 @@ HELPERS = """\
 """A division by zero is 0, and one with a remainder where none may be: the checks of grids and lengths refuse it."""
 
 
-class Names:
+class CxxNames:
     """C++ identifiers of buffers, sizes, seams and arenas: `a.x` is a_x, `A@device` is A_device; unique within their
     kind."""
 
@@ -72,7 +72,7 @@ def _identifiers(names: Iterable[str], taken: set[str]) -> dict[str, str]:
     return found
 
 
-def number(value: int, names: Names) -> Code:
+def number(value: int, names: CxxNames) -> Code:
     """A whole number of the plan as an expression of `sizes` that binds as tightly as a name."""
     term = _translated(parse_formula(value.text).root, names) if isinstance(value, Extent) else _literal(value)
     return term.within(ATOM)
@@ -85,7 +85,7 @@ def _literal(value: int) -> Term:
 _FUNCTIONS = {"/": "quotient", "//": "floor_div", "%": "floor_mod", "ceil_div": "ceil_div"}
 
 
-def _translated(node: Node, names: Names) -> Term:
+def _translated(node: Node, names: CxxNames) -> Term:
     if isinstance(node, Literal):
         return _literal(int(node.value))
     if isinstance(node, Name):
@@ -107,7 +107,7 @@ def element(dtype: str) -> str:
     return DTYPES[dtype].cuda
 
 
-def typed(dtype: str, value: int | float, names: Names) -> Code:
+def typed(dtype: str, value: int | float, names: CxxNames) -> Code:
     """A number as an expression of a type; floats that are known bit for bit."""
     kind = DTYPES[dtype].cuda
     narrow = kind.startswith("__")

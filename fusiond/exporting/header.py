@@ -49,7 +49,7 @@ cudaError_t launch({signature}, std::string* problem = nullptr);
 
 def header(program: Program) -> str:
     """The text of the header."""
-    names = cxx.Names(program)
+    names = cxx.CxxNames(program)
     held = {each.dtype for each in program.buffers}
     of_types = [each.header for each in DTYPES.values() if each.name in held and each.header is not None]
     text = Statements()
@@ -68,7 +68,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _sizes(text: Statements, program: Program, names: cxx.Names) -> None:
+def _sizes(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     text.line("/// What the numbers of the plan follow from; as it was measured where you change nothing.")
     struct = text.block("struct Sizes", end="};")
     for name, value in program.sizes:
@@ -78,7 +78,7 @@ def _sizes(text: Statements, program: Program, names: cxx.Names) -> None:
     text.line("")
 
 
-def _buffers(text: Statements, program: Program, names: cxx.Names) -> None:
+def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     text.line("/// The arrays of a call, and memory that it may use until it has ended.")
     struct = text.block("struct Buffers", end="};")
     free, rows = layout.optional(program), pitches(program.steps)
@@ -104,7 +104,7 @@ def pointer(buffer: Buffer, written: frozenset[str] = frozenset()) -> str:
     return f"{constant}{cxx.element(buffer.dtype)}*"
 
 
-def _seams(text: Statements, program: Program, names: cxx.Names) -> None:
+def _seams(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     if not program.seams:
         return
     text.lines(
@@ -120,7 +120,7 @@ def _seams(text: Statements, program: Program, names: cxx.Names) -> None:
     text.line("")
 
 
-def _functions(text: Statements, program: Program, names: cxx.Names) -> None:
+def _functions(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     for kind, where in layout.workspaces(program).items():
         text.line(f"/// Bytes of scratch memory {_WORKSPACES[where][1]}.")
         text.line(f"std::size_t {kind}_bytes(const Sizes& sizes = Sizes());")

@@ -9,14 +9,14 @@ from fusiond.exporting import cxx, layout, parts
 from fusiond.exporting.adapters import getter, space
 from fusiond.exporting.header import caller_arenas, signature
 from fusiond.exporting.layout import Giver
-from fusiond.exporting.steps import Writer, refuse
+from fusiond.exporting.steps import StepWriter, refuse
 from fusiond.program import Program
 
 
 def implementation(program: Program, header: str) -> str:
     """The text of the file; `header` is the header's name."""
-    names = cxx.Names(program)
-    writer = Writer(program, names)
+    names = cxx.CxxNames(program)
+    writer = StepWriter(program, names)
     enqueue = _enqueue(program, writer)
     standard = ("algorithm", "cmath", "cstdint", "cstring", "initializer_list", "map", "new", "vector")
     found = [
@@ -52,7 +52,7 @@ def _declarations(program: Program) -> str:
 # --- where buffers are ----------------------------------------------------------------------------------
 
 
-def _places(program: Program, names: cxx.Names, writer: Writer) -> str:
+def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     """A struct with the address of every buffer, and what fills it."""
     text = Statements()
     text.line("/// Where each buffer is.")
@@ -84,7 +84,7 @@ def _lies_in(program: Program, home: str, where: Giver) -> bool:
     return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
 
 
-def _check(program: Program, names: cxx.Names, writer: Writer) -> str:
+def _check(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     text = Statements()
     text.line("/// What is wrong with sizes and pointers, in one line; null where nothing is.")
     seams = ", [[maybe_unused]] const Seams& seams" if program.seams else ""
@@ -118,7 +118,7 @@ def _check(program: Program, names: cxx.Names, writer: Writer) -> str:
     return text.text()
 
 
-def _resolve(body: Statements, program: Program, names: cxx.Names) -> None:
+def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
     """Statements that fill `at`."""
     body.line("Places at;")
     body.lines(
@@ -161,7 +161,7 @@ def _symbol(program: Program, name: str) -> str:
 # --- functions ------------------------------------------------------------------------------------------
 
 
-def _enqueue(program: Program, writer: Writer) -> str:
+def _enqueue(program: Program, writer: StepWriter) -> str:
     text = Statements()
     text.line("/// All steps in the order of the plan.")
     seams = "    [[maybe_unused]] const Seams& seams,\n" if program.seams else ""
@@ -178,7 +178,7 @@ def _enqueue(program: Program, writer: Writer) -> str:
     return text.text()
 
 
-def _public(program: Program, names: cxx.Names, writer: Writer) -> str:
+def _public(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     text = Statements()
     for kind in layout.workspaces(program):
         body = text.block(f"std::size_t {kind}_bytes(const Sizes& sizes)")
@@ -194,7 +194,7 @@ def _public(program: Program, names: cxx.Names, writer: Writer) -> str:
     return text.text()
 
 
-def _arena(text: Statements, program: Program, names: cxx.Names, writer: Writer, home: str) -> None:
+def _arena(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, home: str) -> None:
     name = names.arenas[home]
     body = text.block(f"std::size_t {name}_bytes([[maybe_unused]] const Sizes& sizes)")
     body.line(f"return static_cast<std::size_t>({writer.home_bytes(home)});")
@@ -208,7 +208,7 @@ def _arena(text: Statements, program: Program, names: cxx.Names, writer: Writer,
     text.line("")
 
 
-def _variable(text: Statements, program: Program, names: cxx.Names, writer: Writer, buffer: str) -> None:
+def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, buffer: str) -> None:
     each = program.buffer(buffer)
     kind, name, size = cxx.element(each.dtype), names.buffers[buffer], writer.bytes_of(buffer)
     symbol = _symbol(program, buffer)
@@ -222,7 +222,7 @@ def _variable(text: Statements, program: Program, names: cxx.Names, writer: Writ
         text.line("")
 
 
-def _launch(text: Statements, program: Program, names: cxx.Names, writer: Writer) -> None:
+def _launch(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter) -> None:
     seams = ", seams" if program.seams else ""
     text.line(parts.MEMBERS)
     body = text.block(f"cudaError_t Launcher::launch({signature(program)})")
@@ -241,7 +241,7 @@ def _launch(text: Statements, program: Program, names: cxx.Names, writer: Writer
     body.line(parts.OF_THREAD.format(seams=seams))
 
 
-def _graph(body: Statements, program: Program, names: cxx.Names, writer: Writer, seams: str) -> None:
+def _graph(body: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, seams: str) -> None:
     """Statements that capture the steps when these pointers and sizes come for the first time."""
     key = [f"at.{names.buffers[each.name]}" for each in program.buffers]
     rows = body.block("const std::vector<std::uintptr_t> key =", end="};")

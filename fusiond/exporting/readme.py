@@ -94,7 +94,7 @@ def _files(program: Program, files: Sequence[str]) -> list[str]:
 def _arguments(program: Program) -> list[str]:
     free = layout.optional(program)
     given = [each for each in program.buffers if layout.is_argument(each)]
-    names = cxx.Names(program)
+    names = cxx.CxxNames(program)
     width = max((len(each.name) for each in given), default=0)
     lines = ["ARGUMENTS", ""]
     for each in given:
@@ -173,7 +173,7 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
         f"    {space}::Sizes sizes;",
         f"    {space}::Buffers buffers;",
         *(
-            f"    buffers.{cxx.Names(program).buffers[each.name]} = ...;"
+            f"    buffers.{cxx.CxxNames(program).buffers[each.name]} = ...;"
             for each in program.buffers
             if layout.is_argument(each) and each.symbol is None and each.name not in layout.optional(program)
         ),
@@ -211,7 +211,7 @@ def _notes(program: Program) -> list[str]:
                 "folders that hold them on your machine."
             )
     if any(each.symbol is not None for each in program.buffers):
-        names = [cxx.Names(program).buffers[each.name] for each in program.buffers if each.symbol is not None]
+        names = [cxx.CxxNames(program).buffers[each.name] for each in program.buffers if each.symbol is not None]
         notes.append(
             "Some arguments are variables in a source. launch.py copies them at every launch; in C++ call "
             f"{', '.join(f'set_{name}' for name in names)} before the first launch, and again when they change."
@@ -232,7 +232,7 @@ def _notes(program: Program) -> list[str]:
     for home in caller_arenas(program):
         notes.append(
             f"The arguments in {home!r} are one piece of memory: in C++ allocate "
-            f"{cxx.Names(program).arenas[home]}_bytes(sizes) and call place_{cxx.Names(program).arenas[home]}."
+            f"{cxx.CxxNames(program).arenas[home]}_bytes(sizes) and call place_{cxx.CxxNames(program).arenas[home]}."
         )
     if not notes:
         return []

@@ -36,10 +36,10 @@ from fusiond.program import (
 )
 
 
-class Writer:
+class StepWriter:
     """Writes the statements of one Program."""
 
-    def __init__(self, program: Program, names: cxx.Names) -> None:
+    def __init__(self, program: Program, names: cxx.CxxNames) -> None:
         self._program, self._names = program, names
         self._streams = sorted({step.stream for step in program.steps})
         of = {step.name: step.stream for step in program.steps}

@@ -61,7 +61,7 @@ def check_options(search: Mapping[str, Any] | None, device: str | None) -> None:
         raise ValueError(str(problem)) from None
 
 
-class Asked(Protocol):
+class Askable(Protocol):
     """A question: a job that nobody wrote."""
 
     @property
@@ -150,7 +150,7 @@ class Asker:
 
         self.db = db or default_path()
         self._lock = threading.Lock()
-        self._wanted: dict[str, tuple[Asked, list[Callable[[], None]]]] = {}
+        self._wanted: dict[str, tuple[Askable, list[Callable[[], None]]]] = {}
         self._submitted: dict[str, float] = {}
         """Digest -> when the daemon has to be asked again; infinite once it took the job."""
         self._tasks: list[Callable[[], None]] = []
@@ -158,7 +158,7 @@ class Asker:
         self._woken = threading.Event()
         self._taking_up = threading.Lock()
 
-    def look(self, question: Asked) -> Found:
+    def look(self, question: Askable) -> Found:
         """What the store knows. Never raises."""
         if _inherited:
             return Found(state="unknown", reason=_INHERITED)
@@ -170,7 +170,7 @@ class Asker:
             log.debug("%s could not be looked up", question.name, exc_info=True)
             return Found(state="refused", reason=f"{type(problem).__name__}: {_line(problem)}")
 
-    def _look(self, question: Asked) -> Found:
+    def _look(self, question: Askable) -> Found:
         from fusiond.requests import best
         from fusiond.store import lookup
 
@@ -198,7 +198,7 @@ class Asker:
             program=None if plan is None else decode(plan),
         )
 
-    def tune(self, question: Asked, search: Mapping[str, Any] | None = None) -> Found:
+    def tune(self, question: Askable, search: Mapping[str, Any] | None = None) -> Found:
         """Measures here and now, in this thread, without a daemon; what is then known. Ctrl-C twice and SIGTERM, which
         the measuring ends by, are the program's again afterwards."""
         from fusiond.client import functions
@@ -218,7 +218,7 @@ class Asker:
             return Found(state="refused", reason=_line(problem))
         return self.look(question)
 
-    def problem(self, question: Asked) -> str:
+    def problem(self, question: Askable) -> str:
         """Why there is nothing to try for a question, in one line; empty where there is."""
         from fusiond.isolation import registry
         from fusiond.requests import jobs, planning
@@ -251,7 +251,7 @@ class Asker:
             self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
             self._thread.start()
 
-    def want(self, question: Asked, changed: Callable[[], None], *, known: bool = False) -> None:
+    def want(self, question: Askable, changed: Callable[[], None], *, known: bool = False) -> None:
         """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own; of
         what is `known` at once, from that thread."""
         if _inherited:
@@ -262,7 +262,7 @@ class Asker:
             self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
             self._awake()
 
-    def standing(self, question: Asked) -> str:
+    def standing(self, question: Askable) -> str:
         """Where an unknown question is, for people."""
         asked = self._submitted.get(question.digest)
         if _inherited:
@@ -315,7 +315,7 @@ class Asker:
             except Exception:
                 log.warning("a question could not be put", exc_info=True)
 
-    def _taken_up(self, question: Asked) -> None:
+    def _taken_up(self, question: Askable) -> None:
         if self.look(question).state not in ("fuse", "keep"):
             return
         with self._taking_up:
@@ -341,7 +341,7 @@ class Asker:
         files = (self.db, self.db.with_name(self.db.name + "-wal"))
         return tuple((each.stat().st_mtime_ns, each.stat().st_size) if each.exists() else None for each in files)
 
-    def _submit(self, question: Asked) -> None:
+    def _submit(self, question: Askable) -> None:
         try:
             handing.hand_in(self.db, [(question.path, question.job(), question.workload)])
             self._submitted[question.digest] = float("inf")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fusiond.frameworks.asking import Asked
+    from fusiond.frameworks.asking import Askable
 
 log = logging.getLogger("fusiond.frameworks")
 
@@ -34,7 +34,7 @@ def hand_in(db: Path, jobs: Iterable[tuple[str, str, str]]) -> None:
                 client.submit(path, text, priority=PRIORITY)
 
 
-def leave(db: Path, questions: Iterable[Asked]) -> None:
+def leave(db: Path, questions: Iterable[Askable]) -> None:
     """Have another process hand them in, and do not wait for it. Nothing is started where no daemon is."""
     from fusiond.daemon import lock
 

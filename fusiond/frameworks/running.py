@@ -107,7 +107,7 @@ def _argument(words: Iterator[int]) -> Argument:
     return Argument(data, places)
 
 
-class Plan:
+class StepPlan:
     """Steps on a machine."""
 
     def __init__(self, plan: LaunchPlan, machine: Machine) -> None:
@@ -151,7 +151,7 @@ class Processor:
             raise Unusable(str(problem)) from None
 
     def start(self, step: Step, values: Sequence[bytes], stream: int) -> None:
-        shape = native.Launch(
+        shape = native.NativeLaunch(
             grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative
         )
         done = self._runtime.launch(self._entries[step.entry], shape, list(values))
@@ -162,7 +162,7 @@ class Processor:
         ctypes.memset(address, byte, size_bytes)
 
 
-class Gpu:
+class CudaMachine:
     """The CUDA driver, in the context that is current where this is made: what is loaded stays."""
 
     def __init__(self, images: Sequence[bytes], entries: Sequence[str], plan: LaunchPlan, library: Any = None) -> None:

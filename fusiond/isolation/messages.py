@@ -30,7 +30,7 @@ copyreg.pickle(MappingProxyType, _reduced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ChildLimits:
     """What one child may use."""
 
     secs: float = start.SECS

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusiond.errors import MachineFault, PluginError
-from fusiond.isolation.messages import Description, Limits
+from fusiond.isolation.messages import ChildLimits, Description
 from fusiond.isolation.processes import (
     Child,
     Crashed,
@@ -44,11 +44,11 @@ _PARSED_AT_MOST = 500
 """Workloads after which a child is replaced, once nothing is kept in it: parsers keep caches."""
 
 
-class Kept:
+class ChildObject:
     """Something that a child made and keeps: how it was made, so that another child can make it again."""
 
     def __init__(
-        self, planner: Planner, method: str, arguments: tuple[Any, ...], helper: Helper, within: Kept | None
+        self, planner: Planner, method: str, arguments: tuple[Any, ...], helper: Helper, within: ChildObject | None
     ) -> None:
         self.number = next(planner.numbers)
         self.method, self.arguments, self.helper, self.within = method, arguments, helper, within
@@ -69,11 +69,11 @@ class Planner:
         self,
         *,
         source: str = "",
-        limits: Limits | None = None,
+        limits: ChildLimits | None = None,
         children: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or ChildLimits()
         self.numbers = itertools.count()
         self.forgotten: deque[int] = deque()
         """Numbers of what nobody needs any more. Objects may end at any moment, in the middle of a message to a child:
@@ -108,13 +108,13 @@ class Planner:
     # --- requests ---
 
     def make(
-        self, method: str, arguments: tuple[Any, ...], helper: Helper, within: Kept | None = None
-    ) -> tuple[Kept, Any]:
+        self, method: str, arguments: tuple[Any, ...], helper: Helper, within: ChildObject | None = None
+    ) -> tuple[ChildObject, Any]:
         """Have a child make something and keep it: its handle, and what there is to say of it."""
-        kept = Kept(self, method, arguments, helper, within)
+        kept = ChildObject(self, method, arguments, helper, within)
         return kept, self._insist(kept, lambda child: self._made(kept, child))
 
-    def use(self, kept: Kept, method: str, *arguments: object, known: Mapping[str, Any] | None = None) -> Any:
+    def use(self, kept: ChildObject, method: str, *arguments: object, known: Mapping[str, Any] | None = None) -> Any:
         """Ask the child that keeps something about it. `known`: what the device has answered, where that matters."""
         blob = None if known is None else pickle.dumps(dict(known), pickle.HIGHEST_PROTOCOL)
 
@@ -145,7 +145,7 @@ class Planner:
             child.kill()
         return False
 
-    def _insist(self, kept: Kept | None, ask: Callable[[Child], Any]) -> Any:
+    def _insist(self, kept: ChildObject | None, ask: Callable[[Child], Any]) -> Any:
         """Ask until there is an answer. Raises what the request raised; Crashed, TookTooLong, MachineFault."""
         child = self._pick(kept)
         crashed, killed, alone = 0, 0, False
@@ -175,11 +175,11 @@ class Planner:
                     self._adopt(child)
             child, alone = self._fork(), True
 
-    def _made(self, kept: Kept, child: Child) -> Any:
+    def _made(self, kept: ChildObject, child: Child) -> Any:
         with kept.lock:
             return self._make_in(kept, child)
 
-    def _make_in(self, kept: Kept, child: Child) -> Any:
+    def _make_in(self, kept: ChildObject, child: Child) -> Any:
         arguments = kept.arguments
         if kept.within is not None:
             with kept.within.lock:
@@ -190,13 +190,13 @@ class Planner:
         kept.child, kept.known = child, b""
         return found
 
-    def _ensure(self, kept: Kept, child: Child) -> None:
+    def _ensure(self, kept: ChildObject, child: Child) -> None:
         if kept.number not in child.keeps:
             self._make_in(kept, child)
 
     # --- children ---
 
-    def _pick(self, kept: Kept | None) -> Child:
+    def _pick(self, kept: ChildObject | None) -> Child:
         """The child that keeps it, or what it is made of; else the one with least to do."""
         self._forget()
         each = kept

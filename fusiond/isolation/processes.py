@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from fusiond.isolation import messages, start
-from fusiond.isolation.messages import Description, Limits
+from fusiond.isolation.messages import ChildLimits, Description
 from fusiond.system import faults
 from fusiond.system.tail import Tail, last_line
 
@@ -83,7 +83,9 @@ class DiedLoading(Exception):
 class Zygote:
     """The process that forks, and the thread that hears of its children's ends."""
 
-    def __init__(self, source: str, limits: Limits, environment: Mapping[str, str], without: tuple[str, ...]) -> None:
+    def __init__(
+        self, source: str, limits: ChildLimits, environment: Mapping[str, str], without: tuple[str, ...]
+    ) -> None:
         wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without)
         found = start.started(wanted, environment)
         self._process, self._control = found.process, found.control

@@ -12,7 +12,7 @@ from fusiond.errors import RequestError
 from fusiond.isolation import lines
 from fusiond.isolation.helpers import Compiler, Files
 from fusiond.isolation.messages import Described, Here
-from fusiond.isolation.planner import Kept, Planner
+from fusiond.isolation.planner import ChildObject, Planner
 from fusiond.isolation.processes import Crashed, TookTooLong
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
@@ -107,7 +107,7 @@ class IsolatedStrategy:
         )
 
     def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
-        kept: Kept = analysis.payload
+        kept: ChildObject = analysis.payload
         try:
             found: Program | Rejection = self._planner.use(kept, "emit", config, known=answers)
         except Crashed as crash:
@@ -167,7 +167,7 @@ _DOING = {
 class _Parsed:
     """In place of a workload's payload."""
 
-    kept: Kept
+    kept: ChildObject
     job: Job
 
 

@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection
 from typing import BinaryIO
 
 from fusiond.isolation import child
-from fusiond.isolation.messages import Described, Description, Limits
+from fusiond.isolation.messages import ChildLimits, Described, Description
 from fusiond.registry import Registry
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -37,7 +37,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
-    limits = Limits(secs=float(arguments[1]), memory_bytes=int(arguments[2]), stack_bytes=int(arguments[3]))
+    limits = ChildLimits(secs=float(arguments[1]), memory_bytes=int(arguments[2]), stack_bytes=int(arguments[3]))
     without = frozenset(arguments[5:])
     # What a plugin prints while it is loaded must not get between our lines.
     with os.fdopen(os.dup(1), "wb") as out:
@@ -125,7 +125,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _become_child(
-    control: socket.socket, registry: Registry, limits: Limits, libc: ctypes.CDLL, parent: int, descriptor: int
+    control: socket.socket, registry: Registry, limits: ChildLimits, libc: ctypes.CDLL, parent: int, descriptor: int
 ) -> None:
     """Never returns: the child of a fork must not run what its parent would do next."""
     status = 1

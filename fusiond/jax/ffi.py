@@ -36,7 +36,7 @@ _ABI = commands.RUNTIME / "abi.h"
 
 
 @dataclass(frozen=True, eq=False)
-class Launched:
+class FfiAttributes:
     """A plan with its code, as attributes of a call."""
 
     platform: str
@@ -59,7 +59,7 @@ class Launched:
         return {**said, "plan": self.plan.words, "images": np.int64(len(self.images)), **images}
 
 
-def launched(program: Program, inputs: int, outputs: int, platform: str, arch: str | None) -> Launched:
+def launched(program: Program, inputs: int, outputs: int, platform: str, arch: str | None) -> FfiAttributes:
     """A Program for regions of so many arguments and results. Unusable where it cannot be launched so."""
     plan = launching.flat(program, *launching.argument_names(inputs, outputs))
     if platform == "cpu":
@@ -72,11 +72,11 @@ def launched(program: Program, inputs: int, outputs: int, platform: str, arch: s
             except (OSError, ValueError):
                 raise Unusable(f"{path.name} cannot be loaded, or has no {name}") from None
         images = tuple(each.read_bytes() for each in paths)
-        return Launched(platform, plan, images, entries, str(gxx.scheduler()))
+        return FfiAttributes(platform, plan, images, entries, str(gxx.scheduler()))
     if arch is None:
         raise Unusable("the answer is of no GPU")
     cubins, symbols = launching.built_for_gpu(program, arch)
-    return Launched(platform, plan, cubins, symbols)
+    return FfiAttributes(platform, plan, cubins, symbols)
 
 
 # --- the handler ----------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ region_p = core.Primitive("fusiond_region")
 region_p.multiple_results = True
 
 
-def region(jaxpr: core.ClosedJaxpr, code: Launched, arguments: Sequence[Any]) -> list[Any]:
+def region(jaxpr: core.ClosedJaxpr, code: FfiAttributes, arguments: Sequence[Any]) -> list[Any]:
     """What a jaxpr computes, by the kernels of a plan."""
     found: list[Any] = region_p.bind(*arguments, jaxpr=_Held(jaxpr), code=code)
     return found
@@ -153,33 +153,33 @@ class _Held:
 
 
 @region_p.def_abstract_eval
-def _abstract(*arguments: Any, jaxpr: _Held, code: Launched) -> list[Any]:
+def _abstract(*arguments: Any, jaxpr: _Held, code: FfiAttributes) -> list[Any]:
     return list(jaxpr.jaxpr.out_avals)
 
 
 @region_p.def_impl
-def _outside(*arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+def _outside(*arguments: Any, jaxpr: _Held, code: FfiAttributes) -> Any:
     return jaxpr.function(*arguments)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: _Held, code: Launched) -> Any:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: _Held, code: FfiAttributes) -> Any:
     filled = [ad.instantiate_zeros(each) if isinstance(each, ad.Zero) else each for each in tangents]
     return jax.jvp(lambda *given: jaxpr.function(*given), tuple(primals), tuple(filled))
 
 
-def _batched(arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: _Held, code: Launched) -> Any:
+def _batched(arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: _Held, code: FfiAttributes) -> Any:
     found = jax.vmap(lambda *given: jaxpr.function(*given), in_axes=tuple(dims))(*arguments)
     return found, [0] * len(found)
 
 
-def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -> Any:
     if getattr(context.module_context.axis_context, "num_devices", 1) > 1:  # else XLA gathers what is spread
         return _as_written(context, *arguments, jaxpr=jaxpr, code=code)
     rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=False)
     return rule(context, *arguments, **code.attributes())
 
 
-def _as_written(context: Any, *arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+def _as_written(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -> Any:
     """On a platform for which there is no code: the equations."""
     return mlir.lower_fun(lambda *given: jaxpr.function(*given), multiple_results=True)(context, *arguments)
 

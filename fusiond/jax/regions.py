@@ -47,7 +47,7 @@ LEAST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class JaxprSegment:
     """Equations as a function of their own."""
 
     jaxpr: core.ClosedJaxpr
@@ -59,17 +59,17 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutJaxpr:
     """A function as segments, to be computed in order."""
 
     inputs: tuple[core.Var, ...]
     outputs: tuple[Any, ...]
     """Vars and Literals."""
     constants: tuple[tuple[core.Var, Any], ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[JaxprSegment, ...]
 
 
-def cut(closed: core.ClosedJaxpr) -> Cut:
+def cut(closed: core.ClosedJaxpr) -> CutJaxpr:
     """The segments of a function that is traced."""
     constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     inlining = _Inlining(constants)
@@ -87,7 +87,7 @@ def cut(closed: core.ClosedJaxpr) -> Cut:
     groups = _sunk(groups, depths, outputs)
     ordered = [(key, groups[key]) for key in sorted(groups)]
     segments = list(_segments(ordered, outputs))
-    return Cut(tuple(closed.jaxpr.invars), outputs, tuple(constants), tuple(segments))
+    return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), tuple(segments))
 
 
 def _sunk(
@@ -114,7 +114,7 @@ def _sunk(
 
 def _segments(
     groups: Sequence[tuple[tuple[int, bool], list[core.JaxprEqn]]], outputs: Sequence[Any]
-) -> Iterator[Segment]:
+) -> Iterator[JaxprSegment]:
     needed_after: list[set[core.Var]] = []
     needed = {each for each in outputs if isinstance(each, core.Var)}
     for _, equations in reversed(groups):
@@ -124,7 +124,7 @@ def _segments(
         yield _segment(equations, after, library=library)
 
 
-def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool) -> Segment:
+def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool) -> JaxprSegment:
     """Equations as a jaxpr of their own, whose outputs are what is `needed` behind them."""
     made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
     inside = set(made)
@@ -135,7 +135,7 @@ def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, li
     jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
     names = tuple(each.primitive.name for each in equations)
     worth = sum(name not in MOVEMENT for name in names) >= LEAST
-    return Segment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
+    return JaxprSegment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
 
 
 def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:

@@ -28,7 +28,7 @@ Donor: TypeAlias = "Sequence[tuple[Config, float | None]]"
 those that failed. As a column: configs of which a fact is known, and the fact."""
 
 
-class Told:
+class DonorTrials:
     """What is known of the points of a space from another search of it: what was measured there, and between that what
     a Gaussian process makes of it."""
 

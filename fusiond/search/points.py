@@ -1,7 +1,8 @@
 """The valid points of a space as arrays: counted exactly, drawn uniformly, with their neighbours.
 
 A point is a row of levels: for each parameter the position of its value, or INACTIVE. Parameters that no condition and
-no restriction ties together are enumerated apart (a Block each), so that the product of all of them is never walked.
+no restriction ties together are enumerated apart (a TiedParameters each), so that the product of all of them is never
+walked.
 Within a block one parameter is added after another, all rows at once, and each restriction is applied as soon as the
 last of its names is there. A block of more than HELD rows is not held: it is drawn from by rejection.
 """
@@ -48,9 +49,9 @@ class Points:
         if space.listed is not None:
             rows = np.array(space.listed, np.int16).reshape(len(space.listed), len(space.parameters))
             places = tuple(range(len(space.parameters)))
-            self._blocks: tuple[Block, ...] = (Block(places, np.unique(rows, axis=0), None),)
+            self._blocks: tuple[TiedParameters, ...] = (TiedParameters(places, np.unique(rows, axis=0), None),)
         elif space.broken({}):  # a restriction of constants only
-            self._blocks = (Block((), np.zeros((0, 0), np.int16), None),)
+            self._blocks = (TiedParameters((), np.zeros((0, 0), np.int16), None),)
         else:
             self._blocks = tuple(self._block(places, held) for places in _components(space))
 
@@ -136,7 +137,7 @@ class Points:
 
     # --- building ---
 
-    def _block(self, places: tuple[int, ...], held: int) -> Block:
+    def _block(self, places: tuple[int, ...], held: int) -> TiedParameters:
         order = self._rules.order(places)
         found: list[Levels] = []
         total = 0
@@ -147,9 +148,9 @@ class Points:
                 return self._too_large(places, order)
         rows = np.concatenate(found) if found else np.empty((0, len(places)), np.int16)
         rows = rows[:, [order.index(each) for each in places]]
-        return Block(places, rows[np.lexsort(rows.T[::-1])] if len(places) else rows, None)
+        return TiedParameters(places, rows[np.lexsort(rows.T[::-1])] if len(places) else rows, None)
 
-    def _too_large(self, places: tuple[int, ...], order: tuple[int, ...]) -> Block:
+    def _too_large(self, places: tuple[int, ...], order: tuple[int, ...]) -> TiedParameters:
         prefix = np.empty((1, 0), np.int16)
         depth = 0
         while depth < len(order):
@@ -160,9 +161,9 @@ class Points:
         columns = [places.index(each) for each in order]
         rows = np.zeros((len(prefix), len(places)), np.int16)
         rows[:, columns[:depth]] = prefix
-        return Block(places, rows, order[depth:], order)
+        return TiedParameters(places, rows, order[depth:], order)
 
-    def _rejected(self, block: Block, many: int, generator: np.random.Generator) -> Levels:
+    def _rejected(self, block: TiedParameters, many: int, generator: np.random.Generator) -> Levels:
         assert block.rest is not None
         found: list[Levels] = []
         total = 0
@@ -178,13 +179,13 @@ class Points:
                 return np.concatenate(found)[:many]
         raise ValueError(f"fewer than {many} of {_BATCHES * _CHUNK // 4} combinations drawn are points of the space")
 
-    def _scanned(self, block: Block) -> bool:
+    def _scanned(self, block: TiedParameters) -> bool:
         """Whether all rows of a block are looked at for neighbours: what is listed has no rules, and where a change
         switches others on, there are many. Else each change is tried, which is quicker from some thousand rows on."""
         conditional = any(self.parameters[place].when is not None for place in block.places)
         return block.rest is None and (self._listed or (conditional and len(block.rows) <= SCANNED))
 
-    def _changed(self, block: Block, mine: Levels, generator: np.random.Generator) -> Levels:
+    def _changed(self, block: TiedParameters, mine: Levels, generator: np.random.Generator) -> Levels:
         """Points one change away; of what a change switches on, one way is drawn."""
         found = []
         for k, place in enumerate(block.places):
@@ -199,13 +200,13 @@ class Points:
         off = self._switched_off(block, rows)
         return np.unique(off[self._rules.sound(off, block.places)], axis=0)
 
-    def _points_among(self, block: Block, rows: Levels) -> NDArray[np.bool_]:
+    def _points_among(self, block: TiedParameters, rows: Levels) -> NDArray[np.bool_]:
         """Of full rows, those that are the one form of a point: what does not exist there has level 0."""
         off = self._switched_off(block, rows)
         one_form: NDArray[np.bool_] = ((off != INACTIVE) | (rows <= 0)).all(axis=1)
         return one_form & self._rules.sound(off, block.places)
 
-    def _switched_off(self, block: Block, rows: Levels) -> Levels:
+    def _switched_off(self, block: TiedParameters, rows: Levels) -> Levels:
         """The rows with INACTIVE where a parameter does not exist."""
         found = rows.copy()
         for k, place in enumerate(block.places):
@@ -214,7 +215,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class TiedParameters:
     """Parameters that restrictions and conditions tie together."""
 
     places: tuple[int, ...]

@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 from fusiond.model import Config
 from fusiond.search import gaussian
 from fusiond.search.asks import Asks
-from fusiond.search.donors import LEAST_DONATED, Donor, Told
+from fusiond.search.donors import LEAST_DONATED, Donor, DonorTrials
 from fusiond.search.features import features, rough, squared
 from fusiond.search.gaussian import Reals, Trends
 from fusiond.search.models import Model
@@ -77,8 +77,10 @@ class PointSampler(optuna.samplers.BaseSampler):
         generator = np.random.default_rng((seed, 0))
         self._whole = points.count is not None and points.count <= POOL
         self._pool = points.all() if self._whole else np.unique(_drawn(points, DRAWN, generator), axis=0)
-        guesses = [Told(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
-        facts = [Told(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED]
+        guesses = [DonorTrials(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
+        facts = [
+            DonorTrials(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED
+        ]
         self._guesses = len(guesses)
         """So many of what is known, the first ones, say what is fast."""
         self._known = [*guesses, *facts]

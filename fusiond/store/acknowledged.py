@@ -45,7 +45,7 @@ def count(connection: sqlite3.Connection) -> tuple[int, int]:
     return commits(connection)
 
 
-class Number:
+class AcknowledgedNumber:
     """The file of one store, kept open: a lookup reads it each time."""
 
     __slots__ = ("_data", "_descriptor", "_file", "_known", "_path")
@@ -92,7 +92,7 @@ class Number:
 
 def read(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """The same, once."""
-    return Number(path).read()
+    return AcknowledgedNumber(path).read()
 
 
 def missing(known: tuple[int, int] | None, present: tuple[int, int]) -> int:

@@ -58,7 +58,7 @@ class Says:
         self.catalogue, self.fusiond = catalogue, fusiond
 
 
-class Candidate:
+class StoredAnswer:
     """A record with its workload and environment. `row` and `workload` are rows as they were written, or their
     heads; what an answer is chosen by are attributes, since a name may have a hundred heads, of which one is served."""
 
@@ -84,7 +84,7 @@ class Candidate:
         self._sizes: dict[str, int] | None = None
 
     @classmethod
-    def whole(cls, row: dict[str, Any], workload: dict[str, Any], env: Mapping[str, Any]) -> Candidate:
+    def whole(cls, row: dict[str, Any], workload: dict[str, Any], env: Mapping[str, Any]) -> StoredAnswer:
         """Of rows with all of their columns."""
         values = (*map(row.__getitem__, tables.HEADS["records"]), *map(workload.__getitem__, tables.HEADS["workloads"]))
         made = cls(values, env)
@@ -183,7 +183,7 @@ class Contents:
 
     # --- records ---
 
-    def of_name(self, lookup_name: str) -> list[Candidate]:
+    def of_name(self, lookup_name: str) -> list[StoredAnswer]:
         """Today's answers for a name; their heads only, unless this is thorough."""
         of = "WHERE lookup_name = ? AND replaced_by IS NULL"
         return self._found(
@@ -194,7 +194,7 @@ class Contents:
             heads=not self.thorough,
         )
 
-    def whole_one(self, head: Candidate) -> Candidate:
+    def whole_one(self, head: StoredAnswer) -> StoredAnswer:
         """A candidate with all columns, compared with their digests. Damage where they are not what was written."""
         if self.thorough:
             return head
@@ -212,16 +212,16 @@ class Contents:
                 if not (isinstance(row, dict) and isinstance(workload, dict)):
                     continue
                 if head.row.items() <= row.items() and head.workload.items() <= workload.items():
-                    kept = state, Candidate.whole(row, workload, head.env)
+                    kept = state, StoredAnswer.whole(row, workload, head.env)
                     break
             else:
                 raise Damage("records", str(head.row["id"]))
             self._keep(key, kept, 1)
-        found: Candidate = kept[1]
+        found: StoredAnswer = kept[1]
         found.version_today = head.version_today
         return found
 
-    def of_family(self, family: str) -> list[Candidate]:
+    def of_family(self, family: str) -> list[StoredAnswer]:
         """Today's answers for a content."""
         rows, ids = [], []
         for column, first, second in (
@@ -245,7 +245,7 @@ class Contents:
 
     def _found(
         self, tail: str, again: str, parameters: list[object] | dict[str, object], *, heads: bool = False
-    ) -> list[Candidate]:
+    ) -> list[StoredAnswer]:
         """What was read before is as good as long as no record, workload or environment has changed: trials come and go
         meanwhile."""
         key = "heads" if heads else tail, *(parameters.values() if isinstance(parameters, dict) else parameters)
@@ -256,7 +256,7 @@ class Contents:
             before = state, *read
         self._keep(key, before, 1 + len(before[1]))
         self.damaged += before[2]
-        found: list[Candidate] = before[1]
+        found: list[StoredAnswer] = before[1]
         return found
 
     def _state(self) -> list[tuple[int, int] | None]:
@@ -273,7 +273,7 @@ class Contents:
             self.reader.held -= asked.pop(oldest)
             del self.reader.kept[oldest]
 
-    def _heads(self, lookup_name: str) -> list[Candidate]:
+    def _heads(self, lookup_name: str) -> list[StoredAnswer]:
         """What both indexes say of a name. Damage where they differ, or a workload is missing."""
         first, again = (tables.fetched(self.reader.connection, sql, [lookup_name]) for sql in _HEADS_OF_NAME)
         if len(first) != len(again) or set(first) != set(again):
@@ -282,12 +282,12 @@ class Contents:
         for values in first:
             if values[_OF_WORKLOAD] is None:
                 raise Damage("workloads", str(values[1]))
-            found.append(Candidate(values, self._environment(values[_ENV_KEY])))
+            found.append(StoredAnswer(values, self._environment(values[_ENV_KEY])))
         return found
 
     def _read(
         self, tail: str, again: str, parameters: list[object] | dict[str, object]
-    ) -> tuple[list[Candidate], list[Damage]]:
+    ) -> tuple[list[StoredAnswer], list[Damage]]:
         connection = self.reader.connection
         found = list(tables.rows(connection, tail, parameters, r="records", w="workloads"))
         ids = {row[0] for row in tables.fetched(connection, again, parameters)}
@@ -299,7 +299,7 @@ class Contents:
             if isinstance(row, dict):
                 workload = tables.wanted("workloads", workload, workload_key=row["workload_key"])
             if isinstance(row, dict) and isinstance(workload, dict):
-                candidates.append(Candidate.whole(row, workload, self._environment(row["env_key"])))
+                candidates.append(StoredAnswer.whole(row, workload, self._environment(row["env_key"])))
             else:
                 damage = next((each for each in (row, workload) if isinstance(each, Damage)), None)
                 damaged.append(damage or Damage("records", "whose workload is gone"))

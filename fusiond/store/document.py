@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from fusiond.store.candidates import Candidate
+    from fusiond.store.candidates import StoredAnswer
 
 DAMAGED_SOURCE = "source is damaged"
 """How the note begins that says why an answer comes without its source."""
 
 
 def answer(
-    found: Candidate,
+    found: StoredAnswer,
     path: str,
     asked: dict[str, int],
     *,
@@ -112,7 +112,7 @@ def is_intact(path: str) -> bool:
 
 
 def _notes(
-    found: Candidate, asked: dict[str, int], changed: list[str], today: Mapping[str, str | None]
+    found: StoredAnswer, asked: dict[str, int], changed: list[str], today: Mapping[str, str | None]
 ) -> Iterator[str]:
     sizes = found.sizes
     if sizes != asked:

@@ -36,7 +36,7 @@ from fusiond import names
 from fusiond.errors import NothingKnown, UnknownName
 from fusiond.store import names as known_names
 from fusiond.store import sources
-from fusiond.store.candidates import Candidate, Contents, Says
+from fusiond.store.candidates import Contents, Says, StoredAnswer
 from fusiond.store.document import answer, compared
 from fusiond.store.format import lookup_name
 from fusiond.store.plans import unpacked
@@ -223,7 +223,7 @@ class _Lookup:
         self.says = says or self.contents_of_file.said()
         self.today = {"driver": driver, "fusiond": version}
         self.cache = cache
-        self.found: list[Candidate] = []
+        self.found: list[StoredAnswer] = []
         """Records that can be served."""
         self.known = False
         """Whether there are any, servable or not."""
@@ -246,7 +246,7 @@ class _Lookup:
             self._newest[strategy] = self.contents_of_file.newest_version(strategy)
         return self._newest[strategy]
 
-    def _is_servable(self, each: Candidate) -> bool:
+    def _is_servable(self, each: StoredAnswer) -> bool:
         if each.strategy_version in self.says.wrong.get(each.strategy, ()):
             return False
         each.version_today = self._version_today(each.strategy)
@@ -289,7 +289,7 @@ class _Lookup:
             raise self._other_content(name, known, [file for files in claimed for file in files])
         return free, False
 
-    def _matched(self, name: str, claimed: list[list[str]]) -> tuple[list[Candidate], set[str]]:
+    def _matched(self, name: str, claimed: list[list[str]]) -> tuple[list[StoredAnswer], set[str]]:
         """(what was found of which today's files or catalogue speak, the families that are as these have it)"""
         documents = self._documents(lookup_name(name).split(","), claimed)
         spoken = [self.contents_of_file.whole_one(each) for each in self.found if documents[each.strategy]]
@@ -328,7 +328,7 @@ class _Lookup:
 
     def contents(self, families: set[str] | None = None) -> list[dict[str, Any]]:
         """What tells the contents of a name apart, the last found first; None: all that it stands for."""
-        last: dict[str, Candidate] = {}
+        last: dict[str, StoredAnswer] = {}
         for each in self.found:
             if (families is None or each.family in families) and each.family not in last:
                 last[each.family] = self.contents_of_file.whole_one(each)
@@ -380,7 +380,7 @@ class _Lookup:
         document["notes"] += self.contents_of_file.notes()
         return document
 
-    def _on_device(self, known: list[Candidate], device: str | None) -> list[Candidate]:
+    def _on_device(self, known: list[StoredAnswer], device: str | None) -> list[StoredAnswer]:
         """Those of a device. A name means the hardware that has it now."""
         if device is None or device in ("auto", "all"):
             return known
@@ -389,7 +389,7 @@ class _Lookup:
             return [each for each in known if each.device_key in keys]
         return [each for each in known if each.device_name == device]
 
-    def _closest(self, known: list[Candidate], asked: dict[str, int]) -> Candidate:
+    def _closest(self, known: list[StoredAnswer], asked: dict[str, int]) -> StoredAnswer:
         """The record of the family that is right for these sizes, or nearest to them; the first of equally good
         ones."""
         text = json.dumps(asked, sort_keys=True, separators=(",", ":"))  # as they are written
@@ -400,7 +400,7 @@ class _Lookup:
             found = [each for each in known if away[each.sizes_text] == nearest]
         return min(found, key=lambda each: bool(self._changes(each)))
 
-    def _changes(self, each: Candidate) -> list[str]:
+    def _changes(self, each: StoredAnswer) -> list[str]:
         """What was another one when this record was found; what is unknown then or now is no change."""
         then = each.env
         changed = [name for name, value in self.today.items() if value and then.get(name) and then[name] != value]
@@ -412,7 +412,7 @@ def _names_counted(device: str | None) -> bool:
     return device is not None and device not in ("auto", "all")
 
 
-def _sizes_asked(last: Candidate, given: Mapping[str, int], name: str) -> dict[str, int]:
+def _sizes_asked(last: StoredAnswer, given: Mapping[str, int], name: str) -> dict[str, int]:
     for size in given:
         if size not in last.sizes:
             raise UnknownName("size", size, last.sizes, where=name)

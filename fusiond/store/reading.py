@@ -49,7 +49,9 @@ class Reader:
         "schema",
     )
 
-    def __init__(self, path: str, file: Identity, connection: sqlite3.Connection, number: acknowledged.Number) -> None:
+    def __init__(
+        self, path: str, file: Identity, connection: sqlite3.Connection, number: acknowledged.AcknowledgedNumber
+    ) -> None:
         self.path, self.file, self.connection = path, file, connection
         self.kept: dict[Any, Any] = {}
         """What is read once and holds as long as the sums of its tables do."""
@@ -104,7 +106,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
             yield None
             return
         if reader is None or reader.file != file:
-            reader = Reader(where, file, _opened(where), acknowledged.Number(where))
+            reader = Reader(where, file, _opened(where), acknowledged.AcknowledgedNumber(where))
         try:
             reader.begin()
             if 0 < reader.schema < SCHEMA_VERSION:

@@ -12,7 +12,7 @@ from fusiond.build import gxx
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FinishedCommand:
     """What a finished command left."""
 
     status: int

@@ -19,8 +19,8 @@ from typing import Any
 
 from fusiond.daemon import logs
 from fusiond.daemon.app import JobQuestion, Submission
-from fusiond.daemon.config import Config as DaemonConfig
-from fusiond.daemon.service import Service, Work
+from fusiond.daemon.config import DaemonConfig as DaemonConfig
+from fusiond.daemon.service import DaemonWork, Service
 from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError
 from fusiond.events import Events, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
 from fusiond.model import (
@@ -179,7 +179,7 @@ def _best(store: Store, workload: Workload, cache: str) -> dict[str, Any] | Noth
     return found or NothingKnown(f"nothing is known about {workload.name}")
 
 
-def work(store: Store, trial_secs: float) -> Work:
+def work(store: Store, trial_secs: float) -> DaemonWork:
     """What a Service needs, made up."""
 
     def submit_file(submission: Submission) -> tuple[JobRow, ...]:
@@ -196,7 +196,7 @@ def work(store: Store, trial_secs: float) -> Work:
         found = jobs.read(question.path, question.text)
         return tuple(_best(store, workload_of(job), question.cache or job.search.cache) for job in found)
 
-    return Work(
+    return DaemonWork(
         run_job=MakeBelieve(store, trial_secs).run,
         submit=submit_file,
         again=lambda id: submit(store, store.load_job(id)),

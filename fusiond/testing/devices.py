@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
-from fusiond.devices.protocol import Check, Checked, Reference, Sample
+from fusiond.devices.protocol import Checked, CheckRequest, Reference, SampleRequest
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.exporting.bundle import write_bundle
@@ -415,19 +415,19 @@ class DeviceContract:
             ((launch("s", "scale", "x", "y", 2.0, N), launch("w", "stray", "y", N)), Outcome.CRASHED),
             ((launch("crash", "crash", "y"),), Outcome.CRASHED),
         ):
-            reply = supervisor.call(Check(bundle=bundle(*steps), references=references), 60)
+            reply = supervisor.call(CheckRequest(bundle=bundle(*steps), references=references), 60)
             if outcome is None:
                 assert reply == Checked(worst=0.0)
             else:
                 assert isinstance(reply, MeasureFailed), steps
                 assert reply.outcome is outcome, reply.reason
                 assert len(reply.reason.splitlines()) == 1
-            assert supervisor.call(Check(bundle=good, references=references), 60) == Checked(worst=0.0)
+            assert supervisor.call(CheckRequest(bundle=good, references=references), 60) == Checked(worst=0.0)
 
     def test_a_pair_is_sampled(self, supervisor: Supervisor, bundle: Callable[..., str]) -> None:
         good = bundle(launch("scale", "scale", "x", "y", 2.0, N))
         plan = Sampling(purpose=Purpose.SEARCH, noise_limit=100.0)
-        reply = supervisor.call(Sample(candidate=good, baseline=good, plan=plan), 60)
+        reply = supervisor.call(SampleRequest(candidate=good, baseline=good, plan=plan), 60)
         assert isinstance(reply, Measurement), reply
         assert len(reply.span_us) == len(reply.baseline_us)
         assert plan.least_pairs <= len(reply.span_us) <= plan.pairs

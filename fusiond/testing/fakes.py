@@ -29,7 +29,7 @@ from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, Binary, DataPlane, DeviceProvider, ExecutionError, Executor
 from fusiond.devices.data import HostData
-from fusiond.devices.worker import Worker
+from fusiond.devices.worker import ExecutorWorker
 from fusiond.hookspecs import hookimpl
 from fusiond.inputs.fills import fill
 from fusiond.language.extents import size
@@ -221,7 +221,7 @@ class InProcess:
 
     def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
         self.device = device
-        self._worker = Worker(provider.executor(device.name))
+        self._worker = ExecutorWorker(provider.executor(device.name))
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         return self._worker.answer(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond.build import gxx
-from fusiond.devices.cpu.native import Argument, Launch
+from fusiond.devices.cpu.native import Argument, NativeLaunch
 from fusiond.devices.cpu.race import find_races
 from fusiond.inputs.fills import initial
 from fusiond.language import narrow
@@ -27,6 +27,6 @@ def races(program: Program, seed: int = 1) -> list[str]:
             else:
                 assert isinstance(each, Scalar), each
                 arguments.append(narrow.scalar(each.dtype, each.value))
-        launch = Launch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
+        launch = NativeLaunch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
         found += find_races(gxx.race_host(), built, gxx.exported(source, step.entry), launch, arguments)
     return found

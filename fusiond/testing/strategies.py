@@ -441,7 +441,7 @@ class StrategyContract:
                 assert found == self.strategy().drawings(case.analysis, config, {})
                 assert drawing.from_json(json.loads(json.dumps(drawing.as_json(found)))) == found
                 for each in found:
-                    if isinstance(each, drawing.Graph):
+                    if isinstance(each, drawing.DrawnGraph):
                         names = [node.name for node in each.nodes]
                         assert len(set(names)) == len(names) <= drawing.MOST_NODES
                         assert {name for edge in each.edges for name in (edge.source, edge.target)} <= set(names)

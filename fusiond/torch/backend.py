@@ -19,9 +19,9 @@ from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
 from fusiond.torch import explaining, importer, recording, regions, splicing
 from fusiond.torch.explaining import Record, Region
-from fusiond.torch.graphs import Graph, Tensor
+from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.operators import Unsupported
-from fusiond.torch.regions import Segment
+from fusiond.torch.regions import FxSegment
 
 log = logging.getLogger("fusiond.torch")
 
@@ -29,7 +29,7 @@ FALLBACKS = ("inductor", "eager")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BackendOptions:
     """Of `torch.compile(..., options={...})`."""
 
     always: bool = False
@@ -106,12 +106,12 @@ def _shape(value: Any) -> Any:
     return tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    known = [each.name for each in fields(Options)]
+def _options(given: Mapping[str, Any]) -> BackendOptions:
+    known = [each.name for each in fields(BackendOptions)]
     for name in given:
         if name not in known:
             raise ValueError(f"fusiond has no option {name!r}; it has {', '.join(known)}")
-    found = Options(**given)
+    found = BackendOptions(**given)
     if found.fallback not in (None, *FALLBACKS):
         raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
     asking.check_options(found.search, found.device)
@@ -123,7 +123,7 @@ def _inductor() -> bool:
     return importlib.util.find_spec("torch._inductor") is not None
 
 
-def _torchs(graph: Any, inputs: Sequence[Any], options: Options) -> Any:
+def _torchs(graph: Any, inputs: Sequence[Any], options: BackendOptions) -> Any:
     if options.fallback == "eager" or not _inductor():
         return graph.forward
     from torch._inductor.compile_fx import compile_fx
@@ -158,7 +158,9 @@ def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any
         return compile_fx(graph, inputs, inner_compile=inner)
 
 
-def _compiled(options: Options, record: Record, module: Any, part: str, default: Callable[[], Any], inner: Any) -> Any:
+def _compiled(
+    options: BackendOptions, record: Record, module: Any, part: str, default: Callable[[], Any], inner: Any
+) -> Any:
     """A graph of AOTAutograd's as something to call with a list of its inputs."""
     try:
         running = Running(options, module, part, inner)
@@ -174,7 +176,7 @@ def _compiled(options: Options, record: Record, module: Any, part: str, default:
 class _Part:
     """A segment, and what is known of it."""
 
-    segment: Segment
+    segment: FxSegment
     region: Region
     question: Question | None = None
     code: Any = field(default=None, repr=False)
@@ -183,10 +185,10 @@ class _Part:
 class Running:
     """A graph that is called: as torch has it until there are answers, spliced from then on."""
 
-    def __init__(self, options: Options, module: Any, part: str, inner: Any) -> None:
+    def __init__(self, options: BackendOptions, module: Any, part: str, inner: Any) -> None:
         self._options, self._module, self._inner = options, module, inner
         self._lock = threading.Lock()
-        self._graph: Graph = recording.recorded(module.graph)
+        self._graph: FxGraph = recording.recorded(module.graph)
         self._shapes = self._graph.tensors()
         self._asker: Asker = asking.of(options.db)
         self._parts = [self._asked(part, place, each) for place, each in enumerate(regions.cut(self._graph))]
@@ -243,7 +245,7 @@ class Running:
 
     # --- a segment ---
 
-    def _asked(self, name: str, place: int, segment: Segment) -> _Part:
+    def _asked(self, name: str, place: int, segment: FxSegment) -> _Part:
         region = Region(name=f"{name}_{place}", state="library", reason=segment.reason, operators=segment.operators)
         if not segment.fusable:
             return _Part(segment, region)

@@ -12,7 +12,7 @@ from fusiond.build import gxx
 from fusiond.frameworks import launching as plans
 from fusiond.frameworks.asking import Found
 from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import Gpu, LaunchFailed, Machine, Plan, Processor
+from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
 from fusiond.torch.graphs import Tensor
 
 ALIGNMENT = 16
@@ -24,14 +24,14 @@ DTYPES = {
 }  # fmt: skip
 
 
-def built(found: Found, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Code:
+def built(found: Found, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> RegionCode:
     """The code of an answer for a region of such inputs and outputs. Unusable where it cannot be launched here."""
     assert found.program is not None
     plan = plans.flat(found.program, *plans.argument_names(len(inputs), len(outputs)))
     device = torch.device(outputs[0].device)
     if device.type == "cpu":
         paths, entries = plans.built_for_cpu(found.program)
-        return Code(Plan(plan, Processor(gxx.scheduler(), paths, entries, plan)), inputs, outputs, device)
+        return RegionCode(StepPlan(plan, Processor(gxx.scheduler(), paths, entries, plan)), inputs, outputs, device)
     if found.arch is None:
         raise Unusable("the answer is of no GPU")
     here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
@@ -40,14 +40,14 @@ def built(found: Found, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     cubins, symbols = plans.built_for_gpu(found.program, found.arch)
     with torch.cuda.device(device):
         torch.empty(1, device=device)  # makes its context current
-        machine: Machine = Gpu(cubins, symbols, plan)
-    return Code(Plan(plan, machine), inputs, outputs, device)
+        machine: Machine = CudaMachine(cubins, symbols, plan)
+    return RegionCode(StepPlan(plan, machine), inputs, outputs, device)
 
 
-class Code:
+class RegionCode:
     """A plan, and how its arguments lie in memory."""
 
-    def __init__(self, plan: Plan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
+    def __init__(self, plan: StepPlan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
         self.problem = ""
         """Why it is not launched any more."""
         self._plan, self._device = plan, device

@@ -1,7 +1,7 @@
 """A graph of torch's operators as plain data: what is read from FX, and what regions are cut from.
 
-    Graph := inputs, nodes in topological order, outputs
-    Node  := name, operator (`aten.add.Tensor`, `getitem`), arguments (numbers, texts, tuples, Refs), results
+    FxGraph := inputs, nodes in topological order, outputs
+    FxNode  := name, operator (`aten.add.Tensor`, `getitem`), arguments (numbers, texts, tuples, Refs), results
 
 torch is not needed to make one, so tests have graphs as Python data. dtypes are HLO's words, shapes are numbers.
 """
@@ -66,7 +66,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class FxNode:
     """One operator."""
 
     name: str
@@ -85,11 +85,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class FxGraph:
     """Operators between inputs and outputs."""
 
     inputs: Mapping[str, Tensor | None]
-    nodes: tuple[Node, ...]
+    nodes: tuple[FxNode, ...]
     outputs: tuple[str, ...]
     """Names of inputs and nodes."""
 

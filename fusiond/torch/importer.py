@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusiond.torch.graphs import Node, Tensor
-from fusiond.torch.instructions import Value, Writer
-from fusiond.torch.operators import TABLE, Call, Unsupported
+from fusiond.torch.graphs import FxNode, Tensor
+from fusiond.torch.instructions import HloWriter, Value
+from fusiond.torch.operators import TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
 
 LARGEST = 2**31 - 1
 """Elements of a tensor, of which one can be counted in 32 bits."""
 
 
-def text(name: str, nodes: Sequence[Node], inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> str:
+def text(name: str, nodes: Sequence[FxNode], inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> str:
     """The module of nodes in topological order. Unsupported where one cannot be written; KeyError never: what a node
     reads is an input or another node."""
-    writer = Writer()
+    writer = HloWriter()
     values: dict[str, Written] = {}
     for given, tensor in inputs.items():
         stored = writer.parameter(tensor.dtype, [tensor.dims[each] for each in tensor.order])
@@ -37,8 +37,8 @@ def text(name: str, nodes: Sequence[Node], inputs: Mapping[str, Tensor], outputs
     return writer.module(name, results)
 
 
-def _written(writer: Writer, node: Node, values: Mapping[str, Written]) -> Written:
-    call = Call(writer, node, values)
+def _written(writer: HloWriter, node: FxNode, values: Mapping[str, Written]) -> Written:
+    call = OperatorCall(writer, node, values)
     if node.operator == "getitem":
         several = values[node.reads[0]]
         index = node.arguments[1]
@@ -54,7 +54,7 @@ def _written(writer: Writer, node: Node, values: Mapping[str, Written]) -> Writt
     return found
 
 
-def problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+def problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     """Why a node is left to torch; empty where it can be computed here."""
     if node.effect:
         return "it writes into what it is given" if node.effect == "mutation" else "it draws random numbers"
@@ -63,7 +63,7 @@ def problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
 
 
-def _tensor_problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+def _tensor_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     if not node.results or (node.results[0] is None and len(node.results) == 1):
         return "its result is not a tensor of a fixed shape and a known type"
     shapes = [each for name in node.reads for each in tensors[name]]
@@ -77,9 +77,9 @@ def _tensor_problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) 
     return ""
 
 
-def _argument_problem(node: Node, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+def _argument_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     """What is wrong with its arguments, which writing it finds out."""
-    writer = Writer()
+    writer = HloWriter()
     values: dict[str, Written] = {}
     for name in node.reads:
         written = [writer.parameter(each.dtype, each.dims) for each in tensors[name] if each is not None]

@@ -32,7 +32,7 @@ _REDUCTIONS: Mapping[str, Number | None] = {
 """Operation of a reduce -> its neutral value; None: the least or the greatest of the type."""
 
 
-class Writer:
+class HloWriter:
     """A module in the making."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""FX to a `Graph`. Nothing of torch is imported: nodes say all that is needed."""
+"""FX to an `FxGraph`. Nothing of torch is imported: nodes say all that is needed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from fusiond.torch.graphs import DTYPES, Graph, Node, Ref, Tensor
+from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
 
 
-def recorded(graph: Any) -> Graph:
+def recorded(graph: Any) -> FxGraph:
     """A `torch.fx.Graph` whose nodes have `meta["val"]`, as AOTAutograd leaves them."""
     inputs: dict[str, Tensor | None] = {}
-    nodes: list[Node] = []
+    nodes: list[FxNode] = []
     outputs: tuple[str, ...] = ()
     for each in graph.nodes:
         if each.op == "placeholder":
@@ -21,10 +21,10 @@ def recorded(graph: Any) -> Graph:
             outputs = tuple(dict.fromkeys(_names(each.args)))
         else:
             nodes.append(_node(each))
-    return Graph(inputs=inputs, nodes=tuple(nodes), outputs=outputs)
+    return FxGraph(inputs=inputs, nodes=tuple(nodes), outputs=outputs)
 
 
-def _node(node: Any) -> Node:
+def _node(node: Any) -> FxNode:
     effect = ""
     if node.op == "call_function" and node.target is operator.getitem:
         name = "getitem"
@@ -35,7 +35,7 @@ def _node(node: Any) -> Node:
         name = f"{node.op} {node.target}"
         effect = "" if node.op == "get_attr" else "mutation"
     named = {key: _argument(value) for key, value in node.kwargs.items()}
-    return Node(
+    return FxNode(
         name=node.name,
         operator=name,
         arguments=tuple(_argument(each) for each in node.args),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.torch import importer
-from fusiond.torch.graphs import Graph, Node, Tensor
+from fusiond.torch.graphs import FxGraph, FxNode, Tensor
 from fusiond.torch.operators import MOVEMENT, VIEWS
 
 LEAST = 2
@@ -21,10 +21,10 @@ LEAST = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class FxSegment:
     """Nodes that are computed together."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[FxNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     fusable: bool
@@ -42,12 +42,12 @@ class _Place:
     library: bool
 
 
-def cut(graph: Graph) -> tuple[Segment, ...]:
+def cut(graph: FxGraph) -> tuple[FxSegment, ...]:
     """Segments in an order in which they can be computed."""
     tensors = graph.tensors()
     problems = _problems(graph, tensors)
     places = _sunk(graph, _places(graph, problems), tensors)
-    groups: dict[tuple[int, bool], list[Node]] = {}
+    groups: dict[tuple[int, bool], list[FxNode]] = {}
     for node in graph.nodes:
         place = places[node.name]
         groups.setdefault((place.depth, place.library), []).append(node)
@@ -57,7 +57,7 @@ def cut(graph: Graph) -> tuple[Segment, ...]:
     for _, nodes in reversed(ordered):
         read_after.append(set(needed))
         needed |= {name for node in nodes for name in node.reads}
-    segments: list[Segment] = []
+    segments: list[FxSegment] = []
     for ((_, library), nodes), after in zip(ordered, reversed(read_after), strict=True):
         if library:
             reasons = dict.fromkeys(problems[each.name] for each in nodes if problems[each.name])
@@ -72,9 +72,9 @@ def _said(reasons: Iterable[str]) -> str:
     return "; ".join(special)
 
 
-def _problems(graph: Graph, tensors: Mapping[str, Sequence[Tensor | None]]) -> dict[str, str]:
-    """Node -> why it is left to torch; a `getitem` goes with what it picks from. Regions lie on the device that most of
-    the graph is on."""
+def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) -> dict[str, str]:
+    """FxNode -> why it is left to torch; a `getitem` goes with what it picks from. Regions lie on the device that most
+    of the graph is on."""
     found: dict[str, str] = {}
     devices = [each.device for node in graph.nodes for each in node.results if each is not None]
     device = max(dict.fromkeys(devices), key=devices.count, default="cpu")
@@ -90,7 +90,7 @@ def _problems(graph: Graph, tensors: Mapping[str, Sequence[Tensor | None]]) -> d
     return found
 
 
-def _places(graph: Graph, problems: Mapping[str, str]) -> dict[str, _Place]:
+def _places(graph: FxGraph, problems: Mapping[str, str]) -> dict[str, _Place]:
     places: dict[str, _Place] = {}
     last: dict[str, str] = {}
     """Kind of effect -> the node before which no other of the kind, and behind a mutation nothing, may run."""
@@ -111,7 +111,9 @@ def _places(graph: Graph, problems: Mapping[str, str]) -> dict[str, _Place]:
     return places
 
 
-def _sunk(graph: Graph, places: dict[str, _Place], tensors: Mapping[str, Sequence[Tensor | None]]) -> dict[str, _Place]:
+def _sunk(
+    graph: FxGraph, places: dict[str, _Place], tensors: Mapping[str, Sequence[Tensor | None]]
+) -> dict[str, _Place]:
     """A node goes to the first region that reads it where that reads no more than it would have read of the node's
     result: a mask, a widened number, what is made of nothing. A mutation is never passed."""
     if any(node.effect == "mutation" for node in graph.nodes):
@@ -136,17 +138,17 @@ def _bytes(tensors: Mapping[str, Sequence[Tensor | None]], names: Iterable[str])
     return sum(each.size_bytes for name in names for each in tensors[name] if each is not None)
 
 
-def _segment(nodes: Sequence[Node], after: set[str], *, fusable: bool, reason: str = "") -> Segment:
+def _segment(nodes: Sequence[FxNode], after: set[str], *, fusable: bool, reason: str = "") -> FxSegment:
     made = {each.name for each in nodes}
     inputs = dict.fromkeys(name for each in nodes for name in each.reads if name not in made)
     outputs = tuple(each.name for each in nodes if each.name in after)
-    return Segment(nodes=tuple(nodes), inputs=tuple(inputs), outputs=outputs, fusable=fusable, reason=reason)
+    return FxSegment(nodes=tuple(nodes), inputs=tuple(inputs), outputs=outputs, fusable=fusable, reason=reason)
 
 
-def _region(nodes: Sequence[Node], after: set[str]) -> list[Segment]:
+def _region(nodes: Sequence[FxNode], after: set[str]) -> list[FxSegment]:
     """A region, and behind it the views of its values that leave it."""
     by_name = {each.name: each for each in nodes}
-    views: dict[str, Node] = {}
+    views: dict[str, FxNode] = {}
     leaving = [each.name for each in nodes if each.name in after]
     kept = set()
     while leaving:
@@ -159,7 +161,7 @@ def _region(nodes: Sequence[Node], after: set[str]) -> list[Segment]:
         else:
             kept.add(name)
     inside = _live(nodes, kept)
-    found: list[Segment] = []
+    found: list[FxSegment] = []
     if inside:
         found.append(_worth(inside, kept))
     if views:
@@ -168,7 +170,7 @@ def _region(nodes: Sequence[Node], after: set[str]) -> list[Segment]:
     return found
 
 
-def _live(nodes: Sequence[Node], kept: set[str]) -> list[Node]:
+def _live(nodes: Sequence[FxNode], kept: set[str]) -> list[FxNode]:
     """Those that something of what is kept depends on."""
     needed = set(kept)
     found = []
@@ -179,7 +181,7 @@ def _live(nodes: Sequence[Node], kept: set[str]) -> list[Node]:
     return found[::-1]
 
 
-def _worth(nodes: Sequence[Node], kept: set[str]) -> Segment:
+def _worth(nodes: Sequence[FxNode], kept: set[str]) -> FxSegment:
     if sum(each.operator not in MOVEMENT for each in nodes) < LEAST:
         return _segment(nodes, kept, fusable=False, reason="too little to fuse")
     return _segment(nodes, kept, fusable=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
-from fusiond.torch.regions import Segment
+from fusiond.torch.regions import FxSegment
 
 log = logging.getLogger("fusiond.torch")
 
@@ -18,7 +18,7 @@ Strides: TypeAlias = Sequence["tuple[int, ...] | None"]
 """In elements, of one tensor after the other; None: any."""
 
 
-class Launched(torch.nn.Module):  # type: ignore[misc] # without torch it is anything
+class SplicedRegion(torch.nn.Module):  # type: ignore[misc] # without torch it is anything
     """A region: its kernels, or what it was where they fail."""
 
     def __init__(self, code: Any, original: Any) -> None:
@@ -87,7 +87,7 @@ def _unreported(function: Callable[[], Any]) -> Any:
 
 
 def spliced(
-    module: Any, segments: Sequence[Segment], codes: Mapping[int, Any], inner: Any, strides: Strides | None = None
+    module: Any, segments: Sequence[FxSegment], codes: Mapping[int, Any], inner: Any, strides: Strides | None = None
 ) -> Any:
     """Something to call with a list of inputs. `codes`: place of a segment -> its code; `inner`: Inductor's compiler of
     graphs, or None; `strides`: of the outputs, where others count on them; else those of the graph."""
@@ -102,7 +102,7 @@ def spliced(
     needed = _needed_after(segments, {each.name for each in output.all_input_nodes})
     for number, (nodes, inputs, outputs, code) in enumerate(_runs(segments, codes, needed)):
         own = _part(module, [by_name[each] for each in nodes], inputs, outputs, by_name)
-        part = Launched(code, own) if code is not None else own
+        part = SplicedRegion(code, own) if code is not None else own
         if code is None and inner is not None:
             part = _rest(own, inner)
         name = f"region_{number}" if code is not None else f"rest_{number}"
@@ -126,7 +126,7 @@ def spliced(
     return run
 
 
-def _needed_after(segments: Sequence[Segment], outputs: set[str]) -> list[set[str]]:
+def _needed_after(segments: Sequence[FxSegment], outputs: set[str]) -> list[set[str]]:
     found: list[set[str]] = []
     needed = set(outputs)
     for segment in reversed(segments):
@@ -136,7 +136,7 @@ def _needed_after(segments: Sequence[Segment], outputs: set[str]) -> list[set[st
 
 
 def _runs(
-    segments: Sequence[Segment], codes: Mapping[int, Any], needed: Sequence[set[str]]
+    segments: Sequence[FxSegment], codes: Mapping[int, Any], needed: Sequence[set[str]]
 ) -> Iterable[tuple[list[str], list[str], list[str], Any]]:
     """(nodes, inputs, outputs, code) of what is one call: a region, or all that lies between two."""
     nodes: list[str] = []

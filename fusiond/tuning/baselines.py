@@ -13,21 +13,21 @@ from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, 
 from fusiond.program import Program
 from fusiond.strategy import Baseline
 from fusiond.tuning import health
-from fusiond.tuning.context import Context, Unfused, outcome_of
+from fusiond.tuning.context import Context, UnfusedBaseline, outcome_of
 from fusiond.tuning.measuring import References
 
 CONTENDERS = 1
 """Unfused ways beside the fastest that are measured again in the finals: the pick among noisy medians may be wrong."""
 
 
-def fastest_unfused(context: Context, references: References) -> list[Unfused]:
+def fastest_unfused(context: Context, references: References) -> list[UnfusedBaseline]:
     """Measure every baseline of the strategy; the fastest, and the next best as contenders. What an earlier session
     measured is taken from the store.
 
     FusiondError when not even the unfused program as given can be measured.
     """
-    best: dict[str, Unfused] = {}
-    given: Unfused | None = None
+    best: dict[str, UnfusedBaseline] = {}
+    given: UnfusedBaseline | None = None
     for baseline in context.strategy.baselines(context.analysis):
         context.phase("baseline", f"{baseline.name}: {baseline.detail}")
         plain = next(baseline.space.points())
@@ -48,15 +48,17 @@ def fastest_unfused(context: Context, references: References) -> list[Unfused]:
     return ranked(best.values(), context.work)[: 1 + CONTENDERS]
 
 
-def ranked(found: Iterable[Unfused], work: Callable[[Program], str]) -> list[Unfused]:
+def ranked(found: Iterable[UnfusedBaseline], work: Callable[[Program], str]) -> list[UnfusedBaseline]:
     """Fastest first, equal work once (under the name of the first way that came to it)."""
-    distinct: dict[str, Unfused] = {}
+    distinct: dict[str, UnfusedBaseline] = {}
     for each in sorted(found, key=lambda each: -each.ratio):
         distinct.setdefault(work(each.program), each)
     return list(distinct.values())
 
 
-def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
+def _one_pass(
+    context: Context, baseline: Baseline, best: UnfusedBaseline, references: References, given: UnfusedBaseline
+) -> UnfusedBaseline:
     """Each value of each knob, with the others at their best so far. Once the search is to end, only what was measured
     already."""
     for parameter in baseline.space.parameters:
@@ -85,10 +87,10 @@ def _point(
     baseline: Baseline,
     config: Config,
     references: References,
-    given: Unfused | None,
+    given: UnfusedBaseline | None,
     *,
     incumbent: float | None,
-) -> Unfused | None:
+) -> UnfusedBaseline | None:
     """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
     program = context.unfused(baseline, config)
     trial = _known(context, baseline, config)
@@ -114,7 +116,7 @@ def _point(
     if trial.outcome is not Outcome.MEASURED or trial.time_us is None:
         return None
     ratio = 1.0 if trial.ratio is None else trial.ratio
-    return Unfused(name=baseline.name, program=program, config=config, time_us=trial.time_us, ratio=ratio)
+    return UnfusedBaseline(name=baseline.name, program=program, config=config, time_us=trial.time_us, ratio=ratio)
 
 
 def _known(context: Context, baseline: Baseline, config: Config) -> Trial | None:

@@ -42,7 +42,7 @@ class Odd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfused:
+class UnfusedBaseline:
     """A measured unfused way. `ratio` is its speed-up over the unfused program as given."""
 
     name: str

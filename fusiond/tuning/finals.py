@@ -19,7 +19,7 @@ from fusiond.devices.supervisor import RunnerLost
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.tuning import health, verdict
-from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.lanes import Lanes
 from fusiond.tuning.measuring import SEEDS, References
 from fusiond.words import counted
@@ -100,8 +100,8 @@ class Field:
 def field(
     context: Context,
     references: References,
-    baseline: Unfused,
-    contenders: Sequence[Unfused] = (),
+    baseline: UnfusedBaseline,
+    contenders: Sequence[UnfusedBaseline] = (),
     finalists: Mapping[str, Entrant] | None = None,
 ) -> Field:
     """Who takes part: the best of the search (or those that are given), the fastest unfused ways, the incumbent."""

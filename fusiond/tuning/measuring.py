@@ -219,7 +219,7 @@ class Measurer:
         if isinstance(folder, MeasureFailed):
             return folder
         patience = self._patience_secs + 30 * references.run_secs
-        reply = self._call(protocol.Check(bundle=str(folder), references=references.of), patience)
+        reply = self._call(protocol.CheckRequest(bundle=str(folder), references=references.of), patience)
         if isinstance(reply, Measurement | protocol.Calibrated):
             raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
         return reply if isinstance(reply, MeasureFailed) else reply.worst
@@ -273,7 +273,9 @@ class Measurer:
             if isinstance(each, MeasureFailed):
                 return each
         self._quiet(*(each for each in (program, against) if each is not None))
-        request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
+        request = protocol.SampleRequest(
+            candidate=str(folder), baseline=None if other is None else str(other), plan=plan
+        )
         patience = self._patience_secs + plan.warm_up_secs + plan.budget_secs + 60 * references.run_secs
         begun = time.monotonic()
         reply = self._call(request, patience)

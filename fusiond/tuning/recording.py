@@ -14,7 +14,7 @@ from fusiond.tuning.measuring import Measurer
 log = logging.getLogger(__name__)
 
 
-class Recorder:
+class TrialRecorder:
     """Does one thing at a time beside the measurements: a trial's commit, telling the study, asking it for more.
 
     Nothing counts before it is on disk: whoever is told of a trial is told by the work that is handed over, after its
@@ -47,7 +47,7 @@ class Recorder:
         if work_key == self._work:
             self.wait()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> TrialRecorder:
         return self
 
     def __exit__(

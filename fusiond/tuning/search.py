@@ -20,11 +20,11 @@ from fusiond.requests.planning import inspected, refused_seeds
 from fusiond.search.space import Space, check_seeds
 from fusiond.search.study import Study
 from fusiond.tuning import health, prior
-from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
+from fusiond.tuning.context import Context, Odd, UnfusedBaseline, outcome_of
 from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
 from fusiond.tuning.prior import Prior, Pruning
-from fusiond.tuning.recording import Recorder
+from fusiond.tuning.recording import TrialRecorder
 from fusiond.words import counted
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Candidate:
     odd: Program | None
 
 
-def search(lanes: Lanes, baseline: Unfused) -> str:
+def search(lanes: Lanes, baseline: UnfusedBaseline) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
     its budget was spent; empty when it did not. Where it is to stop, what is being measured is written down first."""
     return _Search(lanes, baseline).run()
@@ -54,7 +54,7 @@ def search(lanes: Lanes, baseline: Unfused) -> str:
 class _Search:
     """One job's study on its way: what was asked and measured, and what ends it."""
 
-    def __init__(self, lanes: Lanes, baseline: Unfused) -> None:
+    def __init__(self, lanes: Lanes, baseline: UnfusedBaseline) -> None:
         self._lanes, self._baseline = lanes, baseline
         context, odd = lanes.left[0].context, lanes.left[0].odd
         self._context = context
@@ -78,7 +78,7 @@ class _Search:
         context, study = self._context, self._study
         context.phase("search", self._begins())
         begun, busy = time.monotonic(), context.measurer.busy_secs
-        with Recorder(context.measurer) as recorder:
+        with TrialRecorder(context.measurer) as recorder:
             self._measure(recorder, begun + context.search.timeout_secs)
         if self._stopped is not None:
             raise self._stopped
@@ -101,7 +101,7 @@ class _Search:
             known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices, sizes or workloads"
         return ("the whole space" if study.whole else f"{study.budget} configs") + known
 
-    def _measure(self, recorder: Recorder, deadline: float) -> None:
+    def _measure(self, recorder: TrialRecorder, deadline: float) -> None:
         """Try out what the study asks for until it has nothing more to ask, or something ends it."""
 
         def following() -> Candidate | None:
@@ -212,7 +212,7 @@ class _Ahead:
         self._under_way -= 1
         self.begin()
 
-    def next(self, recorder: Recorder) -> Candidate | None:
+    def next(self, recorder: TrialRecorder) -> Candidate | None:
         """The next one, once it is made; None when the study has nothing more to ask."""
         if not self._waiting:
             recorder.wait()
@@ -234,11 +234,11 @@ def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
 
 def _trial(
     context: Context,
-    recorder: Recorder,
+    recorder: TrialRecorder,
     candidate: Candidate,
     references: References,
     odd: Odd | None,
-    baseline: Unfused,
+    baseline: UnfusedBaseline,
     incumbent: float | None,
     pruning: Pruning,
 ) -> Trial:

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class RatioEstimate:
     """A finalist's speed-up over the baseline, with its simultaneous 95 % interval."""
 
     speedup: float
@@ -36,7 +36,7 @@ def process_ratio(measurement: Measurement) -> float:
     return median(tuple(math.log(baseline / candidate) for candidate, baseline in pairs))
 
 
-def estimate(log_ratios: Sequence[float], finalists: int) -> Estimate:
+def estimate(log_ratios: Sequence[float], finalists: int) -> RatioEstimate:
     """Interval over processes; `finalists` candidates were measured, of which one will be chosen.
 
     ValueError for fewer than two processes: one observation has no interval.
@@ -48,7 +48,7 @@ def estimate(log_ratios: Sequence[float], finalists: int) -> Estimate:
     variance = math.fsum((each - mean) ** 2 for each in log_ratios) / (count - 1)
     tail = (1 - CONFIDENCE) / 2 / max(1, finalists)
     half = student_quantile(1 - tail, count - 1) * math.sqrt(variance / count)
-    return Estimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), processes=count)
+    return RatioEstimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), processes=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Conclusion:
     """The finalist that stands for all of them, and what is said of it."""
 
     key: str
-    estimate: Estimate
+    estimate: RatioEstimate
     verdict: Verdict
 
 

@@ -21,7 +21,7 @@ from fusiond.exchange.records import program_of, record_of, with_programs
 from fusiond.model import Config, MeasureFailed, Record
 from fusiond.program import Program
 from fusiond.tuning import answers, finals, health, prior
-from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.finals import Entrant
 from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
@@ -51,7 +51,7 @@ def verify(context: Context, odd: Callable[[Context], Odd | None]) -> None:
     unfused = context.store.program(record.baseline_program_key)
     if context.store.program(record.program_key) is None or unfused is None:
         raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
-    baseline = Unfused(
+    baseline = UnfusedBaseline(
         name=record.baseline,
         program=unfused,
         config=record.baseline_config or context.store.config_of(unfused.key) or Config(()),
@@ -67,7 +67,7 @@ def _conclude(
     odd: Odd | None,
     references: References,
     record: Record,
-    baseline: Unfused,
+    baseline: UnfusedBaseline,
     finalists: dict[str, Entrant],
 ) -> None:
     entered = finals.field(context, references, baseline, finalists=finalists)
@@ -101,7 +101,7 @@ def _verify_carried(context: Context, odd: Callable[[Context], Odd | None]) -> N
     if not isinstance(unfused, Entrant) or not isinstance(fused, Entrant):
         failed = next(each for each in (unfused, fused) if isinstance(each, MeasureFailed))
         raise FusiondError(f"the imported answer to {workload.name} could not be measured here: {failed.reason}")
-    baseline = Unfused(
+    baseline = UnfusedBaseline(
         name=record.baseline, program=unfused.program, config=unfused.config, time_us=record.baseline_us, ratio=1.0
     )
     _conclude(context, odd(context), references, record, baseline, {fused.key: fused})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from fusiond.drawing import Drawing, Graph, Lanes, Node
+from fusiond.drawing import Drawing, DrawnGraph, DrawnNode, Timeline
 from fusiond.web.plots import figure
 from fusiond.words import shortened
 
@@ -19,13 +19,13 @@ _MOST_TEXT = 28
 
 
 def svg(drawing: Drawing) -> Markup:
-    return _lanes(drawing) if isinstance(drawing, Lanes) else _graph(drawing)
+    return _lanes(drawing) if isinstance(drawing, Timeline) else _graph(drawing)
 
 
 # --- lanes ----------------------------------------------------------------------------------------------
 
 
-def _lanes(drawing: Lanes) -> Markup:
+def _lanes(drawing: Timeline) -> Markup:
     spans = [span for lane in drawing.lanes for span in lane.spans]
     low, high = min((each.start for each in spans), default=0), max((each.end for each in spans), default=1)
     scale = (WIDTH - _NAME - 16) / max(high - low, 1e-9)
@@ -71,7 +71,7 @@ def _lanes(drawing: Lanes) -> Markup:
 # --- graphs ---------------------------------------------------------------------------------------------
 
 
-def _graph(drawing: Graph) -> Markup:
+def _graph(drawing: DrawnGraph) -> Markup:
     layers = _ordered(drawing, _layers(drawing))
     place: dict[str, tuple[float, float, float]] = {}
     wide = max((sum(_width(each) + _GAP for each in layer) for layer in layers), default=0.0)
@@ -116,15 +116,15 @@ def _at(x: float, y: float) -> str:
     return f"{x:.1f} {y:.1f}"
 
 
-def _label(node: Node) -> str:
+def _label(node: DrawnNode) -> str:
     return shortened(node.text, _MOST_TEXT)
 
 
-def _width(node: Node) -> float:
+def _width(node: DrawnNode) -> float:
     return max(36.0, _LETTER * len(_label(node)) + 14)
 
 
-def _layers(drawing: Graph) -> Mapping[str, int]:
+def _layers(drawing: DrawnGraph) -> Mapping[str, int]:
     """Of each node the longest way from what reads nothing. What lies on a cycle stays where it was found first."""
     after: dict[str, list[str]] = {each.name: [] for each in drawing.nodes}
     open_ = dict.fromkeys(after, 0)
@@ -143,12 +143,12 @@ def _layers(drawing: Graph) -> Mapping[str, int]:
     return found
 
 
-def _ordered(drawing: Graph, layer: Mapping[str, int]) -> Sequence[Sequence[Node]]:
+def _ordered(drawing: DrawnGraph, layer: Mapping[str, int]) -> Sequence[Sequence[DrawnNode]]:
     """The layers, each in the order of what its nodes read: few edges cross then."""
     before: dict[str, list[str]] = {each.name: [] for each in drawing.nodes}
     for edge in drawing.edges:
         before[edge.target].append(edge.source)
-    found: list[list[Node]] = [[] for _ in range(1 + max(layer.values(), default=-1))]
+    found: list[list[DrawnNode]] = [[] for _ in range(1 + max(layer.values(), default=-1))]
     for node in drawing.nodes:
         found[layer[node.name]].append(node)
     place: dict[str, float] = {}

@@ -50,7 +50,7 @@ Look = Callable[[], "Now"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class StatTile:
     """A figure at the top of a page."""
 
     name: str
@@ -142,26 +142,28 @@ def _knobs(candidates: Sequence[TrialLine]) -> tuple[list[str], dict[str, Any]]:
     return varying, {name: candidates[0].config.get(name) for name in knobs if name not in varying}
 
 
-def _job_tiles(row: JobRow, standing: Standing | None, best: TrialLine | None, what: str) -> list[Tile]:
-    found = [Tile(name="Trials", value=f"{row.trials} of {row.budget}", done=row.trials, of=row.budget)]
+def _job_tiles(row: JobRow, standing: Standing | None, best: TrialLine | None, what: str) -> list[StatTile]:
+    found = [StatTile(name="Trials", value=f"{row.trials} of {row.budget}", done=row.trials, of=row.budget)]
     if standing is not None and standing.part is not None:
         part = f"{standing.part_name}: {standing.done} of {standing.budget} trials"
         found.append(
-            Tile(name="Part", value=f"{standing.part} of {standing.parts}", note=part, done=standing.done,
+            StatTile(name="Part", value=f"{standing.part} of {standing.parts}", note=part, done=standing.done,
                  of=standing.budget or 0)
         )  # fmt: skip
     if standing is not None and standing.final is not None:
-        found.append(Tile(name="Finals", value=f"{standing.final} of {standing.finals}", note="fresh processes"))
+        found.append(StatTile(name="Finals", value=f"{standing.final} of {standing.finals}", note="fresh processes"))
     if best is not None:
-        found.append(Tile(name="Best of the search", value=f"{best.ratio:.3f}x", note=f"{what}; not the verdict"))
+        found.append(StatTile(name="Best of the search", value=f"{best.ratio:.3f}x", note=f"{what}; not the verdict"))
     if standing is not None and standing.left_secs is not None:
-        found.append(Tile(name="Time left", value=f"about {duration(standing.left_secs)}", note="parts and finals too"))
+        found.append(
+            StatTile(name="Time left", value=f"about {duration(standing.left_secs)}", note="parts and finals too")
+        )
     elif (rest := left(row)) is not None:
-        found.append(Tile(name="Time left", value=rest, note="for the search"))
+        found.append(StatTile(name="Time left", value=rest, note="for the search"))
     if row.device_share is not None:
         share = f"the device measured for {row.device_share:.0%} of it"
-        found.append(Tile(name="Ran for", value=duration(row.wall_secs), note=share))
-    found.append(Tile(name="Created", value=row.created_at[11:16], note=f"{row.created_at[:10]}, UTC"))
+        found.append(StatTile(name="Ran for", value=duration(row.wall_secs), note=share))
+    found.append(StatTile(name="Created", value=row.created_at[11:16], note=f"{row.created_at[:10]}, UTC"))
     return found
 
 
@@ -226,29 +228,29 @@ def times(record: Record) -> Markup:
     return plots.bars(rows, unit="us")
 
 
-def _answer_tiles(record: Record) -> list[Tile]:
+def _answer_tiles(record: Record) -> list[StatTile]:
     counted = record.evidence == COUNTED
     bound = "at least" if counted else ""
     found = []
     if record.speedup is not None:
         spread = f"{record.ci95[0]:.3f} to {record.ci95[1]:.3f}, 95 %" if record.ci95 and not counted else ""
         name = "Ratio of the bounds" if counted else "Gain"
-        found.append(Tile(name=name, value=f"{record.speedup:.3f}x", note=spread))
+        found.append(StatTile(name=name, value=f"{record.speedup:.3f}x", note=spread))
     if record.time_us is not None:
-        found.append(Tile(name="Fused", value=f"{record.time_us:,.2f} us", note=bound))
+        found.append(StatTile(name="Fused", value=f"{record.time_us:,.2f} us", note=bound))
     found.append(
-        Tile(
+        StatTile(
             name="Unfused",
             value=f"{record.baseline_us:,.2f} us",
             note=f"{bound}; {record.baseline}" if bound else record.baseline,
         )
     )
     processes = f"finals in {record.processes} fresh processes" if record.processes and not counted else ""
-    found.append(Tile(name="Trials", value=str(record.trials), note=processes))
-    found.append(Tile(name="Evidence", value=record.evidence, note=_WHAT[record.evidence]))
-    found += [Tile(name=name.replace("_", " "), value=f"{value:,.4g}") for name, value in record.figures.items()]
+    found.append(StatTile(name="Trials", value=str(record.trials), note=processes))
+    found.append(StatTile(name="Evidence", value=record.evidence, note=_WHAT[record.evidence]))
+    found += [StatTile(name=name.replace("_", " "), value=f"{value:,.4g}") for name, value in record.figures.items()]
     note = f"{record.found_at[11:16]} UTC"
-    found.append(Tile(name="Found", value=record.found_at[:10], note=note))
+    found.append(StatTile(name="Found", value=record.found_at[:10], note=note))
     return found
 
 

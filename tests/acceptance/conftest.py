@@ -19,7 +19,7 @@ import pytest
 from fusiond.client.client import Client
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
-from fusiond.testing.commands import Said
+from fusiond.testing.commands import FinishedCommand
 
 PATIENCE_SECS = 40.0
 
@@ -37,7 +37,7 @@ class Machine:
     def database(self) -> Path:
         return self.folder / "fusiond.sqlite"
 
-    def fusiond(self, *words: object, timeout: float = PATIENCE_SECS) -> Said:
+    def fusiond(self, *words: object, timeout: float = PATIENCE_SECS) -> FinishedCommand:
         """Run one command to its end. No command may ever show a traceback."""
         done = subprocess.run(
             [sys.executable, "-m", "fusiond", *map(str, words)],
@@ -48,7 +48,7 @@ class Machine:
             timeout=timeout,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        return Said(done.returncode, done.stdout, done.stderr)
+        return FinishedCommand(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: object) -> subprocess.Popen[str]:
         """Start a command; its output goes into files beside the store."""

@@ -249,7 +249,7 @@ ENTRY main {
 
 
 def test_a_loop_is_named() -> None:
-    with pytest.raises(NoCounterpart, match=r"^while 'w': how often it runs is not known before \(loop.hlo:15\)$"):
+    with pytest.raises(NoCounterpart, match=r"^while 'w': how often it runs is not known beforehand \(loop.hlo:15\)$"):
         Arrays(importer.read(LOOP, "loop.hlo"), NumPyNames())
 
 

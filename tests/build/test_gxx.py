@@ -220,6 +220,6 @@ template <int N> __global__ void max(float* x) { x[threadIdx.x] = max(x[threadId
     module = runtime.load(built)
     x = np.array([3, 8], np.float32)
     for entry in source.entries:
-        launch = native.Launch(grid=(1, 1, 1), block=(1, 1, 1))
+        launch = native.NativeLaunch(grid=(1, 1, 1), block=(1, 1, 1))
         assert isinstance(runtime.launch(module.entry(gxx.exported(source, entry)), launch, [x]), native.Finished)
     np.testing.assert_array_equal(x, [16, 8])

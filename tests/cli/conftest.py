@@ -12,7 +12,7 @@ from fusiond.events import Events
 from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing import daemon
-from fusiond.testing.commands import Said
+from fusiond.testing.commands import FinishedCommand
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 
@@ -23,14 +23,16 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fusiond(database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+def fusiond(
+    database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., FinishedCommand]:
     """Run one command in this process, on the test's own store."""
     monkeypatch.setenv("FUSIOND_DB", str(database))
 
-    def run(*words: object) -> Said:
+    def run(*words: object) -> FinishedCommand:
         status = main([str(word) for word in words])
         captured = capsys.readouterr()
-        return Said(status, captured.out, captured.err)
+        return FinishedCommand(status, captured.out, captured.err)
 
     return run
 

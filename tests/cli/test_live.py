@@ -92,7 +92,7 @@ def test_the_command_draws_until_it_is_interrupted(
 
 
 def test_processes_of_the_finals_move_the_bar_and_are_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with render.Lines() as shown:
+    with render.ProgressLines() as shown:
         shown.show(Progress(job="a", event="phase", phase="part", detail="sx,gx", number=5, of=11))
         shown.show(Progress(job="a", event="phase", phase="search", then_secs=5.0))
         shown.show(Progress(job="a", event="phase", phase="final", detail="three programs"))

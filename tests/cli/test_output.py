@@ -40,7 +40,7 @@ def test_lines_and_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> Non
     assert SEEN in "".join(said.out.splitlines()[1:])
 
 
-@pytest.mark.parametrize("kind", [render.Lines, render.Live])
+@pytest.mark.parametrize("kind", [render.ProgressLines, render.Live])
 def test_progress_is_escaped(kind: Callable[[], render.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with kind() as shown:
         shown.show(Progress(job="j", event="phase", phase="search", detail=EVIL))

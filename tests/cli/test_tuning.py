@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fusiond.cli.render import Lines, Live, line
+from fusiond.cli.render import Live, ProgressLines, line
 from fusiond.client import here
 from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished
@@ -75,7 +75,7 @@ def test_ctrl_c_puts_the_job_back(
     said: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(error) as caught:
-        here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml")
+        here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml")
     if error is Interrupted:
         assert str(caught.value) == "stopped after 0 trials; `fusiond run job.yaml` goes on from there"
     assert said == [
@@ -91,7 +91,7 @@ def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry
     threading.Timer(0.2, lambda: store.finish(row.id, JobState.FAILED, "the device is sick")).start()
     said: list[str] = []
     with pytest.raises(here.JobFailed, match=f"job {row.id} failed: the device is sick"):
-        here.tune(store, fakes, row, Lines(said.append), again="")
+        here.tune(store, fakes, row, ProgressLines(said.append), again="")
     assert said[0] == f"job {row.id} is run by another process; following it"
     assert said[-1] == f"job {row.id} is failed: the device is sick"
 
@@ -112,7 +112,7 @@ def test_a_claim_that_the_store_does_not_answer_is_made_again(
 
     monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 0.01)
     monkeypatch.setattr(store, "claim", failing)
-    found = here.tune(store, fakes, row, Lines(said.append), again="again", when_busy="share")
+    found = here.tune(store, fakes, row, ProgressLines(said.append), again="again", when_busy="share")
     assert found["verdict"] == "fuse"
     assert said[0] == "waiting: the disk is full; trying again in 0 s (Ctrl-C stops, and keeps what is measured)"
 
@@ -126,13 +126,13 @@ def test_what_fails_in_following_leaves_the_job_to_who_runs_it(
     store.claim(this_process(), job=row.id)
     monkeypatch.setattr("fusiond.client.client.Client.watch", watch)
     with pytest.raises(StoreError, match="a row is damaged"):
-        here.tune(store, fakes, row, Lines(lambda text: None), again="")
+        here.tune(store, fakes, row, ProgressLines(lambda text: None), again="")
     assert store._known(row.id).state is JobState.RUNNING
 
 
 @pytest.mark.slow
 def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: Registry, row: JobRow) -> None:
-    found = here.tune(store, fakes, row, Lines(lambda text: None), again="again", when_busy="share")
+    found = here.tune(store, fakes, row, ProgressLines(lambda text: None), again="again", when_busy="share")
     assert found["job"]["id"] == row.id
     assert found["job"]["wall_secs"] > 0
     assert 0 < found["job"]["device_share"] < 1
@@ -228,8 +228,8 @@ def test_a_job_is_parsed_once(store: Store, fakes: Registry, monkeypatch: pytest
     monkeypatch.setattr(ToyStrategy, "parse", counting)
     (prepared,) = here.checked(fakes, jobs.read("/job.yaml", TOY))
     row = tuner.enqueue(store, prepared, resume=True)
-    here.tune(store, fakes, row, Lines(lambda text: None), again="", when_busy="share", prepared=prepared)
+    here.tune(store, fakes, row, ProgressLines(lambda text: None), again="", when_busy="share", prepared=prepared)
     assert len(parsed) == 1
     other = tuner.submit(store, fakes, jobs.read("/job.yaml", TOY.replace("side: 8", "side: 9"))[0])
-    here.tune(store, fakes, other, Lines(lambda text: None), again="", when_busy="share", prepared=prepared)
+    here.tune(store, fakes, other, ProgressLines(lambda text: None), again="", when_busy="share", prepared=prepared)
     assert len(parsed) == 3, "what was parsed is another job"

@@ -10,7 +10,7 @@ import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.composition.groups import Candidate, Pair, chosen, closes_cycle, independent, matching
+from fusiond.composition.groups import GroupCandidate, Pair, chosen, closes_cycle, independent, matching
 
 NODES = "abcdefg"
 
@@ -54,7 +54,7 @@ def test_independent_nodes_have_no_path(edges: list[tuple[str, str]], order: lis
     graphs(), st.lists(st.tuples(st.frozensets(st.sampled_from(NODES), min_size=2, max_size=3), st.integers(-5, 50)))
 )
 def test_what_is_chosen_can_be_done(edges: list[tuple[str, str]], given_: list[tuple[frozenset[str], int]]) -> None:
-    candidates = [Candidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
+    candidates = [GroupCandidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
     kept, cyclic = chosen(candidates, edges)
     assert disjoint([each.nodes for each in kept])
     assert all(each.saves > 0 for each in (*kept, *cyclic))
@@ -71,7 +71,7 @@ def test_what_is_chosen_can_be_done(edges: list[tuple[str, str]], given_: list[t
 )
 def test_pairs_save_most_together(given_: list[tuple[frozenset[str], int]]) -> None:
     """Against all sets of pairs."""
-    candidates = [Candidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
+    candidates = [GroupCandidate(name=f"c{n}", nodes=nodes, saves=saves) for n, (nodes, saves) in enumerate(given_)]
     best = max(
         sum(each.saves for each in some)
         for count in range(len(candidates) + 1)
@@ -85,7 +85,10 @@ def test_pairs_save_most_together(given_: list[tuple[frozenset[str], int]]) -> N
 
 def test_two_pairs_that_wait_for_each_other() -> None:
     """With a before d and c before b, {a, b} and {c, d} cannot both be one: the better one is."""
-    pairs = [Candidate(name="ab", nodes=frozenset("ab"), saves=3), Candidate(name="cd", nodes=frozenset("cd"), saves=5)]
+    pairs = [
+        GroupCandidate(name="ab", nodes=frozenset("ab"), saves=3),
+        GroupCandidate(name="cd", nodes=frozenset("cd"), saves=5),
+    ]
     kept, cyclic = chosen(pairs, [("a", "d"), ("c", "b")])
     assert [each.name for each in kept] == ["cd"]
     assert [each.name for each in cyclic] == ["ab"]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fusiond.build.cache import BuildCache
 from fusiond.counting import layout, library
-from fusiond.counting.kernels import Limits, Result, Shape, Unit
-from fusiond.counting.library import COUNTS, Cache, Library
+from fusiond.counting.kernels import CountLimits, LaunchCounts, LaunchShape, LoadedPtx
+from fusiond.counting.library import COUNTS, Cache, CountingLibrary
 from fusiond.counting.model import H100, Gpu
 
 DATA = Path(__file__).parent / "data"
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 class Ran:
     """One launch: its sums, and what is in the arrays afterwards."""
 
-    result: Result
+    result: LaunchCounts
     sums: dict[str, int]
     arrays: tuple[Array, ...]
     dram: tuple[int, int]
@@ -34,8 +34,8 @@ class Ran:
 class Bench:
     """Launches kernels of a PTX text on arrays of NumPy."""
 
-    def __init__(self, text: str, library: Library) -> None:
-        self.library, self.unit = library, Unit(text, library)
+    def __init__(self, text: str, library: CountingLibrary) -> None:
+        self.library, self.unit = library, LoadedPtx(text, library)
 
     def run(
         self,
@@ -46,7 +46,7 @@ class Bench:
         block: tuple[int, ...] = (32,),
         begins: int = 0,
         gpu: Gpu = H100,
-        limits: Limits | None = None,
+        limits: CountLimits | None = None,
         **more: Any,
     ) -> Ran:
         """Pointers are given as the arrays, which stay as they are; their memory begins at 256-byte boundaries, and the
@@ -60,9 +60,9 @@ class Bench:
                 at += 1
             else:
                 packed.append(each.tobytes())
-        shape = Shape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
+        shape = LaunchShape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
         cache = Cache(self.library, gpu.l2_bytes)
-        result = self.unit.launch(kernel, shape, packed, places, cache, gpu, limits=limits or Limits())
+        result = self.unit.launch(kernel, shape, packed, places, cache, gpu, limits=limits or CountLimits())
         cache.flush()
         read, written = cache.dram_bytes(0)
         dram = read + result.dram_correction[0], written + result.dram_correction[1]
@@ -73,11 +73,11 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def counting(gxx_here: None, shared_cache: Path) -> Library:
+def counting(gxx_here: None, shared_cache: Path) -> CountingLibrary:
     """The library, built once for the whole run."""
     return library.load(cache=BuildCache(shared_cache))
 
 
 @pytest.fixture
-def truths(counting: Library) -> Bench:
+def truths(counting: CountingLibrary) -> Bench:
     return Bench((DATA / "truths.ptx").read_text(), counting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 from fusiond.counting.model import H100
 
 from .conftest import Bench, Ran
@@ -43,13 +43,13 @@ $END:
 """
 
 
-def kernel(counting: Library, others: str, odd: str) -> Bench:
+def kernel(counting: CountingLibrary, others: str, odd: str) -> Bench:
     return Bench(PTX.replace("OTHERS", others).replace("ODD", odd), counting)
 
 
 @pytest.mark.parametrize(("odd", "left"), [("bra $EVEN;", [*range(40)]), ("ret;", [*range(0, 40, 2)])])
 @pytest.mark.parametrize("others", ["ret;", "bra $END;"])
-def test_lanes_that_end_are_not_waited_for(counting: Library, others: str, odd: str, left: list[int]) -> None:
+def test_lanes_that_end_are_not_waited_for(counting: CountingLibrary, others: str, odd: str, left: list[int]) -> None:
     """Those that go on are taken first, and come to the barrier while the others have yet to end; twice, where the odd
     ones of them leave too. Compilers let all end at one place."""
     ran = kernel(counting, others, odd).run("kernel", [np.full(64, 99, np.uint32), np.uint32(40)], block=(64,))
@@ -61,7 +61,7 @@ def test_lanes_that_end_are_not_waited_for(counting: Library, others: str, odd: 
 
 
 @pytest.mark.parametrize("others", ["bar.sync 0;\n    ret;", "bar.sync 1;\n    bra $EVEN;"])
-def test_lanes_that_wait_elsewhere_are(counting: Library, others: str) -> None:
+def test_lanes_that_wait_elsewhere_are(counting: CountingLibrary, others: str) -> None:
     ran = kernel(counting, others, "bra $EVEN;").run("kernel", [np.zeros(64, np.uint32), np.uint32(40)], block=(64,))
     assert "not all lanes of a warp reach together" in (ran.result.failed or "")
 
@@ -95,7 +95,7 @@ PARTS = """
 """
 
 
-def parts(counting: Library, body: str, threads: int = 64) -> Ran:
+def parts(counting: CountingLibrary, body: str, threads: int = 64) -> Ran:
     return Bench(PARTS.replace("BODY", body), counting).run("kernel", [np.zeros(threads, np.uint32)], block=(threads,))
 
 
@@ -104,7 +104,7 @@ def warps_at(ran: Ran, opcode: str) -> list[tuple[int, int]]:
     return [(counts["warps"], counts["lanes"]) for counts, source in rows if source.opcode == opcode]
 
 
-def test_halves_of_warps_wait_at_barriers_of_their_own(counting: Library) -> None:
+def test_halves_of_warps_wait_at_barriers_of_their_own(counting: CountingLibrary) -> None:
     """The first halves of two warps hand values over at barrier 1, the second halves at barrier 2: 32 threads each.
     What they do behind it, they do together again."""
     ran = parts(
@@ -126,7 +126,7 @@ $BOTH:
     assert warps_at(ran, "ld.shared.u32") == [(2, 64)]
 
 
-def test_lanes_arrive_at_one_barrier_from_two_places(counting: Library) -> None:
+def test_lanes_arrive_at_one_barrier_from_two_places(counting: CountingLibrary) -> None:
     """Each thread arrives by itself, and a shuffle behind the barrier waits for all."""
     ran = parts(
         counting,
@@ -164,7 +164,7 @@ $JOIN:
 
 
 @pytest.mark.parametrize("together", ["", "bar.sync 0;"])
-def test_lanes_that_meet_inside_of_a_branch_meet_behind_it(counting: Library, together: str) -> None:
+def test_lanes_that_meet_inside_of_a_branch_meet_behind_it(counting: CountingLibrary, together: str) -> None:
     """The second halves of four warps do not wait, and take the branch before the first halves do. Its odd lanes need
     each other inside of it, and all lanes do behind it."""
     ran = parts(counting, LATE.replace("TOGETHER", together), threads=128)
@@ -177,7 +177,7 @@ def test_lanes_that_meet_inside_of_a_branch_meet_behind_it(counting: Library, to
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_loop_that_parts_in_each_iteration_takes_linear_time(counting: Library) -> None:
+def test_a_loop_that_parts_in_each_iteration_takes_linear_time(counting: CountingLibrary) -> None:
     """It would take minutes if strands that have joined again were looked at ever after."""
     ran = parts(
         counting,
@@ -196,7 +196,7 @@ $BOTH:
     assert warps_at(ran, "shfl.sync.bfly.b32") == [(4 * 20000, 128 * 20000)]
 
 
-def test_a_reduction_counts_lanes_wherever_they_arrive(counting: Library) -> None:
+def test_a_reduction_counts_lanes_wherever_they_arrive(counting: CountingLibrary) -> None:
     ran = parts(
         counting,
         """setp.lt.u32 %p2, %r1, 40;
@@ -222,7 +222,7 @@ $BOTH:
         ("@%p1 bar.sync 0;\n    mov.u32 %r9, 0;", "not all lanes of a warp reach together"),
     ],
 )  # fmt: skip
-def test_what_can_never_complete_says_who_waits_where(counting: Library, body: str, says: str) -> None:
+def test_what_can_never_complete_says_who_waits_where(counting: CountingLibrary, body: str, says: str) -> None:
     assert says in (parts(counting, body).result.failed or "")
 
 
@@ -246,7 +246,7 @@ WHERE = """
 """
 
 
-def test_blocks_are_dealt_out_to_the_multiprocessors(counting: Library) -> None:
+def test_blocks_are_dealt_out_to_the_multiprocessors(counting: CountingLibrary) -> None:
     """As far as they run together; whoever comes later takes the place that is free."""
     ran = Bench(WHERE, counting).run("where", [np.zeros((400, 2), np.uint32)], grid=(400,))
     assert ran.result.failed is None

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.counting import kept
-from fusiond.counting.bounds import Bound, Work, bound, program_bound_us
+from fusiond.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
 from fusiond.counting.classes import CLASSES
 from fusiond.counting.model import A100, GPUS, H100, L4, SOURCES, Gpu, gpu_named, gpu_of
 from fusiond.errors import RequestError
 from fusiond.program import HostCall, Launch, Program
 
-NOTHING = Work(
+NOTHING = LaunchWork(
     blocks=132 * 8,
     warps_per_block=8,
     resident_per_sm=8,
@@ -75,14 +75,14 @@ def test_a_tail_of_equal_blocks() -> None:
 
 
 def test_nothing_is_bound_by_nothing() -> None:
-    assert bound(dataclasses.replace(NOTHING, blocks=0), H100) == Bound(
+    assert bound(dataclasses.replace(NOTHING, blocks=0), H100) == LaunchBound(
         us=0.0, binding="none", terms=bound(NOTHING, H100).terms
     )
 
 
 counts = st.integers(0, 10**12)
 works = st.builds(
-    Work,
+    LaunchWork,
     blocks=st.integers(1, 10**7),
     warps_per_block=st.integers(1, 32),
     resident_per_sm=st.integers(1, 32),
@@ -99,8 +99,10 @@ gpus = st.sampled_from(tuple(GPUS.values()))
 
 
 @given(works, gpus, st.data())
-def test_more_work_never_takes_less(work: Work, gpu: Gpu, data: st.DataObject) -> None:
-    fields = [each.name for each in dataclasses.fields(Work) if each.type == "int" and "resident" not in each.name]
+def test_more_work_never_takes_less(work: LaunchWork, gpu: Gpu, data: st.DataObject) -> None:
+    fields = [
+        each.name for each in dataclasses.fields(LaunchWork) if each.type == "int" and "resident" not in each.name
+    ]
     fields = [each for each in fields if each not in ("blocks", "warps_per_block")]
     name = data.draw(st.sampled_from([*fields, "warps"]))
     more: object = (
@@ -112,13 +114,13 @@ def test_more_work_never_takes_less(work: Work, gpu: Gpu, data: st.DataObject) -
 
 
 @given(works, gpus, st.sampled_from(["clock_mhz", "dram_gbs", "l2_bytes_per_clock"]), st.floats(1, 4))
-def test_a_faster_part_never_takes_more(work: Work, gpu: Gpu, name: str, times: float) -> None:
+def test_a_faster_part_never_takes_more(work: LaunchWork, gpu: Gpu, name: str, times: float) -> None:
     faster = dataclasses.replace(gpu, **{name: getattr(gpu, name) * times})
     assert bound(work, faster).us <= bound(work, gpu).us
 
 
 @given(works, gpus)
-def test_the_bound_is_the_largest_part(work: Work, gpu: Gpu) -> None:
+def test_the_bound_is_the_largest_part(work: LaunchWork, gpu: Gpu) -> None:
     found = bound(work, gpu)
     assert found.us == max(found.terms.values())
     assert min(found.terms.values()) >= 0
@@ -135,7 +137,7 @@ def step(name: str, stream: int = 0, after: tuple[str, ...] = (), counted: bool 
 
 
 def test_a_program_takes_its_longest_chain_with_gaps() -> None:
-    one = Bound(us=10.0, binding="latency", terms={"latency": 10.0, "dram": 2.0})
+    one = LaunchBound(us=10.0, binding="latency", terms={"latency": 10.0, "dram": 2.0})
 
     def us(*steps: Launch | HostCall) -> float:
         program = Program(name="p", buffers=(), sources=(), steps=steps)

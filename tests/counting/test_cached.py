@@ -16,7 +16,7 @@ from fusiond.build.cache import BuildCache
 from fusiond.counting import cached
 from fusiond.counting.kernels import CountError
 from fusiond.counting.model import H100, H200
-from fusiond.counting.run import Counted, Row
+from fusiond.counting.run import Counted, CountRow
 from fusiond.testing.fakes import fake_program
 
 PROGRAM = fake_program("k")
@@ -32,7 +32,7 @@ class Counting:
     def __call__(self, program: Any, **given: Any) -> Counted:
         self.calls.append({"program": program, **given})
         name = given["gpu"].name
-        row = Row(program="as run", launch="k", kernel="k", dram_bytes=len(self.calls), bound_us=1.5, model=name)
+        row = CountRow(program="as run", launch="k", kernel="k", dram_bytes=len(self.calls), bound_us=1.5, model=name)
         return Counted(rows=(row,), outputs={}, bound_us=2.5, lines={})
 
     def rows(self, **changed: Any) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_the_second_time_nothing_is_counted_and_the_label_is_that_of_who_asks(co
     assert first == [
         {
             **dataclasses.asdict(
-                Row(program="native", launch="k", kernel="k", dram_bytes=1, bound_us=1.5, model="h100")
+                CountRow(program="native", launch="k", kernel="k", dram_bytes=1, bound_us=1.5, model="h100")
             ),
             "program_bound_us": 2.5,
         }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc, nvdisasm
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 from fusiond.counting.model import H100
 from fusiond.counting.run import count
 from fusiond.devices.compare import compare
@@ -68,7 +68,7 @@ def uncontracted(program: Program) -> Program:
 @pytest.mark.slow
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
-def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: str, name: str) -> None:
+def test_the_ptx_computes_what_the_emulation_does(counting: CountingLibrary, strategy: str, name: str) -> None:
     provider, executor = CpuProvider(), CpuExecutor()
     for label, program in programs(Registry.load(), strategy, name):
         binaries: dict[str, Path] = {}
@@ -110,7 +110,7 @@ def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: s
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
 def test_sampled_launches_of_the_catalogue_are_within_the_error_told(
-    counting: Library, strategy: str, name: str
+    counting: CountingLibrary, strategy: str, name: str
 ) -> None:
     """On a GPU so small that its launches have many waves."""
     gpu = dataclasses.replace(H100, multiprocessors=1, most_blocks=1, l2_bytes=8 << 10)

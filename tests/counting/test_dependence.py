@@ -10,7 +10,7 @@ import pytest
 
 from fusiond.counting import dependence, ptx
 from fusiond.counting.dependence import ANY, Uses
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 from fusiond.counting.model import H100
 from fusiond.counting.run import count
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
@@ -112,7 +112,7 @@ def chain(*, last: str = "gather") -> Program:
 
 
 def needs(program: Program) -> dependence.Needs:
-    def kernel(step: Launch) -> tuple[ptx.Kernel, dict[str, str]]:
+    def kernel(step: Launch) -> tuple[ptx.PtxKernel, dict[str, str]]:
         return MODULES[step.source].kernels[step.entry], {}
 
     return dependence.needs(program, kernel)
@@ -134,7 +134,7 @@ def test_what_only_leads_to_values_does_not() -> None:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
-def test_indices_are_right_in_a_sampled_program(counting: Library) -> None:
+def test_indices_are_right_in_a_sampled_program(counting: CountingLibrary) -> None:
     """Whole where the indices come from, sampled where they are used; wrong ones would be outside of x."""
     gpu = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=16 << 10)
     sampled, whole = (count(chain(), gpu=gpu, budget=budget) for budget in (10_000, None))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fusiond.counting.frequencies import Line, Unsolved, of_blocks
-from fusiond.counting.sass import Block, Instruction
+from fusiond.counting.sass import BasicBlock, SassInstruction
 
 
-def block(*successors: int, line: int = 0, opcode: str = "NOP", copies: int = 1, ends: bool = False) -> Block:
+def block(*successors: int, line: int = 0, opcode: str = "NOP", copies: int = 1, ends: bool = False) -> BasicBlock:
     """A block with copies of one instruction."""
-    return Block((Instruction(opcode, False, line),) * copies, successors, ends, None)
+    return BasicBlock((SassInstruction(opcode, False, line),) * copies, successors, ends, None)
 
 
 def line(threads: int, *, opcode: str = "ld.global.f32", entered: int | None = None) -> Line:
@@ -20,7 +20,7 @@ def line(threads: int, *, opcode: str = "ld.global.f32", entered: int | None = N
 START = line(64, opcode="mov.u32")
 
 
-def threads(blocks: list[Block], lines: dict[int, Line]) -> list[int]:
+def threads(blocks: list[BasicBlock], lines: dict[int, Line]) -> list[int]:
     return [round(each.threads) for each in of_blocks(blocks, {1: START, **lines})]
 
 
@@ -61,14 +61,14 @@ def test_a_loop_of_four_copies_and_what_is_left() -> None:
     assert threads(blocks, {2: line(64 * 18)})[1:3] == pytest.approx([64 * 17 / 4, 64])
 
 
-def unrolled_by_four() -> list[Block]:
+def unrolled_by_four() -> list[BasicBlock]:
     """A loop of four rounds at once, which saves jumps, and one of what is left."""
-    load, jump = Instruction("LDG", False, 2), Instruction("BRA", True, 0)
+    load, jump = SassInstruction("LDG", False, 2), SassInstruction("BRA", True, 0)
     return [
         block(1, 2),
-        Block((load, load, load, load, jump), (1, 2), False, None),
+        BasicBlock((load, load, load, load, jump), (1, 2), False, None),
         block(3, 4),
-        Block((load, jump), (3, 4), False, None),
+        BasicBlock((load, jump), (3, 4), False, None),
         block(ends=True),
     ]
 
@@ -104,10 +104,10 @@ def test_threads_that_go_round_unequally_often_may_pass_through_the_unrolled_par
 
 def test_a_negation_before_an_addition_is_no_second_copy() -> None:
     """Twenty subtractions of two instructions each, beside a load: as often as the load, not half as often."""
-    subtractions = tuple(Instruction("IADD3", False, k) for k in range(3, 23) for _ in range(2))
+    subtractions = tuple(SassInstruction("IADD3", False, k) for k in range(3, 23) for _ in range(2))
     blocks = [
         block(1, 2),
-        Block((*subtractions, Instruction("LDG.E", False, 2)), (2,), False, None),
+        BasicBlock((*subtractions, SassInstruction("LDG.E", False, 2)), (2,), False, None),
         block(ends=True),
     ]
     lines = {2: line(40), **{k: line(40, opcode="sub.s32") for k in range(3, 23)}}
@@ -126,9 +126,9 @@ def test_copies_at_the_ends_of_branches_share_the_count() -> None:
 
 
 def test_what_is_moved_out_of_a_loop_is_outvoted() -> None:
-    moved = Instruction("FMUL", False, 2)
+    moved = SassInstruction("FMUL", False, 2)
     blocks = [
-        Block((moved, Instruction("LDG", False, 3)), (1,), False, None),
+        BasicBlock((moved, SassInstruction("LDG", False, 3)), (1,), False, None),
         block(1, 2, line=4, opcode="LDG"),
         block(ends=True),
     ]

@@ -88,7 +88,7 @@ def emulated(made: Program, folder: Path) -> Outputs | native.Fault:
     runtime = native.Runtime(folder / "library.so")
     data = {each.name: initial(each, 0).copy() for each in made.buffers}
     (step,) = made.launches
-    launch = native.Launch(grid=step.grid, block=step.block)
+    launch = native.NativeLaunch(grid=step.grid, block=step.block)
     done = runtime.launch(runtime.load(folder / "kernel.so").entry("judged"), launch, list(data.values()))
     if isinstance(done, native.Fault):
         return done

@@ -11,13 +11,13 @@ import pytest
 
 from fusiond.build.cache import BuildCache
 from fusiond.counting import flow, library
-from fusiond.counting.library import RUNTIME, Library
+from fusiond.counting.library import RUNTIME, CountingLibrary
 from fusiond.counting.model import H100
 
 from .conftest import DATA, Bench
 
 
-def test_without_reconvergence_warps_stay_apart(counting: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_reconvergence_warps_stay_apart(counting: CountingLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     def stores(bench: Bench) -> int:
         x = np.arange(64, dtype=np.int32)
         ran = bench.run("meet", [x, x, np.int32(9)])

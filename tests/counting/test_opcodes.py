@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fusiond.counting import ptx
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 
 from .conftest import Bench
 
@@ -48,7 +48,7 @@ def program(opcode: str, types: tuple[str, ...], result: str) -> str:
     return "\n".join(lines)
 
 
-def applied(library: Library, opcode: str, types: tuple[str, ...], result: str, values: list[Array]) -> Array:
+def applied(library: CountingLibrary, opcode: str, types: tuple[str, ...], result: str, values: list[Array]) -> Array:
     bench = Bench(program(opcode, types, result), library)
     ran = bench.run("k", [*values, np.zeros(32, TYPES[result])])
     assert ran.result.failed is None
@@ -131,7 +131,7 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
 @pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
-def test_integers(counting: Library, case: Case, data: st.DataObject) -> None:
+def test_integers(counting: CountingLibrary, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case
     values = [drawn(data, each, least=k) for k, each in enumerate(types)]
     expected = wrapped(function, TYPES[result])(*values)
@@ -178,7 +178,7 @@ FLOATS: list[tuple[str, tuple[str, ...], str, Callable[..., Any]]] = [
 @pytest.mark.parametrize("case", FLOATS, ids=lambda case: case[0])
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
-def test_floats(counting: Library, case: Case, data: st.DataObject) -> None:
+def test_floats(counting: CountingLibrary, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case
     values = [drawn(data, each, least=k) for k, each in enumerate(types)]
     if opcode == "min.f32":  # NumPy leaves open which zero is the lesser one
@@ -189,7 +189,7 @@ def test_floats(counting: Library, case: Case, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("rounding", ["rm", "rz"])
-def test_other_roundings(counting: Library, rounding: str) -> None:
+def test_other_roundings(counting: CountingLibrary, rounding: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (np.ldexp(rng.standard_normal(32), rng.integers(-12, 12, 32)).astype(np.float32) for _ in range(2))
     found = applied(counting, f"add.{rounding}.f32", ("f32", "f32"), "f32", [a, b])
@@ -200,7 +200,7 @@ def test_other_roundings(counting: Library, rounding: str) -> None:
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 @given(data=st.data())
 @settings(max_examples=30)
-def test_floats_of_8_bits(counting: Library, name: str, data: st.DataObject) -> None:
+def test_floats_of_8_bits(counting: CountingLibrary, name: str, data: st.DataObject) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     kind = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[name]
     most = float(ml_dtypes.finfo(kind).max)
@@ -232,7 +232,7 @@ def test_floats_of_8_bits(counting: Library, name: str, data: st.DataObject) -> 
     assert made.tolist() == again.tolist()
 
 
-def test_float_to_integer_clamps(counting: Library) -> None:
+def test_float_to_integer_clamps(counting: CountingLibrary) -> None:
     a = np.array([0.5, 1.5, -1.5, 3e9, -3e9, np.nan, np.inf, -0.4] * 4, np.float32)
     found = applied(counting, "cvt.rni.s32.f32", ("f32",), "s32", [a])
     assert found[:8].tolist() == [0, 2, -2, 2**31 - 1, -(2**31), 0, 2**31 - 1, 0]
@@ -250,7 +250,7 @@ def test_float_to_integer_clamps(counting: Library) -> None:
         ("down", 1, 31 | 28 << 8, lambda lane: lane + 1 if lane % 4 < 3 else lane),
     ],
 )
-def test_shuffles(counting: Library, mode: str, by: int, clamp: int, source: Callable[[int], int]) -> None:
+def test_shuffles(counting: CountingLibrary, mode: str, by: int, clamp: int, source: Callable[[int], int]) -> None:
     text = program("mov.b32", ("b32",), "b32").replace(
         "mov.b32 %v1, %v0;", f"shfl.sync.{mode}.b32 %v1, %v0, {by}, {clamp}, 0xffffffff;"
     )
@@ -259,7 +259,7 @@ def test_shuffles(counting: Library, mode: str, by: int, clamp: int, source: Cal
     assert ran.arrays[1].tolist() == [100 + source(lane) for lane in range(32)]
 
 
-def test_votes_and_matches(counting: Library) -> None:
+def test_votes_and_matches(counting: CountingLibrary) -> None:
     a = np.array([3, 3, 5, 7] * 8, np.uint32)
     ballot = program("mov.b32", ("b32",), "b32").replace(
         "mov.b32 %v1, %v0;", ".reg .pred %p; setp.eq.u32 %p, %v0, 3; vote.sync.ballot.b32 %v1, %p, -1;"
@@ -294,7 +294,7 @@ WORDS: dict[str, tuple[str, Callable[[int, int], int], int]] = {
 @pytest.mark.parametrize("name", WORDS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_a_carry_goes_from_word_to_word(counting: Library, name: str, data: st.DataObject) -> None:
+def test_a_carry_goes_from_word_to_word(counting: CountingLibrary, name: str, data: st.DataObject) -> None:
     code, function, words = WORDS[name]
     lines = [
         *HEADER,
@@ -321,7 +321,7 @@ def test_a_carry_goes_from_word_to_word(counting: Library, name: str, data: st.D
 @pytest.mark.parametrize("turned", [False, True], ids=["as they lie", "transposed"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("way", ["load", "store"])
-def test_matrices_of_a_warp(counting: Library, way: str, count: int, turned: bool) -> None:
+def test_matrices_of_a_warp(counting: CountingLibrary, way: str, count: int, turned: bool) -> None:
     """Row r of matrix m is where lane 8 * m + r says; a lane's two numbers lie in row lane / 4, in a column if
     transposed."""
     registers = ", ".join(f"%v{k}" for k in range(count))
@@ -361,7 +361,7 @@ def test_matrices_of_a_warp(counting: Library, way: str, count: int, turned: boo
 
 
 @pytest.mark.parametrize("way", ["atom.global.v4.f32.add %o, [%rd1], %v;", "red.global.add.v4.f32 [%rd1], %v;"])
-def test_four_neighbours_are_added_at_once(counting: Library, way: str) -> None:
+def test_four_neighbours_are_added_at_once(counting: CountingLibrary, way: str) -> None:
     """Lanes l and l + 16 fall on the same four numbers."""
     lines = [
         *HEADER,
@@ -381,7 +381,7 @@ def test_four_neighbours_are_added_at_once(counting: Library, way: str) -> None:
 
 
 @pytest.mark.parametrize("opcode", ["max.NaN.bf16", "min.NaN.bf16", "max.NaN.f16", "min.NaN.f16"])
-def test_no_number_is_the_largest_and_the_least(counting: Library, opcode: str) -> None:
+def test_no_number_is_the_largest_and_the_least(counting: CountingLibrary, opcode: str) -> None:
     kind = ml_dtypes.bfloat16 if opcode.endswith("bf16") else np.float16
     a, b = (np.array(values * 8, kind).view(np.uint16) for values in ([1, np.nan, -2, 3], [2, 1, np.nan, -3]))
     found = applied(counting, opcode, ("b16", "b16"), "b16", [a, b]).view(kind).astype(np.float32)
@@ -392,7 +392,7 @@ def test_no_number_is_the_largest_and_the_least(counting: Library, opcode: str) 
 
 
 @pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])
-def test_what_is_not_known_is_said_by_name(counting: Library, opcode: str) -> None:
+def test_what_is_not_known_is_said_by_name(counting: CountingLibrary, opcode: str) -> None:
     bench = Bench(program("mov.b32", ("b32",), "b32").replace("mov.b32", opcode), counting)
     with pytest.raises(ptx.PtxError, match=opcode.replace(".", r"\.")):
         bench.unit.code("k")

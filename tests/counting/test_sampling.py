@@ -12,8 +12,8 @@ import pytest
 
 from fusiond.counting import kernels, layout, sampling
 from fusiond.counting.certainty import Traffic, traffic
-from fusiond.counting.kernels import Limits, Shape
-from fusiond.counting.library import Cache, Footprint, Library
+from fusiond.counting.kernels import CountLimits, LaunchShape
+from fusiond.counting.library import Cache, CountingLibrary, Footprint
 from fusiond.counting.model import H100, Gpu
 
 from .conftest import DATA, Bench, Ran
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
 
 
 @pytest.fixture
-def benches(counting: Library) -> dict[str, Bench]:
+def benches(counting: CountingLibrary) -> dict[str, Bench]:
     """Kernel -> the bench that has it."""
     found = {}
     for name in ("truths", "sampled"):
@@ -55,7 +55,7 @@ def benches(counting: Library) -> dict[str, Bench]:
 
 def both(benches: dict[str, Bench], name: str, gpu: Gpu = TINY, budget: int = BUDGET) -> tuple[Ran, Ran]:
     kernel, arguments, more = CASES[name]
-    sampled = benches[kernel].run(kernel, arguments, gpu=gpu, limits=Limits(budget=budget), **more)
+    sampled = benches[kernel].run(kernel, arguments, gpu=gpu, limits=CountLimits(budget=budget), **more)
     return sampled, benches[kernel].run(kernel, arguments, gpu=gpu, **more)
 
 
@@ -107,7 +107,7 @@ def test_rows_are_read_again_where_the_resident_ones_do_not_fit(
     """16 rows of 8 KiB are read three times over, and 16 written, by the blocks that are resident together."""
     gpu = dataclasses.replace(TINY, l2_bytes=l2_kib << 10)
     for budget in (100_000, None):
-        limits = Limits(budget=budget)
+        limits = CountLimits(budget=budget)
         ran = benches["passes"].run("passes", [ROOMY, ROOMY, np.int32(2048)], grid=(N // 1024,), gpu=gpu, limits=limits)
         assert (ran.result.sampled < 1.0) == (budget is not None and l2_kib == 16)  # else it takes most to fill the L2
         assert ran.dram == (readings * 8 * N, 8 * N)
@@ -123,14 +123,14 @@ def second_reads(benches: dict[str, Bench], l2_kib: int, budget: int | None) -> 
     bench = benches["copy_float"]
     x, y, z = (layout.aligned(4 * N) for _ in range(3))
     cache = Cache(bench.library, l2_kib << 10)
-    shape = Shape(grid=(N // 64, 1, 1), block=(64, 1, 1))
+    shape = LaunchShape(grid=(N // 64, 1, 1), block=(64, 1, 1))
     gpu = dataclasses.replace(TINY, l2_bytes=l2_kib << 10)
     corrections = []
     for source, target in ((x, y), (y, z)):
         pointers = [int(each.ctypes.data).to_bytes(8, "little") for each in (source, target)]
         numbers = [np.int32(1).tobytes(), np.int32(0).tobytes()]
         result = bench.unit.launch(
-            "copy_float", shape, pointers + numbers, [x, y, z], cache, gpu, limits=Limits(budget=budget)
+            "copy_float", shape, pointers + numbers, [x, y, z], cache, gpu, limits=CountLimits(budget=budget)
         )
         assert result.failed is None
         assert (result.sampled < 1.0) == (budget is not None)

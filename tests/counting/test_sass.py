@@ -14,7 +14,7 @@ import pytest
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
 from fusiond.counting import frequencies, run, sass
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 from fusiond.model import BuildFailed
 from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source, SourceKind
 
@@ -24,16 +24,16 @@ FLOATS = np.ones(8192, np.float32)
 
 
 @pytest.fixture
-def kernels(counting: Library) -> Bench:
+def kernels(counting: CountingLibrary) -> Bench:
     return Bench((DATA / "sass.ptx").read_text(), counting)
 
 
 @pytest.fixture(scope="module")
-def functions() -> Mapping[str, sass.Function]:
+def functions() -> Mapping[str, sass.SassFunction]:
     return sass.parse((DATA / "sass.listing").read_text())
 
 
-def executed(functions: Mapping[str, sass.Function], kernel: str, ran: Ran) -> sass.Executed:
+def executed(functions: Mapping[str, sass.SassFunction], kernel: str, ran: Ran) -> sass.Executed:
     assert ran.result.failed is None
     return sass.executed(functions[kernel], sass.lines_of(ran.result))
 
@@ -49,7 +49,7 @@ def between(kernel: str, begin: int, end: int) -> int:
     [("straight", "f4", 0xF0), ("divide_integers", "i4", 0x270), ("either", "f4", 0xF0)],
 )
 def test_straight_lines_are_what_nvdisasm_prints(
-    kernels: Bench, functions: Mapping[str, sass.Function], kernel: str, dtype: str, end: int
+    kernels: Bench, functions: Mapping[str, sass.SassFunction], kernel: str, dtype: str, end: int
 ) -> None:
     """Up to the last EXIT; `either` has both sides under predicates, which are executed by all."""
     arguments: list[Any] = [np.arange(1, 300).astype(dtype), np.zeros(300, dtype)]
@@ -66,7 +66,7 @@ def test_straight_lines_are_what_nvdisasm_prints(
     [("exp_divide", "f4", "slowpath"), ("divide_double", "f8", "div_rn_f64_full"), ("divide_long", "i8", "div_s64")],
 )
 def test_slow_paths_of_divisions_are_not_executed(
-    kernels: Bench, functions: Mapping[str, sass.Function], kernel: str, dtype: str, slow: str
+    kernels: Bench, functions: Mapping[str, sass.SassFunction], kernel: str, dtype: str, slow: str
 ) -> None:
     ran = kernels.run(kernel, [np.arange(1, 34).astype(dtype), np.zeros(32, dtype)])
     found, listing = executed(functions, kernel, ran), (DATA / "sass.listing").read_text()
@@ -81,7 +81,7 @@ def test_slow_paths_of_divisions_are_not_executed(
     assert sum(found.warps.values()) < whole / 2
 
 
-def test_a_branch_and_its_loop(kernels: Bench, functions: Mapping[str, sass.Function]) -> None:
+def test_a_branch_and_its_loop(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
     """20 of 64 threads go round ten times; they are in one warp."""
     ran = kernels.run("branch", [FLOATS[:128], FLOATS[:64], np.int32(20)], block=(64,))
     found = executed(functions, "branch", ran)
@@ -92,7 +92,7 @@ def test_a_branch_and_its_loop(kernels: Bench, functions: Mapping[str, sass.Func
     assert found.warps["fp32"] == 10
 
 
-def test_loops_in_loops(kernels: Bench, functions: Mapping[str, sass.Function]) -> None:
+def test_loops_in_loops(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
     outer, inner = 5, 9
     ran = kernels.run("nested", [FLOATS[:128], FLOATS[:64], np.int32(outer), np.int32(inner)], block=(64,))
     found = executed(functions, "nested", ran)
@@ -166,7 +166,7 @@ HASH: Sequence[tuple[int, int]] = (
 
 
 @pytest.mark.parametrize("trips", [0, 1, 3, 4, 7, 8, 16, 30, 61, 160, 250])
-def test_loops_that_ptxas_unrolls(kernels: Bench, functions: Mapping[str, sass.Function], trips: int) -> None:
+def test_loops_that_ptxas_unrolls(kernels: Bench, functions: Mapping[str, sass.SassFunction], trips: int) -> None:
     """What is left over may be taken to go through another of the copies: a few instructions a thread."""
     ran = kernels.run("unrolled", [FLOATS, FLOATS[:32], np.int32(32 * trips)])
     found, expected = sum(executed(functions, "unrolled", ran).threads.values()), 32 * unrolled_instructions(trips)
@@ -177,7 +177,7 @@ def test_loops_that_ptxas_unrolls(kernels: Bench, functions: Mapping[str, sass.F
     assert found == pytest.approx(32 * hash_instructions(trips), rel=0.02)
 
 
-def test_shuffles_barriers_and_atomics(kernels: Bench, functions: Mapping[str, sass.Function]) -> None:
+def test_shuffles_barriers_and_atomics(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
     ran = kernels.run("reduce", [FLOATS[:64], FLOATS[:64]], block=(64,))
     found = executed(functions, "reduce", ran)
     assert (found.threads["shuffle"], found.warps["shuffle"]) == (5 * 64, 10)
@@ -189,7 +189,7 @@ def test_shuffles_barriers_and_atomics(kernels: Bench, functions: Mapping[str, s
     assert sum(found.warps.values()) == 2 * everybody + 2 * some
 
 
-def test_stores_under_predicates(kernels: Bench, functions: Mapping[str, sass.Function]) -> None:
+def test_stores_under_predicates(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
     """ptxas has no branches left in the loop, so that all threads execute what few of them do."""
     rounds = 50
     x = np.zeros((rounds, 64), np.float32)

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.counting.certainty import Traffic, traffic
-from fusiond.counting.kernels import Limits
-from fusiond.counting.library import Library
+from fusiond.counting.kernels import CountLimits
+from fusiond.counting.library import CountingLibrary
 from fusiond.counting.model import H100
 
 from .conftest import DATA, Bench, Ran
@@ -45,7 +45,7 @@ class Case:
         gpu = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=self.l2_kib << 10)
         numbers = (N - 1, self.trips, self.kind, self.unequal, self.gathered, self.stride, self.group)
         arguments = [X, INDEX, Y, *map(np.int32, numbers)]
-        ran = bench.run("mixed", arguments, grid=(self.blocks,), gpu=gpu, limits=Limits(budget=budget))
+        ran = bench.run("mixed", arguments, grid=(self.blocks,), gpu=gpu, limits=CountLimits(budget=budget))
         # Read from the numbers that were given; of the kernel alone it may be either.
         result = dataclasses.replace(ran.result, steered=self.gathered == 1 or self.kind == 3)
         return ran, traffic(result, sum(ran.dram), gpu.l2_bytes, first=True, last=True, known=True)
@@ -69,7 +69,7 @@ UNEQUAL = Case(694, 9, 1, 16, 0, 1, 4, 16, 10_000)
 
 
 @pytest.fixture
-def bench(counting: Library) -> Bench:
+def bench(counting: CountingLibrary) -> Bench:
     return Bench((DATA / "random.ptx").read_text(), counting)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from fusiond.client.client import Client
 from fusiond.daemon.between import Between
-from fusiond.daemon.config import Config
-from fusiond.daemon.limits import Limits
-from fusiond.daemon.service import Service, Work
+from fusiond.daemon.config import DaemonConfig
+from fusiond.daemon.limits import HttpLimits
+from fusiond.daemon.service import DaemonWork, Service
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
 from fusiond.testing import daemon
@@ -51,15 +51,15 @@ def running(
     store: Store,
     *,
     trial_secs: float = 0.01,
-    config: Config | None = None,
-    limits: Limits | None = None,
+    config: DaemonConfig | None = None,
+    limits: HttpLimits | None = None,
     announce: Callable[[str], None] | None = None,
     between: Between | None = None,
-    work: Work | None = None,
+    work: DaemonWork | None = None,
 ) -> Iterator[tuple[Service, Client]]:
     """A service in a thread of this process (without signals), and a client of it."""
     work = work or daemon.work(store, trial_secs)
-    service = Service(store, config or Config(poll_secs=0.05), work, limits, between=between)
+    service = Service(store, config or DaemonConfig(poll_secs=0.05), work, limits, between=between)
     service.announce = announce or service.announce
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(service.run()), name="service")

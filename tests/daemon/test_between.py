@@ -21,13 +21,13 @@ from fusiond import __version__
 from fusiond.client.client import Client
 from fusiond.daemon import between as module
 from fusiond.daemon import upstream as calls
-from fusiond.daemon.app import Question
+from fusiond.daemon.app import BestQuery
 from fusiond.daemon.between import Between
-from fusiond.daemon.config import Address, Config
+from fusiond.daemon.config import DaemonConfig, UpstreamAddress
 from fusiond.errors import NothingKnown
 from fusiond.events import Events
 from fusiond.exchange import find, tokens
-from fusiond.exchange.entry import LINE_BYTES, Entry, canonical
+from fusiond.exchange.entry import LINE_BYTES, ExchangeEntry, canonical
 from fusiond.exchange.records import with_programs
 from fusiond.exchange.signing import Signer
 from fusiond.model import DeviceInfo, JobState
@@ -63,7 +63,7 @@ def imported(store: Store, between: Between, sizes: dict[str, int] | None = None
     )
 
 
-def entries_of(between: Between) -> list[Entry]:
+def entries_of(between: Between) -> list[ExchangeEntry]:
     found = [with_programs(between.exchange, key) for key in between.exchange.keys(own=None)]
     return [each for each in found if each is not None]
 
@@ -82,7 +82,7 @@ def box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
 
         def start(
             name: str,
-            *addresses: Address,
+            *addresses: UpstreamAddress,
             begin: Callable[[Store], object] = lambda store: None,
             secs: float = 5.0,
             trial_secs: float = 0.0,
@@ -95,7 +95,7 @@ def box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
             begin(store)
             between = Between(store, addresses, secs)
 
-            def elsewhere(question: Question) -> dict[str, Any] | None:
+            def elsewhere(question: BestQuery) -> dict[str, Any] | None:
                 return imported(store, between)
 
             def answered(row: JobRow, device: DeviceInfo) -> str | None:
@@ -103,7 +103,7 @@ def box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
                 return found["imported"]["name"] if found is not None else None
 
             work = dataclasses.replace(daemon.work(store, trial_secs), elsewhere=elsewhere, answered=answered)
-            config = Config(poll_secs=0.05, web=("127.0.0.1", 0) if web else None)
+            config = DaemonConfig(poll_secs=0.05, web=("127.0.0.1", 0) if web else None)
             _, client = opened.enter_context(running(store, config=config, announce=web, between=between, work=work))
             return Box(store, between, client)
 
@@ -111,16 +111,16 @@ def box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
 
 
 @pytest.fixture
-def upstream(box: Callable[..., Box]) -> tuple[Box, Callable[[str], Address]]:
+def upstream(box: Callable[..., Box]) -> tuple[Box, Callable[[str], UpstreamAddress]]:
     """A box upstream, and how others reach it with a token of these rights."""
     urls: list[str] = []
     found = box("upstream", web=urls.append)
     base = urls[0].partition("/?")[0]
 
-    def address(rights: str) -> Address:
+    def address(rights: str) -> UpstreamAddress:
         token = tokens.new()
         found.between.exchange.add_token(token[-8:].replace("-", "x").replace("_", "x"), rights, tokens.digest(token))
-        return Address(url=base, token=token)
+        return UpstreamAddress(url=base, token=token)
 
     return found, address
 
@@ -132,7 +132,7 @@ def until(done: Callable[[], object]) -> None:
         waiting.wait(0.02)
 
 
-Upstream = tuple[Box, Callable[[str], Address]]
+Upstream = tuple[Box, Callable[[str], UpstreamAddress]]
 
 
 def test_an_answer_is_pushed_and_a_miss_is_asked(box: Callable[..., Box], upstream: Upstream) -> None:
@@ -257,11 +257,11 @@ def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None
     query = {"family": "a" * 32, "device": "b" * 32}
     claim = {"question": "q", "holder": "h", "secs": 60}
 
-    def said(address: Address | None, method: str, path: str, **options: Any) -> int:
+    def said(address: UpstreamAddress | None, method: str, path: str, **options: Any) -> int:
         headers = {"authorization": f"Bearer {address.token}"} if address is not None else {}
         return httpx.request(method, read.url + path, headers=headers, **options).status_code
 
-    wrong = Address(url=read.url, token="fusiond_" + "x" * 43)
+    wrong = UpstreamAddress(url=read.url, token="fusiond_" + "x" * 43)
     for each, expected in ((None, 401), (wrong, 403)):
         for path in ("/exchange/answer", "/exchange/answers", "/exchange/claims", "/best", "/", "/jobs"):
             assert said(each, "POST" if path in ("/exchange/answers", "/exchange/claims") else "GET", path) == expected
@@ -322,7 +322,7 @@ def test_many_questions_in_one_request(box: Callable[..., Box], upstream: Upstre
 
 
 @contextlib.contextmanager
-def server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
+def server(answer: Callable[[socket.socket], None]) -> Iterator[UpstreamAddress]:
     """A listener that does this to whoever connects."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.1)
@@ -343,7 +343,7 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
-            yield Address(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+            yield UpstreamAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
         finally:
             over.set()
             thread.join()
@@ -416,7 +416,7 @@ def test_one_that_is_dead_is_left_alone_for_a_while(box: Callable[..., Box]) -> 
         assert not found.between.listens
 
 
-def lies(entry: Entry) -> dict[str, str]:
+def lies(entry: ExchangeEntry) -> dict[str, str]:
     """What an upstream may answer that is not its to say."""
     signer = Signer(bytes(32))
     device = {**entry.body["device"], "memory_bytes": 7 << 30}

@@ -14,22 +14,22 @@ from fusiond.inputs import documents
 SHIPPED = Path(__file__).parents[2] / "configs" / "fusiond.yaml"
 
 
-def read(tmp_path: Path, text: str) -> config.Config:
+def read(tmp_path: Path, text: str) -> config.DaemonConfig:
     path = tmp_path / "fusiond.yaml"
     path.write_text(text)
     return config.read(path)
 
 
 def test_the_shipped_file_names_every_key_and_holds_the_defaults() -> None:
-    assert config.read(SHIPPED) == config.Config()
+    assert config.read(SHIPPED) == config.DaemonConfig()
     keys = documents.parse(SHIPPED.read_text(), str(SHIPPED)).mapping()
-    assert set(keys) == {field.name for field in dataclasses.fields(config.Config)}
+    assert set(keys) == {field.name for field in dataclasses.fields(config.DaemonConfig)}
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
     text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\n"
     found = read(tmp_path, text + "when_busy: share\nlog_level: debug\nlog: json\n")
-    assert found == config.Config(
+    assert found == config.DaemonConfig(
         db=tmp_path / "store/x.sqlite",
         socket=Path("/run/x"),
         devices=("cpu", "cuda:1"),

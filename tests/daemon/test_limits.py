@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from fusiond.client.client import Client
-from fusiond.daemon.limits import BODY_BYTES, Limits
+from fusiond.daemon.limits import BODY_BYTES, HttpLimits
 from fusiond.errors import DaemonError, RequestError
 
 Serving = Callable[..., AbstractContextManager[tuple[Any, Client]]]
-SHORT = Limits(header_secs=0.2, body_secs=0.3, idle_secs=0.2, answer_secs=0.2, connections=4, linger_secs=0.2)
+SHORT = HttpLimits(header_secs=0.2, body_secs=0.3, idle_secs=0.2, answer_secs=0.2, connections=4, linger_secs=0.2)
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def test_half_open_requests_do_not_keep_others_out(serving: Serving) -> None:
 
 
 def test_the_client_says_that_the_daemon_is_busy(serving: Serving) -> None:
-    limits = Limits(connections=2)
+    limits = HttpLimits(connections=2)
     with (
         serving(limits=limits) as (_, client),
         connected(client),

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fusiond.client.client import Client
-from fusiond.daemon.config import Config
-from fusiond.daemon.lock import Holder, StoreLock, holder, kept_out, lock_path
+from fusiond.daemon.config import DaemonConfig
+from fusiond.daemon.lock import LockHolder, StoreLock, holder, kept_out, lock_path
 from fusiond.daemon.service import Service
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
@@ -99,7 +99,7 @@ def test_the_holder_is_found_while_it_holds(store: Store) -> None:
     lock.acquire()
     assert holder(store.path) is None  # not announced yet
     lock.announce(Path("/run/x"))
-    assert holder(store.path) == Holder(pid=os.getpid(), socket=Path("/run/x"))
+    assert holder(store.path) == LockHolder(pid=os.getpid(), socket=Path("/run/x"))
     lock.release()
     assert holder(store.path) is None
     assert store.served() is None
@@ -131,7 +131,7 @@ def test_an_unlinked_lock_lets_nobody_in_and_is_put_back(store: Store) -> None:
             second.acquire()
         assert holder(store.path) is None
         assert other.keep() == "kept\n"
-        assert holder(store.path) == Holder(pid=other.pid, socket=Path("/run/theirs"))
+        assert holder(store.path) == LockHolder(pid=other.pid, socket=Path("/run/theirs"))
         with pytest.raises(DaemonError, match=rf"\(pid {other.pid}, socket /run/theirs\)"):
             second.acquire()
         status = lock_path(store.path).stat()
@@ -146,7 +146,7 @@ def test_a_replaced_lock_is_taken_back(store: Store) -> None:
         replacement.write_text("")
         replacement.rename(lock_path(store.path))
         assert other.keep() == "kept\n"
-        assert holder(store.path) == Holder(pid=other.pid, socket=Path("/run/theirs"))
+        assert holder(store.path) == LockHolder(pid=other.pid, socket=Path("/run/theirs"))
 
 
 def test_a_lock_that_cannot_be_put_back_now_is_put_back_later(store: Store) -> None:
@@ -167,7 +167,7 @@ def test_a_lock_that_cannot_be_put_back_now_is_put_back_later(store: Store) -> N
         assert store.served() == before
         process.kill()
     lock.keep()
-    assert holder(store.path) == Holder(pid=os.getpid(), socket=Path("/run/mine"))
+    assert holder(store.path) == LockHolder(pid=os.getpid(), socket=Path("/run/mine"))
     lock.release()
 
 
@@ -232,7 +232,7 @@ def test_a_service_puts_its_lock_back_and_stays_the_only_one(
 
 
 def test_a_service_that_lost_its_store_ends(store: Store) -> None:
-    service = Service(store, Config(poll_secs=0.05), daemon.work(store, 0.01))
+    service = Service(store, DaemonConfig(poll_secs=0.05), daemon.work(store, 0.01))
     with ThreadPoolExecutor(1) as pool:
         status = pool.submit(service.run)
         while holder(store.path) is None:

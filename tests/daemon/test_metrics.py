@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fusiond.daemon import openapi
 from fusiond.daemon.app import App
 from fusiond.daemon.between import Between
-from fusiond.daemon.config import Address
+from fusiond.daemon.config import UpstreamAddress
 from fusiond.daemon.exchange import Endpoints
 from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.stream import Broker
@@ -146,7 +146,7 @@ def test_the_dashboard_asks_for_what_is_there(service_of: Any, tmp_path: Path) -
     dashboard = json.loads(path.read_text())
     asked = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
     with Store.open(tmp_path / "fusiond.sqlite") as store, contextlib.ExitStack() as opened:
-        between = Between(store, [Address(url="http://127.0.0.1:9")], 0.1)
+        between = Between(store, [UpstreamAddress(url="http://127.0.0.1:9")], 0.1)
         service, client = opened.enter_context(service_of(store, between=between))
         job = tmp_path / "job.yaml"
         job.write_text("strategy: toy\npair: [a, b]\nsearch: {trials: 2}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.daemon import service as service_module
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.service import Service
 from fusiond.store.database import Store
@@ -73,7 +73,7 @@ def until(listener: socket.socket, wanted: str) -> list[str]:
 def watched(systemd: tuple[socket.socket, str], store: Store, monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(service_module, "BEAT_SECS", 0.01)
     environment = {"NOTIFY_SOCKET": systemd[1], "WATCHDOG_USEC": "40000"}
-    return Service(store, Config(poll_secs=0.05), daemon.work(store, 0.01), notifier=Notifier(environment))
+    return Service(store, DaemonConfig(poll_secs=0.05), daemon.work(store, 0.01), notifier=Notifier(environment))
 
 
 def test_a_service_is_ready_alive_and_stopping(systemd: tuple[socket.socket, str], watched: Service) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fusiond.client import client as client_module
 from fusiond.client.client import Client
 from fusiond.daemon import service as service_module
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.service import Service, wanted
 from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
 from fusiond.model import DeviceInfo, JobState
@@ -162,7 +162,7 @@ def test_a_sick_device_is_looked_at_again(store: Store) -> None:
     store.save_device(daemon.DEVICE)
     answers: list[str | None] = ["crashed: still broken", None]
     made = dataclasses.replace(daemon.work(store, 0.01), probe=lambda device: answers.pop(0))
-    service = Service(store, Config(probe_secs=0.05), made)
+    service = Service(store, DaemonConfig(probe_secs=0.05), made)
     (worker,) = service._make_workers([daemon.DEVICE])
     store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
     assert worker._hold() == "the device is sick: three deaths"
@@ -206,7 +206,7 @@ def test_a_job_waits_when_its_device_falls_sick(
 def test_a_busy_device_waits_or_is_shared(store: Store) -> None:
     busy = dataclasses.replace(daemon.work(store, 0.01), busy=lambda device: f"{device.name} is used by pid 7")
     for when_busy, held in (("wait", "cpu is used by pid 7"), ("exclusive", "cpu is used by pid 7"), ("share", None)):
-        service = Service(store, Config(when_busy=when_busy), busy)
+        service = Service(store, DaemonConfig(when_busy=when_busy), busy)
         (worker,) = service._make_workers([daemon.DEVICE])
         assert worker._hold() == held
 
@@ -218,7 +218,7 @@ def test_who_accepts_which_request(store: Store) -> None:
     gpus = [device("cpu", "emulated"), device("cuda:0", "measured"), device("cuda:1", "measured")]
 
     def accepted(devices: list[DeviceInfo]) -> dict[str, list[str]]:
-        service = Service(store, Config(), daemon.work(store, 0.01))
+        service = Service(store, DaemonConfig(), daemon.work(store, 0.01))
         requests = ("auto", "cpu", "cuda", "cuda:1")
         workers = service._make_workers(devices)
         return {each.device.name: [request for request in requests if request in each._accepts] for each in workers}
@@ -232,28 +232,28 @@ def test_the_configuration_names_the_devices(store: Store) -> None:
     assert wanted("cpu", ("all",))
     assert not wanted("cpu", ("cuda", "cuda:0"))
     with pytest.raises(DeviceError, match="fusiond doctor"):
-        Service(store, Config(devices=("cuda",)), daemon.work(store, 0.01)).run()
+        Service(store, DaemonConfig(devices=("cuda",)), daemon.work(store, 0.01)).run()
 
 
 def test_two_services_on_one_store(store: Store, serving: Callable[..., Any]) -> None:
     with serving(), pytest.raises(DaemonError, match="another daemon serves this store"):
-        Service(store, Config(), daemon.work(store, 0.01)).run()
+        Service(store, DaemonConfig(), daemon.work(store, 0.01)).run()
 
 
 def test_a_dead_worker_thread_is_started_again(
     serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusiond.daemon.worker import Worker
+    from fusiond.daemon.worker import DeviceWorker
 
-    loop, deaths = Worker.loop, []
+    loop, deaths = DeviceWorker.loop, []
 
-    def mortal(self: Worker) -> None:
+    def mortal(self: DeviceWorker) -> None:
         if not deaths:
             deaths.append(1)
             return
         loop(self)
 
-    monkeypatch.setattr(Worker, "loop", mortal)
+    monkeypatch.setattr(DeviceWorker, "loop", mortal)
     with serving() as (_, client):
         (job,) = client.submit(job_file())
         assert finished(client, job) is JobState.DONE

@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 from fusiond.cli import main
 from fusiond.daemon import config, tls
 from fusiond.daemon.between import Between
-from fusiond.daemon.config import Address, Config
-from fusiond.daemon.limits import Limits
+from fusiond.daemon.config import DaemonConfig, UpstreamAddress
+from fusiond.daemon.limits import HttpLimits
 from fusiond.daemon.upstream import Unreachable, Upstream
 from fusiond.errors import RequestError
 from fusiond.exchange import tokens
@@ -54,11 +54,11 @@ def test_pages_and_upstreams_over_https(store: Store, tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     strange, _ = certificate(tmp_path, name="strange")
     urls: list[str] = []
-    settings = Config(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
+    settings = DaemonConfig(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
     between = Between(store, (), 5.0)
     token = tokens.new()
     between.exchange.add_token("b", "read", tokens.digest(token))
-    with running(store, config=settings, announce=urls.append, between=between, limits=Limits(header_secs=0.3)):
+    with running(store, config=settings, announce=urls.append, between=between, limits=HttpLimits(header_secs=0.3)):
         (url,) = urls
         assert url.startswith("https://127.0.0.1:")
         base = url.partition("/?")[0]
@@ -72,10 +72,13 @@ def test_pages_and_upstreams_over_https(store: Store, tmp_path: Path) -> None:
         with pytest.raises(httpx.HTTPError):  # plain HTTP to a port of HTTPS
             httpx.get(f"{base.replace('https', 'http')}/health")
         wanted = {"family": "0" * 32, "device": "1" * 32, "cache": "warm", "sizes": None}
-        known = Upstream(Address(url=base, token=token, authority=own), 5.0)
+        known = Upstream(UpstreamAddress(url=base, token=token, authority=own), 5.0)
         assert known.answer(**wanted) is None  # asked, and nothing is known there
         known.close()
-        for address in (Address(url=base, token=token, authority=strange), Address(url=base, token=token)):
+        for address in (
+            UpstreamAddress(url=base, token=token, authority=strange),
+            UpstreamAddress(url=base, token=token),
+        ):
             with pytest.raises(Unreachable, match="certificate verify failed"):
                 Upstream(address, 5.0).answer(**wanted)
         late = ssl.create_default_context(cafile=str(own))
@@ -88,7 +91,7 @@ def test_pages_and_upstreams_over_https(store: Store, tmp_path: Path) -> None:
 def test_a_renewed_certificate_is_shown_after_sighup(store: Store, tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     urls: list[str] = []
-    settings = Config(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
+    settings = DaemonConfig(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
     with running(store, config=settings, announce=urls.append) as (service, _):
         service._reread = lambda: settings
         base = urls[0].partition("/?")[0]
@@ -151,7 +154,7 @@ def test_the_configuration_names_them(tmp_path: Path) -> None:
                     "upstream: [{url: 'https://up', ca_file: box.pem}]\n")  # fmt: skip
     found = config.read(path)
     assert (found.tls_cert, found.tls_key) == (own, tmp_path / "box.key")
-    assert found.upstream == (Address(url="https://up", token="", authority=own),)
+    assert found.upstream == (UpstreamAddress(url="https://up", token="", authority=own),)
     path.write_text("upstream: [{url: 'https://up', ca_file: none.pem}]\n")
     with pytest.raises(RequestError, match=r"ca_file: .*none\.pem cannot be read"):
         config.read(path)

@@ -11,8 +11,8 @@ import pytest
 
 from fusiond.devices import data as planes
 from fusiond.devices.data import HostData
-from fusiond.devices.protocol import Check, Checked, Reference
-from fusiond.devices.worker import Worker
+from fusiond.devices.protocol import Checked, CheckRequest, Reference
+from fusiond.devices.worker import ExecutorWorker
 from fusiond.exporting.bundle import write_bundle
 from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, MeasureFailed
@@ -133,9 +133,9 @@ def folder(tmp_path: Path, fault: str = "") -> str:
 
 def test_a_reference_that_another_process_wrote_is_not_taken_for_the_kept_one(tmp_path: Path) -> None:
     path = str(tmp_path / "0.npz")
-    worker = Worker(FakeExecutor())
+    worker = ExecutorWorker(FakeExecutor())
     assert worker.answer(Reference(bundle=folder(tmp_path), seed=0, outputs=path)) == Checked(worst=0.0)
-    check = Check(bundle=folder(tmp_path), references=((0, path),))
+    check = CheckRequest(bundle=folder(tmp_path), references=((0, path),))
     assert worker.answer(check) == Checked(worst=0.0)
     with np.load(path) as stored:
         other = {name: stored[name] + 1 for name in stored.files}
@@ -148,22 +148,22 @@ def test_a_reference_that_another_process_wrote_is_not_taken_for_the_kept_one(tm
 
 def test_a_reference_survives_the_process_that_wrote_it(tmp_path: Path) -> None:
     path = str(tmp_path / "0.npz")
-    Worker(FakeExecutor()).answer(Reference(bundle=folder(tmp_path), seed=0, outputs=path))
-    check = Check(bundle=folder(tmp_path), references=((0, path),))
-    assert Worker(FakeExecutor()).answer(check) == Checked(worst=0.0)
-    wrong = Check(bundle=folder(tmp_path, "wrong"), references=((0, path),))
-    assert isinstance(Worker(FakeExecutor()).answer(wrong), MeasureFailed)
+    ExecutorWorker(FakeExecutor()).answer(Reference(bundle=folder(tmp_path), seed=0, outputs=path))
+    check = CheckRequest(bundle=folder(tmp_path), references=((0, path),))
+    assert ExecutorWorker(FakeExecutor()).answer(check) == Checked(worst=0.0)
+    wrong = CheckRequest(bundle=folder(tmp_path, "wrong"), references=((0, path),))
+    assert isinstance(ExecutorWorker(FakeExecutor()).answer(wrong), MeasureFailed)
 
 
 def test_what_was_kept_goes_before_a_program_is_called_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = FakeExecutor()
-    worker = Worker(executor)
+    worker = ExecutorWorker(executor)
     path = str(tmp_path / "0.npz")
     worker.answer(Reference(bundle=folder(tmp_path), seed=0, outputs=path))
     monkeypatch.setattr(worker, "_check", short_of_memory(worker._check))
-    assert worker.answer(Check(bundle=folder(tmp_path), references=((0, path),))) == Checked(worst=0.0)
+    assert worker.answer(CheckRequest(bundle=folder(tmp_path), references=((0, path),))) == Checked(worst=0.0)
 
 
 def short_of_memory(then: Any) -> Any:

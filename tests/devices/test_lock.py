@@ -313,11 +313,13 @@ def test_a_lie_about_the_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert held is not None
     found = held_by(GPU)
     held.close()
-    assert found == presence.Holder(pid=os.getpid(), uid=os.geteuid(), since=None)
+    assert found == presence.NameHolder(pid=os.getpid(), uid=os.geteuid(), since=None)
 
 
 def test_dates_of_other_days() -> None:
     now = time.time()
-    assert re.fullmatch(r"pid 7 of user 54321 since \d\d:\d\d UTC", str(presence.Holder(pid=7, uid=54321, since=now)))
-    assert str(presence.Holder(pid=7, uid=54321, since=0)) == "pid 7 of user 54321 since 1970-01-01 00:00 UTC"
-    assert str(presence.Holder(pid=0, uid=54321, since=None)) == "a process of user 54321"
+    assert re.fullmatch(
+        r"pid 7 of user 54321 since \d\d:\d\d UTC", str(presence.NameHolder(pid=7, uid=54321, since=now))
+    )
+    assert str(presence.NameHolder(pid=7, uid=54321, since=0)) == "pid 7 of user 54321 since 1970-01-01 00:00 UTC"
+    assert str(presence.NameHolder(pid=0, uid=54321, since=None)) == "a process of user 54321"

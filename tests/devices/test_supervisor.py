@@ -19,7 +19,7 @@ import pytest
 from fusiond.devices import protocol
 from fusiond.devices import supervisor as supervising
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.devices.protocol import Check, Checked, Reference, Sample
+from fusiond.devices.protocol import Checked, CheckRequest, Reference, SampleRequest
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, MachineFault
@@ -71,8 +71,8 @@ def child_of(supervisor: Supervisor) -> int:
 def test_a_good_program_is_checked_and_sampled(
     supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
 ) -> None:
-    assert supervisor.call(Check(bundle=bundle(cost_us=5), references=references), 30) == Checked(worst=0.0)
-    found = supervisor.call(Sample(candidate=bundle(cost_us=5), baseline=bundle(cost_us=10), plan=PLAN), 30)
+    assert supervisor.call(CheckRequest(bundle=bundle(cost_us=5), references=references), 30) == Checked(worst=0.0)
+    found = supervisor.call(SampleRequest(candidate=bundle(cost_us=5), baseline=bundle(cost_us=10), plan=PLAN), 30)
     assert isinstance(found, Measurement)
     assert found.ratio == pytest.approx(2.0, rel=0.02)
     assert found.purpose is Purpose.SEARCH
@@ -108,14 +108,14 @@ def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
 ) -> None:
     begun = time.monotonic()
     patience = 0.7 if fault == "hang" else 30
-    found = supervisor.call(Check(bundle=bundle(fault), references=references), patience)
+    found = supervisor.call(CheckRequest(bundle=bundle(fault), references=references), patience)
     assert isinstance(found, MeasureFailed)
     assert found.outcome is outcome
     assert reason in found.reason
     assert len(found.reason.splitlines()) == 1
     assert supervisor.replaced == replaced
     assert time.monotonic() - begun < 10
-    assert supervisor.call(Check(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
+    assert supervisor.call(CheckRequest(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
     assert supervisor.replaced == replaced
 
 
@@ -126,7 +126,7 @@ def test_what_python_prints_as_it_dies_is_no_message(
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     provider = FakeProvider()
     supervisor = Supervisor(provider, provider.devices()[0])
-    found = supervisor.call(Check(bundle=bundle("segv"), references=references), 30)
+    found = supervisor.call(CheckRequest(bundle=bundle("segv"), references=references), 30)
     supervisor.close()
     assert found == MeasureFailed(outcome=Outcome.CRASHED, reason="the worker died of SIGSEGV: said before")
 
@@ -138,7 +138,7 @@ def test_what_does_not_build_never_reaches_a_child() -> None:
 
 @pytest.mark.slow
 def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
-    supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
     child = child_of(supervisor)
     begun = time.monotonic()
     found = supervisor.call(Reference(bundle=bundle("hang"), seed=0, outputs="unused"), 0.5)
@@ -151,7 +151,7 @@ def test_time_for_which_this_process_was_stopped_is_not_the_childs(
     supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after Ctrl-Z and `fg`: when it looks again, the time is long up, and the answer lies in the pipe or comes."""
-    supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
     child, clock, stopped_secs = child_of(supervisor), time.monotonic, [0.0]
 
     class Stopped(selectors.DefaultSelector):
@@ -163,7 +163,7 @@ def test_time_for_which_this_process_was_stopped_is_not_the_childs(
 
     monkeypatch.setattr(supervising.selectors, "DefaultSelector", Stopped)
     monkeypatch.setattr(supervising.time, "monotonic", lambda: clock() + stopped_secs[0])
-    found = supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    found = supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
     assert isinstance(found, Measurement)
     assert child_of(supervisor) == child
 
@@ -172,12 +172,12 @@ def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate
     supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
 ) -> None:
     os.kill(child_of(supervisor), signal.SIGKILL)
-    assert supervisor.call(Check(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
+    assert supervisor.call(CheckRequest(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
     assert supervisor.replaced <= 1
 
 
 def test_fresh_makes_the_next_call_the_first_of_a_new_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
-    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     supervisor.call(request, 30)
     first = child_of(supervisor)
     supervisor.call(request, 30)
@@ -197,27 +197,27 @@ def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
     supervisor = Supervisor(Sour(), FakeProvider().devices()[0])
     try:
         with pytest.raises(DeviceError, match="fake: the worker does not start: ModuleNotFoundError"):
-            supervisor.call(Sample(candidate="x", baseline=None, plan=PLAN), 30)
+            supervisor.call(SampleRequest(candidate="x", baseline=None, plan=PLAN), 30)
     finally:
         supervisor.close()
 
 
 def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
     with pytest.raises(MachineFault, match="/nowhere is no bundle any more"):
-        supervisor.call(Sample(candidate="/nowhere", baseline=None, plan=PLAN), 30)
+        supervisor.call(SampleRequest(candidate="/nowhere", baseline=None, plan=PLAN), 30)
     torn = Path(bundle(cost_us=7))
     for path in (torn / "binaries").iterdir():
         path.unlink()
     with pytest.raises(MachineFault, match="is no whole bundle any more: s is gone"):
-        supervisor.call(Sample(candidate=str(torn), baseline=None, plan=PLAN), 30)
-    assert isinstance(supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30), Measurement)
+        supervisor.call(SampleRequest(candidate=str(torn), baseline=None, plan=PLAN), 30)
+    assert isinstance(supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30), Measurement)
 
 
 @pytest.mark.slow
 def test_an_answer_that_makes_no_sense_is_the_programs_fault(
     supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     for nonsense in ('{"is": "Nonsense"}', "hello", "[1]", '{"is": "MeasureFailed", "outcome": "odd"}'):
         with monkeypatch.context() as patch:
             patch.setattr(supervisor, "_line", lambda child, secs, nonsense=nonsense: nonsense)
@@ -233,7 +233,7 @@ def test_an_answer_that_makes_no_sense_is_the_programs_fault(
 
 
 def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
-    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     supervisor.call(request, 30)
     child = child_of(supervisor)
     assert os.getpgid(child) != os.getpgrp()  # a terminal's Ctrl-C goes to the parent's group
@@ -282,7 +282,7 @@ def test_a_child_that_dies_as_it_starts_is_replaced(
     provider = FakeProvider()
     supervisor = Supervisor(provider, provider.devices()[0])
     try:
-        request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+        request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
         assert isinstance(supervisor.call(request, 30), Measurement)
         assert dying.starts == supervising.STARTS
         assert supervisor.replaced == 0
@@ -305,7 +305,7 @@ def test_a_child_that_says_why_it_cannot_start_is_not_asked_again(
     provider = FakeProvider()
     supervisor = Supervisor(provider, provider.devices()[0])
     with pytest.raises(DeviceError, match="the worker does not start: ImportError: no such driver"):
-        supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+        supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
     supervisor.close()
     assert dying.starts == 1
 
@@ -322,7 +322,7 @@ def test_a_request_loses_fewer_children_where_the_memory_ran_out(
 ) -> None:
     counted = iter([*kills, *kills[-1:] * 9])
     monkeypatch.setattr(supervising, "out_of_memory_kills", lambda: next(counted))
-    found = supervisor.call(Check(bundle=bundle("die"), references=references), 30)
+    found = supervisor.call(CheckRequest(bundle=bundle("die"), references=references), 30)
     assert isinstance(found, MeasureFailed)
     assert found.outcome is Outcome.WORKER_DIED
     assert supervisor.replaced == strikes
@@ -338,7 +338,7 @@ from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, fake_program
 provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])
-supervisor.call(protocol.Sample(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)
+supervisor.call(protocol.SampleRequest(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)
 print(supervisor._child.pid, flush=True)
 supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs=sys.argv[2] + ".unused"), 3000)
 """
@@ -370,9 +370,9 @@ def test_the_child_ends_with_a_parent_that_is_killed(bundle: Callable[..., str],
     "request_",
     [
         Reference(bundle="b", seed=3, outputs="o"),
-        Check(bundle="b", references=((0, "a"), (1, "b"))),
-        Sample(candidate="c", baseline=None, plan=PLAN),
-        Sample(candidate="c", baseline="d", plan=Sampling(purpose=Purpose.FINAL, cold=True, incumbent=1.5)),
+        CheckRequest(bundle="b", references=((0, "a"), (1, "b"))),
+        SampleRequest(candidate="c", baseline=None, plan=PLAN),
+        SampleRequest(candidate="c", baseline="d", plan=Sampling(purpose=Purpose.FINAL, cold=True, incumbent=1.5)),
     ],
 )
 def test_requests_survive_the_wire(request_: protocol.Request) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fusiond.events import Events
 from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import Entry
+from fusiond.exchange.entry import ExchangeEntry
 from fusiond.exchange.find import exchange_of
 from fusiond.exchange.records import publish, with_programs
 from fusiond.exchange.signing import Signer
@@ -53,7 +53,7 @@ class Box:
         tuner.Tuner(self.store, self.registry, Events(), runner=InProcess).run(row.id, lambda: False)
         return self.store.named_job(row.id)
 
-    def publish(self) -> list[Entry]:
+    def publish(self) -> list[ExchangeEntry]:
         publish(self.store, self.exchange, self.signer)
         found = [with_programs(self.exchange, key) for key in self.exchange.keys(own=True)]
         return [each for each in found if each is not None]
@@ -90,7 +90,7 @@ def first(box: Callable[[str], Box]) -> Box:
 
 
 @pytest.fixture(scope="session")
-def entry(tmp_path_factory: pytest.TempPathFactory) -> Entry:
+def entry(tmp_path_factory: pytest.TempPathFactory) -> ExchangeEntry:
     """What another such box says, which nobody here knows otherwise."""
     registry = Registry()
     registry.add(FakePlugin(), "fakes")

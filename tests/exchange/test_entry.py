@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from fusiond.exchange import entry as entries
 from fusiond.exchange import signing
-from fusiond.exchange.entry import Entry, Refused, canonical, parse
+from fusiond.exchange.entry import ExchangeEntry, Refused, canonical, parse
 from fusiond.exchange.signing import Signer
 
 RFC_8032_SECRET = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
 RFC_8032_PUBLIC = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
 
 
-def checked(text: str | bytes) -> Entry:
+def checked(text: str | bytes) -> ExchangeEntry:
     found = parse(text)
     signing.verify(found)
     return found
 
 
-def test_an_entry_comes_back_as_it_went(entry: Entry) -> None:
+def test_an_entry_comes_back_as_it_went(entry: ExchangeEntry) -> None:
     again = checked(entry.line())
     assert (again.key, again.signature, again.body, again.programs) == (
         entry.key, entry.signature, entry.body, entry.programs,
@@ -60,7 +60,7 @@ def changed(document: Any, path: tuple[Any, ...]) -> Any:
     return found
 
 
-def test_no_leaf_can_be_changed(entry: Entry) -> None:
+def test_no_leaf_can_be_changed(entry: ExchangeEntry) -> None:
     """With the old key the digest is wrong, with a new key the signature is."""
     document = json.loads(entry.line())
     tried = 0
@@ -78,7 +78,7 @@ def test_no_leaf_can_be_changed(entry: Entry) -> None:
             checked(json.dumps(changed(document, ("programs", *path))))
 
 
-def test_a_key_is_no_matter_of_choice(entry: Entry) -> None:
+def test_a_key_is_no_matter_of_choice(entry: ExchangeEntry) -> None:
     """It is not signed: whoever could choose it would take the place of another entry."""
     document = json.loads(entry.line())
     document["key"] = "0" * 64
@@ -86,14 +86,14 @@ def test_a_key_is_no_matter_of_choice(entry: Entry) -> None:
         checked(json.dumps(document))
 
 
-def test_no_line_that_was_cut_short_is_taken(entry: Entry) -> None:
+def test_no_line_that_was_cut_short_is_taken(entry: ExchangeEntry) -> None:
     text = entry.line()
     for length in (*range(0, len(text), len(text) // 150), len(text) - 1):
         with pytest.raises(Refused):
             checked(text[:length])
 
 
-def test_a_key_of_another_signs_nothing(entry: Entry) -> None:
+def test_a_key_of_another_signs_nothing(entry: ExchangeEntry) -> None:
     other = Signer(bytes(range(32)))
     stolen = other.sign(entry.body, entry.programs)
     checked(stolen.line())  # what it says of itself
@@ -108,7 +108,7 @@ def test_a_key_of_another_signs_nothing(entry: Entry) -> None:
         checked(json.dumps(document))
 
 
-def signed(entry: Entry, **body: Any) -> str:
+def signed(entry: ExchangeEntry, **body: Any) -> str:
     """What a hostile box can sign: anything."""
     found = Signer(bytes(range(32))).sign({**entry.body, **body}, entry.programs)
     return json.dumps({**found.head(), "programs": found.programs})
@@ -142,12 +142,12 @@ def signed(entry: Entry, **body: Any) -> str:
         ({"environment": {str(each): "x" * 1999 for each in range(290)}}, "longer than 256 kB"),
     ],
 )
-def test_what_no_box_of_ours_would_say_is_refused(entry: Entry, body: dict[str, Any], says: str) -> None:
+def test_what_no_box_of_ours_would_say_is_refused(entry: ExchangeEntry, body: dict[str, Any], says: str) -> None:
     with pytest.raises(Refused, match=says):
         checked(signed(entry, **body))
 
 
-def test_every_field_is_needed(entry: Entry) -> None:
+def test_every_field_is_needed(entry: ExchangeEntry) -> None:
     for name in entry.body:
         if name == "signer":
             continue
@@ -157,7 +157,7 @@ def test_every_field_is_needed(entry: Entry) -> None:
             checked(json.dumps(found.head()))
 
 
-def test_a_device_has_the_key_of_what_it_says_of_itself(entry: Entry) -> None:
+def test_a_device_has_the_key_of_what_it_says_of_itself(entry: ExchangeEntry) -> None:
     with pytest.raises(Refused, match="is not the key of such a device"):
         checked(signed(entry, device={**entry.body["device"], "model": "Fake 2"}))
 
@@ -178,7 +178,7 @@ def test_what_is_no_entry_is_refused(text: bytes) -> None:
     assert "\n" not in str(problem.value)
 
 
-def test_a_program_may_not_name_a_file(entry: Entry) -> None:
+def test_a_program_may_not_name_a_file(entry: ExchangeEntry) -> None:
     plan = copy.deepcopy(next(iter(entry.programs.values())))
     plan["buffers"][0]["fill"]["file"] = "/etc/passwd"
     name = entries.digest(plan)

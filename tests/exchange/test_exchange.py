@@ -18,7 +18,7 @@ import pytest
 from fusiond.errors import RequestError, StoreError
 from fusiond.exchange import transfer
 from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import Entry, canonical
+from fusiond.exchange.entry import ExchangeEntry, canonical
 from fusiond.exchange.signing import Signer, key_file
 
 SIGNERS = [Signer(bytes([each] * 32)) for each in (1, 2, 3)]
@@ -32,11 +32,11 @@ def dump(exchange: Exchange) -> list[Any]:
         ]
 
 
-def answer(entry: Entry, signer: Signer = SIGNERS[0], **body: Any) -> Entry:
+def answer(entry: ExchangeEntry, signer: Signer = SIGNERS[0], **body: Any) -> ExchangeEntry:
     return signer.sign({**entry.body, **body}, entry.programs)
 
 
-def served(exchange: Exchange, entry: Entry) -> list[str]:
+def served(exchange: Exchange, entry: ExchangeEntry) -> list[str]:
     body = entry.body
     found = exchange.find(
         family=body["workload"]["content_family_key"],
@@ -52,7 +52,7 @@ def exchange(tmp_path: Path) -> Exchange:
     return Exchange(tmp_path / "x.exchange.sqlite")
 
 
-def test_importing_twice_changes_nothing(exchange: Exchange, entry: Entry, tmp_path: Path) -> None:
+def test_importing_twice_changes_nothing(exchange: Exchange, entry: ExchangeEntry, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     lines = [answer(entry, found_at=f"2026-01-0{day}T00:00:00+00:00").line() for day in range(1, 6)]
     path.write_text("\n".join([*lines, lines[0], ""]))
@@ -67,8 +67,8 @@ def test_importing_twice_changes_nothing(exchange: Exchange, entry: Entry, tmp_p
     assert sorted(again.read_text().splitlines()) == sorted(lines)  # word for word what came
 
 
-def test_programs_come_later_to_an_entry_that_lacked_them(exchange: Exchange, entry: Entry) -> None:
-    assert exchange.put([Entry(entry.body, entry.key, entry.signature, {})]) == (1, 0)
+def test_programs_come_later_to_an_entry_that_lacked_them(exchange: Exchange, entry: ExchangeEntry) -> None:
+    assert exchange.put([ExchangeEntry(entry.body, entry.key, entry.signature, {})]) == (1, 0)
     name = entry.body["program"]["digest"]
     assert exchange.program(name) is None
     assert exchange.put([entry]) == (0, 1)
@@ -93,7 +93,7 @@ PLAIN = {
 
 @pytest.mark.parametrize(("better", "worse"), RULES)
 def test_of_two_answers_the_better_kept_is_served_whichever_came_first(
-    exchange: Exchange, entry: Entry, tmp_path: Path, better: dict[str, Any], worse: dict[str, Any]
+    exchange: Exchange, entry: ExchangeEntry, tmp_path: Path, better: dict[str, Any], worse: dict[str, Any]
 ) -> None:
     both = answer(entry, SIGNERS[0], **{**PLAIN, **better}), answer(entry, SIGNERS[1], **{**PLAIN, **worse})
     for number, order in enumerate(itertools.permutations(both)):
@@ -108,7 +108,7 @@ def test_of_two_answers_the_better_kept_is_served_whichever_came_first(
         assert served(other, entry) == [both[1].key]
 
 
-def test_of_what_one_signer_says_the_last_word_counts(exchange: Exchange, entry: Entry) -> None:
+def test_of_what_one_signer_says_the_last_word_counts(exchange: Exchange, entry: ExchangeEntry) -> None:
     old = answer(entry, processes=90, found_at="2026-01-01T00:00:00+00:00")
     new = answer(entry, processes=5, found_at="2026-01-02T00:00:00+00:00")
     exchange.put([new, old])
@@ -116,7 +116,7 @@ def test_of_what_one_signer_says_the_last_word_counts(exchange: Exchange, entry:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_order_of_arrival_serves_the_same(entry: Entry, tmp_path: Path, seed: int) -> None:
+def test_every_order_of_arrival_serves_the_same(entry: ExchangeEntry, tmp_path: Path, seed: int) -> None:
     """Brute force: of all answers that differ in two values, in any order, from three signers."""
     answers = [
         answer(entry, signer, processes=processes, verdict=verdict, found_at=f"2026-01-0{day}T00:00:00+00:00")
@@ -144,7 +144,7 @@ print(found.new, found.known, found.refused)
 """
 
 
-def test_two_importers_at_once(entry: Entry, tmp_path: Path) -> None:
+def test_two_importers_at_once(entry: ExchangeEntry, tmp_path: Path) -> None:
     path, target = tmp_path / "answers.jsonl", tmp_path / "x.exchange.sqlite"
     count = 250
     path.write_text("\n".join(answer(entry, trials=each).line() for each in range(count)))
@@ -158,7 +158,7 @@ def test_two_importers_at_once(entry: Entry, tmp_path: Path) -> None:
         assert len(exchange.keys()) == count
 
 
-def test_bad_lines_disturb_no_good_ones(exchange: Exchange, entry: Entry, tmp_path: Path) -> None:
+def test_bad_lines_disturb_no_good_ones(exchange: Exchange, entry: ExchangeEntry, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     good = [answer(entry, trials=each).line().encode() for each in range(3)]
     long = b'{"fusiond_answer": 1, "x": "' + b"y" * 9_000_000 + b'"}'

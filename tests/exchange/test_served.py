@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fusiond.errors import NothingKnown
-from fusiond.exchange.entry import Entry, digest
+from fusiond.exchange.entry import ExchangeEntry, digest
 from fusiond.exchange.signing import Signer
 from fusiond.model import JobState
 from fusiond.program import decode, replace_sources, to_text
@@ -24,7 +24,7 @@ def verifies(box: Box) -> list[Any]:
     return [each for each in box.store.jobs(None, 100) if each.kind == "verify"]
 
 
-def test_a_stranger_s_answer_is_shown_and_nothing_of_it_runs(entry: Entry, box: Boxes) -> None:
+def test_a_stranger_s_answer_is_shown_and_nothing_of_it_runs(entry: ExchangeEntry, box: Boxes) -> None:
     second = box("second")
     assert isinstance(second.ask(), NothingKnown)
     second.exchange.put([entry])
@@ -36,7 +36,7 @@ def test_a_stranger_s_answer_is_shown_and_nothing_of_it_runs(entry: Entry, box: 
     assert second.store.program(entry.body["program"]["key"]) is None  # nor anywhere from where it could be run
 
 
-def test_it_does_not_run_even_where_somebody_asks_for_it(entry: Entry, box: Boxes) -> None:
+def test_it_does_not_run_even_where_somebody_asks_for_it(entry: ExchangeEntry, box: Boxes) -> None:
     second = box("second")
     second.exchange.put([entry])
     second.exchange.trust(entry.signer, "first")
@@ -47,7 +47,7 @@ def test_it_does_not_run_even_where_somebody_asks_for_it(entry: Entry, box: Boxe
     assert second.store.program(entry.body["program"]["key"]) is None
 
 
-def test_a_trusted_answer_is_measured_here_and_becomes_one_of_this_box(entry: Entry, box: Boxes) -> None:
+def test_a_trusted_answer_is_measured_here_and_becomes_one_of_this_box(entry: ExchangeEntry, box: Boxes) -> None:
     second = box("second")
     second.exchange.put([entry])
     second.exchange.trust(entry.signer, "first")
@@ -65,14 +65,14 @@ def test_a_trusted_answer_is_measured_here_and_becomes_one_of_this_box(entry: En
     assert second.publish()[0].signer == second.signer.public
 
 
-def test_an_answer_of_this_box_stands_whatever_comes(first: Box, entry: Entry) -> None:
+def test_an_answer_of_this_box_stands_whatever_comes(first: Box, entry: ExchangeEntry) -> None:
     better = Signer(bytes(32)).sign({**entry.body, "processes": 1000, "speedup": 9.0, "ci95": [8.0, 10.0]}, {})
     first.exchange.put([better])
     first.exchange.trust(better.signer, "boaster")
     assert "imported" not in first.ask()
 
 
-def test_what_is_wrong_here_is_served_no_more(entry: Entry, box: Boxes) -> None:
+def test_what_is_wrong_here_is_served_no_more(entry: ExchangeEntry, box: Boxes) -> None:
     """A trusted box whose compiler was broken, say: the program is whole and signed, and its results are wrong."""
     signer = Signer(bytes(32))
     program = decode(entry.programs[entry.body["program"]["digest"]])
@@ -94,7 +94,7 @@ def test_what_is_wrong_here_is_served_no_more(entry: Entry, box: Boxes) -> None:
     assert "wrong result" in listed["refuted"] or "wrong_result" in listed["refuted"]
 
 
-def test_a_program_that_is_not_what_its_key_says_does_not_run(entry: Entry, box: Boxes) -> None:
+def test_a_program_that_is_not_what_its_key_says_does_not_run(entry: ExchangeEntry, box: Boxes) -> None:
     name = entry.body["program"]["digest"]
     plan = copy.deepcopy(entry.programs[name])
     plan["sources"][0]["text"] += "\nfault die\n"
@@ -110,7 +110,7 @@ def test_a_program_that_is_not_what_its_key_says_does_not_run(entry: Entry, box:
     assert second.store.program(entry.body["program"]["key"]) is None
 
 
-def test_another_model_is_another_question(entry: Entry, box: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_model_is_another_question(entry: ExchangeEntry, box: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
     second = box("second")
     second.exchange.put([entry])
     monkeypatch.setenv("FUSIOND_FAKE_MODEL", "Fake 2")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.cuda.entries import EntryName, EntryTable, Parameter, table_bytes
+from fusiond.cuda.entries import EntryName, EntryParameter, EntryTable, table_bytes
 from fusiond.devices.cpu import native
 from fusiond.model import BuildFailed
 from fusiond.program import Program, SourceKind
@@ -51,10 +51,10 @@ class Driver:
         self.managed: dict[int, int] = {}
         self.queues: dict[int, list[Op]] = {}
         self.records: dict[int, Op] = {}
-        self.functions: dict[int, native.Entry] = {}
+        self.functions: dict[int, native.NativeEntry] = {}
         self.opted: dict[int, int] = {}
         self.carved: dict[int, int] = {}
-        self.modules: dict[int, native.Module] = {}
+        self.modules: dict[int, native.NativeModule] = {}
         self.graphs: dict[int, Graph] = {}
         self.captured: list[Op] | None = None
         self.capturing: set[int] = set()
@@ -301,7 +301,7 @@ class Driver:
         if shape[6] > self.opted.get(function, 48 << 10):
             return 1
         arguments = [ctypes.string_at(places[i], size) for i, size in enumerate(entry.argument_bytes)]
-        launch = native.Launch(
+        launch = native.NativeLaunch(
             grid=(shape[0], shape[1], shape[2]), block=(shape[3], shape[4], shape[5]), shared_bytes=shape[6],
             cooperative=cooperative, checked=True,
         )  # fmt: skip
@@ -340,12 +340,12 @@ def built(program: Program, folder: Path) -> dict[str, Path]:
         assert not isinstance(path, BuildFailed), path
         found[source.name] = path
         if source.kind is SourceKind.DEVICE:
-            module = native.Module(path)
+            module = native.NativeModule(path)
             entries = {}
             for entry in source.entries:
                 name = gxx.exported(source, entry)
                 sizes = module.entry(name).argument_bytes
-                parameters = tuple(Parameter(offset_bytes=0, size_bytes=size) for size in sizes)
+                parameters = tuple(EntryParameter(offset_bytes=0, size_bytes=size) for size in sizes)
                 entries[entry] = EntryName(mangled=f"_Z{name}", parameters=parameters)
             symbols = {each: f"_Z{gxx.exported_symbol(source, each)}" for each in source.symbols}
             found[source.name] = folder / f"{number}.cubin"

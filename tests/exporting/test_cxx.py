@@ -25,7 +25,7 @@ def named(*buffers: str) -> Program:
 
 
 def test_formulas_round_as_they_do_in_a_plan(tmp_path: Path, gxx_here: None) -> None:
-    names = cxx.Names(named("x"))
+    names = cxx.CxxNames(named("x"))
     members = "".join(f"long long {names.sizes[name]} = {value}; " for name, value in SIZES.items())
     lines = ["#include <algorithm>", "#include <cstdio>", "#include <initializer_list>", cxx.HELPERS]
     lines += [f"struct {{ {members}}} sizes;", "int main() {"]
@@ -40,14 +40,14 @@ def test_formulas_round_as_they_do_in_a_plan(tmp_path: Path, gxx_here: None) -> 
 
 
 def test_names_are_identifiers_and_unique() -> None:
-    names = cxx.Names(named("a.x", "a_x", "A@device", "class", "workspace", "1st", "größe"))
+    names = cxx.CxxNames(named("a.x", "a_x", "A@device", "class", "workspace", "1st", "größe"))
     assert list(names.buffers.values()) == ["a_x", "a_x_", "A_device", "class_", "workspace_", "_1st", "gr__e"]
     assert set(names.sizes) == set(SIZES)
     assert len(set(names.sizes.values())) == len(SIZES)
 
 
 def test_numbers_have_their_types() -> None:
-    names = cxx.Names(named("x"))
+    names = cxx.CxxNames(named("x"))
     for dtype, value, text in (
         ("float32", 0.1, "static_cast<float>(0.1f)"),
         ("float64", 2, "static_cast<double>(2.0)"),

@@ -16,7 +16,7 @@ from fusiond.devices.cpu import commands
 from fusiond.devices.cpu.lower import lower
 from fusiond.exporting import adapters, layout
 from fusiond.exporting.adapters import getter, space
-from fusiond.exporting.cxx import Names, element
+from fusiond.exporting.cxx import CxxNames, element
 from fusiond.exporting.files import export, file_stem
 from fusiond.exporting.header import caller_arenas
 from fusiond.program import Buffer, Memory, Program, Role, Source, SourceKind
@@ -98,7 +98,7 @@ def allocation(buffer: Buffer) -> str:
 def main_of(case: Case, *, naive: bool = False) -> str:
     """Reads sizes and inputs, launches, writes outputs and what the stub counted."""
     program = case.program
-    names = Names(program)
+    names = CxxNames(program)
     given = [each for each in program.buffers if layout.is_argument(each)]
     lines = [f'#include "{file_stem(program)}.h"', "#include <cstdlib>", f"using namespace {space(program)};"]
     lines += ["void read(const char* name, void* to, std::size_t size) {",

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fusiond.cli import main
-from fusiond.isolation.messages import Limits
+from fusiond.isolation.messages import ChildLimits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry, read
 from fusiond.registry import Registry
@@ -38,7 +38,7 @@ def registry(shared: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Registry]:
-    with Planner(limits=Limits(memory_bytes=MOST_BYTES)) as planner:
+    with Planner(limits=ChildLimits(memory_bytes=MOST_BYTES)) as planner:
         yield IsolatedRegistry(planner, points=_devices())
 
 

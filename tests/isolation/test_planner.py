@@ -20,7 +20,7 @@ from fusiond.errors import MachineFault, PluginError, RequestError
 from fusiond.events import TrialFinished
 from fusiond.isolation import planner as planners
 from fusiond.isolation import processes
-from fusiond.isolation.messages import Limits
+from fusiond.isolation.messages import ChildLimits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry
 from fusiond.model import Config, Job, Outcome, Rejection, Trial, frozen
@@ -73,7 +73,7 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def planner(marker: Path) -> Iterator[Planner]:
-    limits = Limits(secs=2.0, memory_bytes=2 << 30, stack_bytes=16 << 20)
+    limits = ChildLimits(secs=2.0, memory_bytes=2 << 30, stack_bytes=16 << 20)
     with planner_of("registry", marker, limits=limits) as found:
         yield found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.drawing import Drawing, Graph, Lanes
+from fusiond.drawing import Drawing, DrawnGraph, Timeline
 from fusiond.program import Copy, Launch, Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -39,8 +39,8 @@ def test_threads_and_blocks_of_a_fused_launch(registry: Registry) -> None:
     for name, program, (threads, blocks) in drawn(registry, "hist-maxpool.yaml"):
         seen.add(name)
         (launch,) = program.launches
-        assert isinstance(threads, Lanes)
-        assert isinstance(blocks, Lanes)
+        assert isinstance(threads, Timeline)
+        assert isinstance(blocks, Timeline)
         assert [each.name for each in threads.lanes] == ["a: hist", "b: maxpool"]
         assert max(span.end for lane in threads.lanes for span in lane.spans) == launch.block[0]
         assert max(span.end for lane in blocks.lanes for span in lane.spans) == launch.grid[0]
@@ -56,7 +56,7 @@ def test_threads_and_blocks_of_a_fused_launch(registry: Registry) -> None:
 
 def test_a_pipeline_has_a_group_for_each_launch(registry: Registry) -> None:
     for name, program, (picture,) in drawn(registry, "mincut-harris.yaml"):
-        assert isinstance(picture, Graph)
+        assert isinstance(picture, DrawnGraph)
         groups = {each.group for each in picture.nodes} - {-1}
         assert len(groups) == len(program.launches), name
         assert f"cut into {len(groups)} kernel" in picture.title
@@ -66,7 +66,7 @@ def test_a_pipeline_has_a_group_for_each_launch(registry: Registry) -> None:
 
 def test_a_module_has_a_group_for_each_kernel(registry: Registry) -> None:
     for name, program, (picture,) in drawn(registry, "stitching-lr.yaml"):
-        assert isinstance(picture, Graph)
+        assert isinstance(picture, DrawnGraph)
         groups = {each.group for each in picture.nodes} - {-1}
         launched = [each for each in program.steps if isinstance(each, Launch) and each.counted]
         assert len(groups) == len(launched), name
@@ -78,7 +78,7 @@ def test_a_time_line_has_a_span_for_each_message(registry: Registry) -> None:
     for name, program, (picture,) in drawn(registry, "transfer-fig2.yaml"):
         if name == "batch":
             continue
-        assert isinstance(picture, Lanes)
+        assert isinstance(picture, Timeline)
         lanes = {each.name: each.spans for each in picture.lanes}
         messages = [*lanes["uploads, before"], *lanes["downloads, behind"]]
         assert len(messages) == sum(isinstance(each, Copy) and each.counted for each in program.steps), name

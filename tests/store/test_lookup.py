@@ -201,7 +201,7 @@ def test_what_an_open_file_remembers_has_a_bound(
 
 def test_the_number_of_the_last_change_is_read_from_the_file_that_is_there_now(tmp_path: Path) -> None:
     path = tmp_path / "fusiond.sqlite"
-    number = acknowledged.Number(path)
+    number = acknowledged.AcknowledgedNumber(path)
     assert number.read() is None
     acknowledged.write(path, 3, 77)
     assert number.read() == (3, 77)

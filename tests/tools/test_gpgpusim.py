@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.counting.library import Library
+from fusiond.counting.library import CountingLibrary
 from tools.gpgpusim import __main__ as command
 from tools.gpgpusim import compare, simulator
 
@@ -43,7 +43,7 @@ def test_what_is_kept_is_the_same_but_for_what_is_known(row: dict[str, object]) 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_counts_are_still_those_that_were_compared(counting: Library, name: str) -> None:
+def test_counts_are_still_those_that_were_compared(counting: CountingLibrary, name: str) -> None:
     """Without the simulator."""
     (row,) = (each for each in KEPT if each["name"] == name)
     assert compare.count(CASES[name], counting)[0] == row["counted"]
@@ -51,7 +51,7 @@ def test_counts_are_still_those_that_were_compared(counting: Library, name: str)
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CASES)
-def test_against_the_simulator(counting: Library, tmp_path: Path, name: str) -> None:
+def test_against_the_simulator(counting: CountingLibrary, tmp_path: Path, name: str) -> None:
     line = simulator.missing()
     if line is not None:
         pytest.skip(line)

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import scipy.special
 
-from fusiond.torch.graphs import DTYPES, Graph, Node, Ref, Tensor
+from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Case:
     name: str
-    graph: Graph
+    graph: FxGraph
     inputs: tuple[Array, ...]
     wanted: tuple[Array | None, ...]
 
@@ -49,15 +49,16 @@ def case(operator: str, *arguments: Any, gives: Any, **named: Any) -> Case:
     wanted = tuple(None if each is None else np.asarray(each) for each in (found if several else (found,)))
     whole = operator if operator.startswith("prims.") else f"aten.{operator}"
     results = tuple(None if each is None else tensor(each) for each in wanted)
-    nodes = [Node(name="out", operator=whole, arguments=arguments, named=named, results=results)]
+    nodes = [FxNode(name="out", operator=whole, arguments=arguments, named=named, results=results)]
     outputs = ("out",)
     if several:
         kept = [at for at, each in enumerate(results) if each is not None]
         nodes += [
-            Node(name=f"out{at}", operator="getitem", arguments=(Ref("out"), at), results=(results[at],)) for at in kept
+            FxNode(name=f"out{at}", operator="getitem", arguments=(Ref("out"), at), results=(results[at],))
+            for at in kept
         ]
         outputs = tuple(f"out{at}" for at in kept)
-    graph = Graph(
+    graph = FxGraph(
         inputs={f"in{at}": tensor(each) for at, each in enumerate(inputs)}, nodes=tuple(nodes), outputs=outputs
     )
     return Case(f"{operator}-{next(_numbers)}", graph, tuple(inputs), wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusiond.torch.graphs import Graph, Node, Ref, Tensor
+from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 
 
 class Recorder:
@@ -12,7 +12,7 @@ class Recorder:
 
     def __init__(self, **inputs: Tensor | None) -> None:
         self.inputs = inputs
-        self.nodes: list[Node] = []
+        self.nodes: list[FxNode] = []
 
     def __call__(
         self,
@@ -34,7 +34,7 @@ class Recorder:
         result = None if dims is None else Tensor(dims, "f32", device=device)
         whole = operator if operator == "getitem" else f"aten.{operator}"
         self.nodes.append(
-            Node(name=name, operator=whole, arguments=tuple(map(given, arguments)), named=named, results=(result,),
+            FxNode(name=name, operator=whole, arguments=tuple(map(given, arguments)), named=named, results=(result,),
                  effect=effect)
         )  # fmt: skip
         return name
@@ -42,22 +42,22 @@ class Recorder:
     def several(self, operator: str, *arguments: Any, results: tuple[Tensor | None, ...]) -> tuple[str, ...]:
         made = self(operator, *arguments, dims=None)
         last = self.nodes[-1]
-        self.nodes[-1] = Node(name=made, operator=last.operator, arguments=last.arguments, results=results)
+        self.nodes[-1] = FxNode(name=made, operator=last.operator, arguments=last.arguments, results=results)
         picked = []
         for at, each in enumerate(results):
             picked.append(self("getitem", made, at, dims=None))
             last = self.nodes[-1]
-            self.nodes[-1] = Node(name=last.name, operator="getitem", arguments=last.arguments, results=(each,))
+            self.nodes[-1] = FxNode(name=last.name, operator="getitem", arguments=last.arguments, results=(each,))
         return tuple(picked)
 
-    def graph(self, *outputs: str) -> Graph:
-        return Graph(inputs=self.inputs, nodes=tuple(self.nodes), outputs=outputs)
+    def graph(self, *outputs: str) -> FxGraph:
+        return FxGraph(inputs=self.inputs, nodes=tuple(self.nodes), outputs=outputs)
 
 
 F = Tensor
 
 
-def perceptron() -> Graph:
+def perceptron() -> FxGraph:
     """gelu((norm(x) w) + b) v: a normalisation, a product, an activation with a residual, another product."""
     r = Recorder(
         x=F((8, 16), "f32"), scale=F((16,), "f32"), w=F((16, 32), "f32"), b=F((32,), "f32"), v=F((32, 4), "f32")
@@ -72,7 +72,7 @@ def perceptron() -> Graph:
     return r.graph(result, found[1], active)
 
 
-def adam() -> Graph:
+def adam() -> FxGraph:
     """One AdamW step of a tensor, as the update of an optimizer is traced."""
     dims = (6, 10)
     r = Recorder(p=F(dims, "f32"), g=F(dims, "f32"), m=F(dims, "f32"), v=F(dims, "f32"))
@@ -85,7 +85,7 @@ def adam() -> Graph:
     return r.graph(step, first, second)
 
 
-def cross_entropy() -> Graph:
+def cross_entropy() -> FxGraph:
     """The loss of rows of classes, with the gradient for one of 1."""
     r = Recorder(x=F((12, 7), "f32"), target=F((12,), "s64"))
     logs = r("_log_softmax.default", "x", 1, False, dims=(12, 7))

@@ -14,7 +14,7 @@ from fusiond.frameworks import asking  # noqa: E402
 from fusiond.frameworks.asking import Found, Question  # noqa: E402
 from fusiond.torch import explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
-from fusiond.torch.splicing import Launched  # noqa: E402
+from fusiond.torch.splicing import SplicedRegion  # noqa: E402
 from tests.frameworks.answered import answer  # noqa: E402
 
 from ..jax.conftest import emitted  # noqa: E402
@@ -103,7 +103,7 @@ def test_a_kernel_that_fails_leaves_the_region_to_torch(
     def failing(self: Any, tensors: Any) -> Any:
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(code.Code, "__call__", failing)
+    monkeypatch.setattr(code.RegionCode, "__call__", failing)
     model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
     wanted = step(model, model, x, target)
     options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
@@ -199,6 +199,6 @@ def test_a_region_falls_back_by_itself() -> None:
         def __call__(self, tensors: Any) -> Any:
             raise ValueError("broken")
 
-    region = Launched(Broken(), lambda x: (x + 1,))
+    region = SplicedRegion(Broken(), lambda x: (x + 1,))
     assert region(1) == (2,)
     assert region.code.problem == "broken"

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("jax", reason="the oracle is XLA on the processor, from jax")
 
 from fusiond.torch import importer
-from fusiond.torch.graphs import Graph, Node, Ref, Tensor
+from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 from fusiond.torch.operators import TABLE, Unsupported
 from fusiond_stitching.frontend import importer as stitching
 
@@ -16,7 +16,7 @@ from .conftest import computed
 from .operators import CASES, Case
 
 
-def written(graph: Graph) -> str:
+def written(graph: FxGraph) -> str:
     return importer.text("module", graph.nodes, graph.inputs, graph.outputs)  # type: ignore[arg-type]
 
 
@@ -42,8 +42,8 @@ def test_every_operator_of_the_table_is_tried() -> None:
 def test_memory_is_passed_as_it_lies() -> None:
     """A transposed tensor is a parameter in the order of its memory, and so is a result."""
     x = Tensor((4, 6), "f32", (1, 4))
-    node = Node(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(x,))
-    graph = Graph(inputs={"x": x}, nodes=(node,), outputs=("y",))
+    node = FxNode(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(x,))
+    graph = FxGraph(inputs={"x": x}, nodes=(node,), outputs=("y",))
     stored = np.random.default_rng(0).uniform(-1, 1, (6, 4)).astype(np.float32)
     (got,) = computed(written(graph), [stored])
     np.testing.assert_allclose(got, np.exp(stored), rtol=1e-6)
@@ -70,28 +70,29 @@ FLOATS, LONG = Tensor((4, 6), "f32"), Tensor((4, 1), "s64")
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (Node(name="y", operator="aten.mm.default", results=(FLOATS,)), "a library's"),
-        (Node(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(None,)), "its result is no"),
-        (Node(name="y", operator="aten.exp.default", arguments=(Ref("s"),), results=(FLOATS,)), "it reads what is no"),
-        (Node(name="y", operator="aten.exp.default", arguments=(Ref("e"),), results=(Tensor((0, 6), "f32"),)),
+        (FxNode(name="y", operator="aten.mm.default", results=(FLOATS,)), "a library's"),
+        (FxNode(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(None,)), "its result"),
+        (FxNode(name="y", operator="aten.exp.default", arguments=(Ref("s"),), results=(FLOATS,)), "it reads what"),
+        (FxNode(name="y", operator="aten.exp.default", arguments=(Ref("e"),), results=(Tensor((0, 6), "f32"),)),
          "a tensor is empty"),
-        (Node(name="y", operator="aten.add.Tensor", arguments=(Ref("x"), Ref("g")), results=(FLOATS,)),
+        (FxNode(name="y", operator="aten.add.Tensor", arguments=(Ref("x"), Ref("g")), results=(FLOATS,)),
          "its tensors lie on several devices"),
-        (Node(name="y", operator="aten.add_.Tensor", arguments=(Ref("x"), 1), results=(FLOATS,), effect="mutation"),
+        (FxNode(name="y", operator="aten.add_.Tensor", arguments=(Ref("x"), 1), results=(FLOATS,), effect="mutation"),
          "it writes into what it is given"),
-        (Node(name="y", operator="aten.bernoulli.p", arguments=(Ref("x"),), results=(FLOATS,), effect="random"),
+        (FxNode(name="y", operator="aten.bernoulli.p", arguments=(Ref("x"),), results=(FLOATS,), effect="random"),
          "it draws random numbers"),
-        (Node(name="y", operator="aten.div.Tensor_mode", arguments=(Ref("x"), 2.0), named={"rounding_mode": "floor"},
+        (FxNode(name="y", operator="aten.div.Tensor_mode", arguments=(Ref("x"), 2.0), named={"rounding_mode": "floor"},
               results=(FLOATS,)), "a floored quotient of floats"),
-        (Node(name="y", operator="aten.sum.dim_IntList", arguments=(Ref("x"), (0,)), results=(FLOATS,)),
+        (FxNode(name="y", operator="aten.sum.dim_IntList", arguments=(Ref("x"), (0,)), results=(FLOATS,)),
          "its arguments are not understood"),
-        (Node(name="y", operator="aten.slice.Tensor", arguments=(Ref("x"), 0, Ref("s")), results=(FLOATS,)),
+        (FxNode(name="y", operator="aten.slice.Tensor", arguments=(Ref("x"), 0, Ref("s")), results=(FLOATS,)),
          "it reads"),
-        (Node(name="y", operator="aten.exp.default", results=(FLOATS,)), "an argument is missing"),
-        (Node(name="y", operator="aten.scatter.value", arguments=(Ref("x"), 1, Ref("i"), 1.0), results=(FLOATS,)), ""),
+        (FxNode(name="y", operator="aten.exp.default", results=(FLOATS,)), "an argument is missing"),
+        (FxNode(name="y", operator="aten.scatter.value", arguments=(Ref("x"), 1, Ref("i"), 1.0), results=(FLOATS,)),
+         ""),
     ],
 )  # fmt: skip
-def test_what_is_left_to_torch_has_its_reason(node: Node, reason: str) -> None:
+def test_what_is_left_to_torch_has_its_reason(node: FxNode, reason: str) -> None:
     on_gpu = Tensor((4, 6), "f32", device="cuda:0")
     tensors = {"x": (FLOATS,), "s": (None,), "e": (Tensor((0, 6), "f32"),), "g": (on_gpu,), "i": (LONG,)}
     found = importer.problem(node, tensors)
@@ -100,6 +101,6 @@ def test_what_is_left_to_torch_has_its_reason(node: Node, reason: str) -> None:
 
 
 def test_a_region_that_cannot_be_written_is_refused() -> None:
-    node = Node(name="y", operator="aten.nothing.default", arguments=(Ref("x"),), results=(FLOATS,))
+    node = FxNode(name="y", operator="aten.nothing.default", arguments=(Ref("x"),), results=(FLOATS,))
     with pytest.raises(Unsupported, match=r"aten\.nothing\.default is not known"):
         importer.text("module", [node], {"x": FLOATS}, ["y"])

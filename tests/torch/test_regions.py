@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.torch import regions
-from fusiond.torch.graphs import Graph, Tensor
-from fusiond.torch.regions import Segment
+from fusiond.torch.graphs import FxGraph, Tensor
+from fusiond.torch.regions import FxSegment
 
 from .recorded import Recorder, adam, cross_entropy, perceptron
 
 X = Tensor((4, 6), "f32")
 
 
-def kinds(segments: Sequence[Segment]) -> list[tuple[bool, list[str]]]:
+def kinds(segments: Sequence[FxSegment]) -> list[tuple[bool, list[str]]]:
     return [
         (each.fusable, [name.split(".")[1] if "." in name else name for name in each.operators]) for each in segments
     ]
@@ -116,7 +116,7 @@ _OPERATORS = ("exp.default", "add.Tensor", "mm.default", "view.default", "t.defa
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def graphs(draw: st.DrawFn) -> FxGraph:
     square = Tensor((4, 4), "f32")
     r = Recorder(a=square, b=square)
     names = ["a", "b"]
@@ -140,7 +140,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @settings(max_examples=300, deadline=None)
 @given(graphs())
-def test_segments_can_be_computed_in_their_order(graph: Graph) -> None:
+def test_segments_can_be_computed_in_their_order(graph: FxGraph) -> None:
     """Whatever the graph: each segment reads what is there by then, and gives what others read; nothing is lost."""
     there = set(graph.inputs)
     randoms: list[str] = []

@@ -13,11 +13,11 @@ from fusiond.build import gxx
 from fusiond.frameworks import launching as plans
 from fusiond.frameworks.asking import Question
 from fusiond.frameworks.launching import LaunchPlan, Unusable
-from fusiond.frameworks.running import Gpu, LaunchFailed, Machine, Plan, Processor, steps_of
+from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan, steps_of
 from fusiond.program import Program
 from fusiond.torch import importer, regions
-from fusiond.torch.graphs import Graph
-from fusiond.torch.regions import Segment
+from fusiond.torch.graphs import FxGraph
+from fusiond.torch.regions import FxSegment
 
 from ..exporting import driver as stand_in
 from ..jax.conftest import emitted
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 Values = Mapping[str, Array]
 
 
-def answer(graph: Graph, segment: Segment) -> tuple[Program, LaunchPlan]:
+def answer(graph: FxGraph, segment: FxSegment) -> tuple[Program, LaunchPlan]:
     inputs = {each: graph.tensors()[each][0] for each in segment.inputs}
     text = importer.text("region", segment.nodes, inputs, segment.outputs)  # type: ignore[arg-type]
     found = emitted(Question(name="region", text=text, device="cpu"))
@@ -38,7 +38,7 @@ def answer(graph: Graph, segment: Segment) -> tuple[Program, LaunchPlan]:
     return found.program, plans.flat(found.program, *names)
 
 
-def launched(graph: Graph, segment: Segment, values: Values, made: Callable[..., Machine]) -> dict[str, Array]:
+def launched(graph: FxGraph, segment: FxSegment, values: Values, made: Callable[..., Machine]) -> dict[str, Array]:
     """The outputs of a segment, by the machine that `made` makes of a program and a plan."""
     program, flat = answer(graph, segment)
     tensors = graph.tensors()
@@ -47,7 +47,7 @@ def launched(graph: Graph, segment: Segment, values: Values, made: Callable[...,
         (shape,) = tensors[each]
         assert shape is not None
         outputs[each] = np.full(shape.dims, np.nan, np.float32)
-    plan = Plan(flat, made(program, flat))
+    plan = StepPlan(flat, made(program, flat))
     scratch = [np.empty(each + 64, np.uint8) for each in plan.scratch]
     given = [np.ascontiguousarray(values[each]) for each in segment.inputs]
     aligned = [each.ctypes.data for each in (*given, *outputs.values())]
@@ -61,14 +61,14 @@ def processor(program: Program, plan: LaunchPlan) -> Machine:
 
 
 class _Driven:
-    """A Gpu on the stand-in: each launch is waited for."""
+    """A CudaMachine on the stand-in: each launch is waited for."""
 
     def __init__(self, program: Program, plan: LaunchPlan, folder: Path) -> None:
         self.driver = stand_in.Driver(gxx.scheduler())
         built = stand_in.built(program, folder)
         images = [built[each].read_bytes() for each in plan.images]
         symbols = [f"_Z{name}" for name in plans.built_for_cpu(program)[1]]
-        self.gpu = Gpu(images, symbols, plan, self.driver)
+        self.gpu = CudaMachine(images, symbols, plan, self.driver)
 
     def start(self, step: Any, values: Any, stream: int) -> None:
         self.gpu.start(step, values, 7)
@@ -79,7 +79,7 @@ class _Driven:
         self.driver.drain()
 
 
-def uniform(graph: Graph) -> dict[str, Array]:
+def uniform(graph: FxGraph) -> dict[str, Array]:
     draw = np.random.default_rng(0)
     found = {}
     for name, each in graph.inputs.items():
@@ -160,9 +160,9 @@ def test_a_fill(machine: str) -> None:
     words = np.asarray([plans.VERSION, 0, 1, 0, 1, plans.FILL, 0, 2, 5, 0x7F], np.int64)
     plan = LaunchPlan(words, (), (), (), ("out_0",))
     driver = stand_in.Driver(gxx.scheduler())
-    made = Processor(gxx.scheduler(), [], [], plan) if machine == "processor" else Gpu([], [], plan, driver)
+    made = Processor(gxx.scheduler(), [], [], plan) if machine == "processor" else CudaMachine([], [], plan, driver)
     out = np.zeros(10, np.uint8)
-    Plan(plan, made).run([out.ctypes.data], 7)
+    StepPlan(plan, made).run([out.ctypes.data], 7)
     driver.drain()
     assert out.tolist() == [0, 0, 127, 127, 127, 127, 127, 0, 0, 0]
 

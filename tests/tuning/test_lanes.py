@@ -40,7 +40,7 @@ class Device(InProcess):
         self.at: set[int] = set()
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
-        if isinstance(request, protocol.Sample):
+        if isinstance(request, protocol.SampleRequest):
             if len(self.samples) >= self.leaves:
                 raise RunnerLost(f"{self.device.name}: its box has left")
             self.samples.append(request.plan.purpose)
@@ -111,7 +111,11 @@ def test_as_many_are_measured_at_a_time_as_there_are_devices(store: Store, fakes
 
     class Waits(Device):
         def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.SEARCH and not met.is_set():
+            if (
+                isinstance(request, protocol.SampleRequest)
+                and request.plan.purpose is Purpose.SEARCH
+                and not met.is_set()
+            ):
                 barrier.wait(20)
             return super().call(request, timeout_secs)
 

@@ -21,7 +21,7 @@ from fusiond.store.database import Store
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
 from fusiond.tuning.measuring import Measurer
-from fusiond.tuning.recording import Recorder
+from fusiond.tuning.recording import TrialRecorder
 
 TRIALS = 24
 JOB = f"strategy: toy\nside: 30\nsearch: {{trials: {TRIALS}}}\n"
@@ -34,11 +34,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
+def recorder(tmp_path: Path) -> Iterator[TrialRecorder]:
     provider = FakeProvider()
     (device,) = provider.devices()
     measurer = Measurer(provider, InProcess(provider, device), tmp_path / "b", tmp_path / "w")
-    yield Recorder(measurer)
+    yield TrialRecorder(measurer)
     measurer.close()
 
 
@@ -50,7 +50,7 @@ def run(store: Store, registry: Registry, *subscribers: Any, runner: Any = InPro
     return row.id, state
 
 
-def test_one_thing_at_a_time_and_in_order(recorder: Recorder) -> None:
+def test_one_thing_at_a_time_and_in_order(recorder: TrialRecorder) -> None:
     done: list[int] = []
     gate = threading.Event()
 
@@ -67,7 +67,7 @@ def test_one_thing_at_a_time_and_in_order(recorder: Recorder) -> None:
     assert done == [1, 2]
 
 
-def test_only_a_trial_of_the_same_program_is_waited_for(recorder: Recorder) -> None:
+def test_only_a_trial_of_the_same_program_is_waited_for(recorder: TrialRecorder) -> None:
     gate, done = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -83,7 +83,7 @@ def test_only_a_trial_of_the_same_program_is_waited_for(recorder: Recorder) -> N
 
 
 def test_what_fails_is_raised_once_and_hides_no_other_failure(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
+    recorder: TrialRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise StoreError("the disk is full")
@@ -121,7 +121,7 @@ def test_the_next_one_is_measured_meanwhile(store: Store, fakes: Registry, monke
         def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
             if sampled:
                 second.set()
-            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.SEARCH:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.SEARCH:
                 sampled.append(request.candidate)
             return super().call(request, timeout_secs)
 

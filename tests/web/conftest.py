@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.events import Events
 from fusiond.requests import jobs
 from fusiond.store.database import Store
@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
     urls: list[str] = []
     with Store.open(tmp_path_factory.mktemp("web") / "fusiond.sqlite") as store:
         job = has_run(store)
-        config = Config(poll_secs=0.05, web=("127.0.0.1", 0))
+        config = DaemonConfig(poll_secs=0.05, web=("127.0.0.1", 0))
         with running(store, config=config, announce=urls.append):
             yield urls[0], job, store
 

@@ -8,25 +8,28 @@ from pathlib import Path
 import pytest
 
 from fusiond import drawing
-from fusiond.drawing import Edge, Graph, Lane, Lanes, Node, Span
+from fusiond.drawing import DrawnGraph, DrawnNode, Edge, Timeline, TimelineLane, TimelineSpan
 from fusiond.store.database import Store
 from fusiond.web import drawings, plots, views
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = '<script>alert("x")</script>&'
-LANES = Lanes(
+LANES = Timeline(
     title="Threads",
     unit="thread",
     lanes=(
-        Lane(name="a: hist", spans=(Span(start=0, end=512, text="barrier 1", kind=0),)),
-        Lane(name=EVIL, spans=(Span(start=512, end=768, text=EVIL, kind=9), Span(start=768, end=1024, text="c"))),
+        TimelineLane(name="a: hist", spans=(TimelineSpan(start=0, end=512, text="barrier 1", kind=0),)),
+        TimelineLane(
+            name=EVIL,
+            spans=(TimelineSpan(start=512, end=768, text=EVIL, kind=9), TimelineSpan(start=768, end=1024, text="c")),
+        ),
     ),
 )
-GRAPH = Graph(
+GRAPH = DrawnGraph(
     title="Module",
     nodes=(
-        Node(name="in", text="parameter", group=-1), Node(name="x", text="add", group=0),
-        Node(name="y", text=EVIL, group=0), Node(name="z", text="reduce", group=1),
+        DrawnNode(name="in", text="parameter", group=-1), DrawnNode(name="x", text="add", group=0),
+        DrawnNode(name="y", text=EVIL, group=0), DrawnNode(name="z", text="reduce", group=1),
     ),
     edges=(Edge(source="in", target="x"), Edge(source="x", target="y"), Edge(source="y", target="z", text="4 kB"),
            Edge(source="x", target="z")),
@@ -67,9 +70,9 @@ def test_a_picture_says_in_words_what_it_shows_and_no_name_is_markup(picture: dr
 
 
 def test_a_cycle_and_nothing_at_all_are_drawn() -> None:
-    nodes = tuple(Node(name=each, text=each, group=0) for each in "ab")
-    loop = Graph(title="", nodes=nodes, edges=(Edge(source="a", target="b"), Edge(source="b", target="a")))
-    for picture in (loop, Graph(title="", nodes=(), edges=()), Lanes(title="", unit="", lanes=())):
+    nodes = tuple(DrawnNode(name=each, text=each, group=0) for each in "ab")
+    loop = DrawnGraph(title="", nodes=nodes, edges=(Edge(source="a", target="b"), Edge(source="b", target="a")))
+    for picture in (loop, DrawnGraph(title="", nodes=(), edges=()), Timeline(title="", unit="", lanes=())):
         tree(picture)
 
 

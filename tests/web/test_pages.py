@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import DaemonConfig
 from fusiond.events import Events, TrialFinished
 from fusiond.model import Rejection
 from fusiond.requests import jobs
@@ -358,7 +358,7 @@ def test_a_browser_keeps_the_page_of_a_running_job_up_to_date(tmp_path: Path) ->
     """The token in the URL becomes a cookie; trials come to the table, each once, while the job runs."""
     urls: list[str] = []
     with Store.open(tmp_path / "fusiond.sqlite") as store:
-        config = Config(poll_secs=0.05, web=("127.0.0.1", 0))
+        config = DaemonConfig(poll_secs=0.05, web=("127.0.0.1", 0))
         with running(store, trial_secs=0.02, config=config, announce=urls.append) as (_, client):
             (job,) = client.submit(tmp_path / "job.yaml", JOB.replace("trials: 3", "trials: 3000"))
             while store.named_job(job).trials < 3:

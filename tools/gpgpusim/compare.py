@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.counting import layout
-from fusiond.counting.kernels import Shape, Unit
-from fusiond.counting.library import COUNTS, Cache, Library
+from fusiond.counting.kernels import LaunchShape, LoadedPtx
+from fusiond.counting.library import COUNTS, Cache, CountingLibrary
 from fusiond.counting.model import H100
 from tools.gpgpusim.simulator import SMALL_L2_BYTES, Call, Simulator, alone
 
@@ -46,7 +46,7 @@ class Compared:
     """Bit for bit, in all arrays."""
 
 
-def compare(case: Case, library: Library, simulator: Simulator) -> Compared:
+def compare(case: Case, library: CountingLibrary, simulator: Simulator) -> Compared:
     """One launch, by both."""
     counted, arrays = count(case, library)
     simulated = simulator.run(
@@ -65,7 +65,7 @@ def compare(case: Case, library: Library, simulator: Simulator) -> Compared:
     return Compared(name=case.name, counted=counted, simulated=simulated.statistics, same_results=same)
 
 
-def count(case: Case, library: Library) -> tuple[dict[str, int], list[Array]]:
+def count(case: Case, library: CountingLibrary) -> tuple[dict[str, int], list[Array]]:
     """What we count, and the arrays afterwards. `bank_conflicts` are wavefronts of shared memory beyond one an access,
     so that the phases of wide accesses are among them; `dram_reads` are sectors."""
     given = [each for each in case.arguments if not isinstance(each, int)]
@@ -77,9 +77,9 @@ def count(case: Case, library: Library) -> tuple[dict[str, int], list[Array]]:
         each.to_bytes(4, "little", signed=True) if isinstance(each, int) else next(addresses).to_bytes(8, "little")
         for each in case.arguments
     ]
-    shape = Shape(grid=_three(case.grid), block=_three(case.block), shared_bytes=case.shared_bytes)
+    shape = LaunchShape(grid=_three(case.grid), block=_three(case.block), shared_bytes=case.shared_bytes)
     cache = Cache(library, case.l2_lines * SMALL_L2_BYTES if case.l2_lines else H100.l2_bytes)
-    unit = Unit(alone(PTX.read_text(), case.kernel), library)
+    unit = LoadedPtx(alone(PTX.read_text(), case.kernel), library)
     result = unit.launch(case.kernel, shape, packed, places, cache, H100)
     cache.flush()
     dram_bytes, _ = cache.dram_bytes(0)

@@ -38,7 +38,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class TypedNumber:
     """A value of one of NumPy's types; a struct is `void`, and no address is `null`."""
 
     dtype: str
@@ -47,8 +47,8 @@ class Number:
     """None of what is no whole or real number."""
 
 
-Argument: TypeAlias = Array | Number
-NULL = Number("null", bytes(8))
+Argument: TypeAlias = Array | TypedNumber
+NULL = TypedNumber("null", bytes(8))
 
 
 def read(value: Any, *, widen: bool) -> Argument:
@@ -82,10 +82,10 @@ def _widened(value: bool | int | float | complex) -> np.generic:
     return np.float64(value) if isinstance(value, float) else np.complex128(value)
 
 
-def number(value: np.generic) -> Number:
+def number(value: np.generic) -> TypedNumber:
     kind = value.dtype.kind
     plain = value.item() if kind in "iubf" else None
-    return Number(value.dtype.name if kind != "V" else "void", value.tobytes(), plain)
+    return TypedNumber(value.dtype.name if kind != "V" else "void", value.tobytes(), plain)
 
 
 def _array(interface: dict[str, Any], side: str) -> Array:

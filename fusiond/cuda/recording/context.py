@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from fusiond.cuda.recording import cupy, groups
-from fusiond.cuda.recording.groups import Explained, Options
-from fusiond.cuda.recording.kernels import Kernel, Launched
+from fusiond.cuda.recording.groups import Explained, LaunchOptions
+from fusiond.cuda.recording.kernels import Kernel, RecordedLaunch
 from fusiond.frameworks import asking
 
 
@@ -32,10 +32,10 @@ def current() -> Recorder | None:
 class Recorder:
     """The launches of one `with`, which gives what it was handed, to be launched inside: one kernel, or a tuple."""
 
-    def __init__(self, kernels: tuple[Any, ...], options: Options) -> None:
+    def __init__(self, kernels: tuple[Any, ...], options: LaunchOptions) -> None:
         self._options, self._on = options, asking.enabled()
         self._kernels = tuple(cupy.Recording(each) if self._on and cupy.is_raw(each) else each for each in kernels)
-        self._launches: list[Launched] = []
+        self._launches: list[RecordedLaunch] = []
 
     def __enter__(self) -> Any:
         if self._on:
@@ -55,7 +55,7 @@ class Recorder:
             _open.recorders.remove(self)
             self.flush()
 
-    def add(self, launch: Launched) -> None:
+    def add(self, launch: RecordedLaunch) -> None:
         self._launches.append(launch)
 
     def flush(self) -> None:
@@ -64,7 +64,7 @@ class Recorder:
         for number in self._started(launches):
             launches[number].run()
 
-    def _started(self, launches: list[Launched]) -> list[int]:
+    def _started(self, launches: list[RecordedLaunch]) -> list[int]:
         """The numbers of those that are to be launched as they are."""
         if len(launches) < 2 or groups.apart(launches):
             return list(range(len(launches)))
@@ -104,7 +104,7 @@ def launch(
             problem = _sourceless(each)
             if problem:
                 raise TypeError(problem)
-    return Recorder(kernels, Options(always=always, block=block, search=search, device=device, db=db))
+    return Recorder(kernels, LaunchOptions(always=always, block=block, search=search, device=device, db=db))
 
 
 def explain() -> Explanation:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fusiond.cuda.recording import arguments, machines
 from fusiond.cuda.recording.arguments import NULL, Unseen
-from fusiond.cuda.recording.kernels import Grid, Launched, lengths
+from fusiond.cuda.recording.kernels import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
 
 
@@ -86,7 +86,7 @@ class Recording:
 
     def described(
         self, grid: Grid, block: Grid, args: Sequence[Any], *, shared_mem: int = 0, stream: Any = None
-    ) -> Launched:
+    ) -> RecordedLaunch:
         """The launch, not yet done. It goes to the stream and the device that are current now."""
         cuda = sys.modules["cupy"].cuda
         stream = stream or cuda.get_current_stream()
@@ -101,7 +101,7 @@ class Recording:
         run = functools.partial(_run, cuda, self._kernel, grid, block, tuple(args), int(shared_mem), stream, device)
         where = machines.stream_handle(stream), device
         shape = lengths(_atleast_one(grid)), lengths(_atleast_one(block)), int(shared_mem)
-        return Launched(self._origin, *shape, tuple(given), *where, run, unseen)
+        return RecordedLaunch(self._origin, *shape, tuple(given), *where, run, unseen)
 
 
 def _atleast_one(given: Grid) -> list[int]:

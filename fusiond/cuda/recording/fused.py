@@ -14,13 +14,13 @@ import numpy as np
 
 from fusiond.cuda.recording import machines, question
 from fusiond.cuda.recording.arguments import NULL, Array
-from fusiond.cuda.recording.kernels import Launched
+from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
 from fusiond.cuda.recording.question import Drafted, KernelsQuestion
 from fusiond.exporting import launch as exported
 from fusiond.frameworks import launching
 from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import LaunchFailed, Plan
+from fusiond.frameworks.running import LaunchFailed, StepPlan
 from fusiond.language.dtypes import is_float
 from fusiond.program import Bytes, Pointer, Program, Role, Scalar
 from fusiond.program import Launch as Step
@@ -31,7 +31,7 @@ class NotNow(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArgumentPlace:
     """Where a launch's arguments stand in the answer: (step, its first argument)."""
 
     launch: int
@@ -39,16 +39,16 @@ class Place:
     first: int
 
 
-class Fused:
+class FusedLaunch:
     """An answer, built; loaded where it is first launched."""
 
-    def __init__(self, built: Built, places: Sequence[Place], buffers: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, built: Built, places: Sequence[ArgumentPlace], buffers: Sequence[tuple[int, int]]) -> None:
         self._built, self._places, self._buffers = built, places, buffers
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, StepPlan] = {}
         """By context."""
         self._lock = threading.Lock()
 
-    def start(self, launches: Sequence[Launched], device: int, stream: int) -> None:
+    def start(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> None:
         """All launches as one. NotNow, before anything is done; LaunchFailed: `left` says what is still to be done."""
         plan = self._plan(device, stream)
         addresses = [self._address(launches[number].arguments[place]) for number, place in self._buffers]
@@ -68,14 +68,14 @@ class Fused:
     def _address(argument: Any) -> int:
         return int(argument.address)
 
-    def _plan(self, device: int, stream: int) -> Plan:
+    def _plan(self, device: int, stream: int) -> StepPlan:
         key = machines.context(device)
         found = self._plans.get(key)
         if found is None:
             if machines.capturing(stream, device):
                 raise NotNow("nothing is loaded while a stream is captured; launch once before")
             try:
-                found = self._plans[key] = Plan(self._built.plan, self._built.machine())
+                found = self._plans[key] = StepPlan(self._built.plan, self._built.machine())
             except Unusable as problem:
                 raise LaunchFailed(str(problem)) from None
         return found
@@ -107,11 +107,11 @@ def _scratch(sizes: Sequence[int], device: int, stream: int) -> Iterator[list[in
 def built(
     program: Program,
     asked: KernelsQuestion,
-    launches: Sequence[Launched],
+    launches: Sequence[RecordedLaunch],
     values: Sequence[Sequence[Any]],
     device: int,
     arch: str | None,
-) -> Fused:
+) -> FusedLaunch:
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
     drafts = [question.drafted(each.origin) for each in launches]
     buffers = [
@@ -128,10 +128,10 @@ def built(
         _place(program, number, _pattern(asked.letter(number), launch, draft, numbers))
         for number, (launch, draft, numbers) in enumerate(zip(launches, drafts, values, strict=True))
     ]
-    return Fused(machines.built(program, plan, device, arch), places, buffers)
+    return FusedLaunch(machines.built(program, plan, device, arch), places, buffers)
 
 
-def _pattern(letter: str, launch: Launched, draft: Drafted, numbers: Sequence[Any]) -> list[Any]:
+def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) -> list[Any]:
     """The arguments that the answer passes for a launch."""
     found: list[Any] = []
     for place, (argument, parameter, value) in enumerate(zip(launch.arguments, draft.parameters, numbers, strict=True)):
@@ -146,9 +146,9 @@ def _pattern(letter: str, launch: Launched, draft: Drafted, numbers: Sequence[An
     return found
 
 
-def _place(program: Program, launch: int, pattern: Sequence[Any]) -> Place:
+def _place(program: Program, launch: int, pattern: Sequence[Any]) -> ArgumentPlace:
     found = [
-        Place(launch, number, first)
+        ArgumentPlace(launch, number, first)
         for number, step in enumerate(program.steps)
         if isinstance(step, Step)
         for first in range(len(step.arguments) - len(pattern) + 1)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.cuda.recording import question
-from fusiond.cuda.recording.arguments import Array, Number, overlap
-from fusiond.cuda.recording.fused import Fused, NotNow, built
-from fusiond.cuda.recording.kernels import Launched
+from fusiond.cuda.recording.arguments import Array, TypedNumber, overlap
+from fusiond.cuda.recording.fused import FusedLaunch, NotNow, built
+from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
 from fusiond.cuda.recording.question import Unaskable
 from fusiond.frameworks import asking
@@ -38,7 +38,7 @@ VARIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LaunchOptions:
     """Of `fusiond.cuda.launch`."""
 
     always: bool
@@ -69,17 +69,19 @@ class Explained:
         return f"{self.name}  {self.state}{gain}{count}{f': {self.reason}' if self.reason else ''}"
 
 
-class Group:
+class LaunchGroup:
     """Launches of one key: what is known of them."""
 
-    def __init__(self, launches: Sequence[Launched], values: Sequence[Sequence[Any]], options: Options) -> None:
+    def __init__(
+        self, launches: Sequence[RecordedLaunch], values: Sequence[Sequence[Any]], options: LaunchOptions
+    ) -> None:
         self._launches = [replace(each, run=_nothing) for each in launches]  # what they are handed may be let go
         self._values, self._options = values, options
         self.name = " + ".join(each.origin.plain for each in launches)
         self._state, self._reason = "unknown", ""
         self._found: Found | None = None
         self._asked: question.KernelsQuestion | None = None
-        self._fused: Fused | None = None
+        self._fused: FusedLaunch | None = None
         self._writes: list[list[bool]] = []
         self._passing = ""
         """Why the launches of the last time ran as they are, though they could be fused."""
@@ -108,7 +110,7 @@ class Group:
 
     # --- launching ---
 
-    def start(self, launches: Sequence[Launched]) -> list[int]:
+    def start(self, launches: Sequence[RecordedLaunch]) -> list[int]:
         """Launch them as one where that is known and right; the numbers of those that are still to be launched."""
         everything = list(range(len(launches)))
         fused = self._fused
@@ -131,7 +133,7 @@ class Group:
         self._count += 1
         return []
 
-    def _conflict(self, launches: Sequence[Launched]) -> str:
+    def _conflict(self, launches: Sequence[RecordedLaunch]) -> str:
         """Why they have to be launched one after the other, in one line."""
         spans = []
         for number, (launch, written) in enumerate(zip(launches, self._writes, strict=True)):
@@ -218,7 +220,7 @@ def _device(number: int) -> str:
 # --- which group ----------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
-_groups: dict[Any, Group] = {}
+_groups: dict[Any, LaunchGroup] = {}
 _sites: dict[Any, dict[int, set[int]]] = {}
 """Launch without its whole numbers -> place of such a number -> the values that it has had."""
 
@@ -227,7 +229,7 @@ _apart: dict[str, str] = {}
 """Launches that came together and that nobody asks for -> why."""
 
 
-def apart(launches: Sequence[Launched]) -> bool:
+def apart(launches: Sequence[RecordedLaunch]) -> bool:
     """Whether these launches are no group, whatever the kernels are; why, `explained` says."""
     first, why = launches[0], ""
     for each in launches:
@@ -242,7 +244,7 @@ def apart(launches: Sequence[Launched]) -> bool:
     return bool(why)
 
 
-def of(launches: Sequence[Launched], options: Options) -> Group | None:
+def of(launches: Sequence[RecordedLaunch], options: LaunchOptions) -> LaunchGroup | None:
     """The group of these launches; None where there are too many."""
     described = [_described(each) for each in launches]
     key = options, tuple((site, tuple(values)) for site, values in described)
@@ -254,7 +256,7 @@ def of(launches: Sequence[Launched], options: Options) -> Group | None:
             return _groups[key]
         if len(_groups) >= MOST_GROUPS:
             return None
-        made = _groups[key] = Group(launches, [values for _, values in described], options)
+        made = _groups[key] = LaunchGroup(launches, [values for _, values in described], options)
     if options.always or options.block:
         made.prepare()
     else:
@@ -262,7 +264,7 @@ def of(launches: Sequence[Launched], options: Options) -> Group | None:
     return made
 
 
-def _described(launch: Launched) -> tuple[Any, list[Any]]:
+def _described(launch: RecordedLaunch) -> tuple[Any, list[Any]]:
     """(what a launch is without its numbers, the number that is asked for of each argument)"""
     given = launch.arguments
     arrays = tuple(
@@ -288,7 +290,7 @@ def _described(launch: Launched) -> tuple[Any, list[Any]]:
     return site, values
 
 
-def _fixed(argument: Number) -> bool:
+def _fixed(argument: TypedNumber) -> bool:
     """A struct, or what is no number: its bytes are asked for."""
     return argument.value is None
 

@@ -16,7 +16,7 @@ Grid = int | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class RecordedLaunch:
     """One launch, recorded: what it is handed, and how it is done as it is."""
 
     origin: Origin
@@ -50,7 +50,7 @@ class Kernel:
 
     def __init__(self, source: str, name: str, options: Sequence[str] = ()) -> None:
         self.origin = Origin(source, name, tuple(options))
-        self._loaded: dict[tuple[object, ...], machines.Loaded] = {}
+        self._loaded: dict[tuple[object, ...], machines.LoadedKernel] = {}
 
     def __repr__(self) -> str:
         return f"fusiond.cuda.kernel(..., {self.origin.name!r})"
@@ -70,7 +70,9 @@ class Kernel:
 
     __call__ = launch
 
-    def described(self, grid: Grid, block: Grid, args: Sequence[Any], shared_mem: int, stream: object) -> Launched:
+    def described(
+        self, grid: Grid, block: Grid, args: Sequence[Any], shared_mem: int, stream: object
+    ) -> RecordedLaunch:
         """The launch, not yet done."""
         given = []
         for place, each in enumerate(args):
@@ -88,7 +90,7 @@ class Kernel:
         handle = machines.stream_handle(stream)
         values = [each.data for each in given]
         run = functools.partial(self._run, tuple(args), *shape, values, handle, device)
-        return Launched(self.origin, *shape, tuple(given), handle, device, run)
+        return RecordedLaunch(self.origin, *shape, tuple(given), handle, device, run)
 
     def _run(
         self,

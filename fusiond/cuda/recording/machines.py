@@ -92,7 +92,7 @@ class Built:
         """With its code loaded; on a GPU in the current context. Unusable."""
         if self.device == PROCESSOR:
             return running.Processor(gxx.scheduler(), self.images, self.entries, self.plan)
-        return running.Gpu(self.images, self.entries, self.plan, library)
+        return running.CudaMachine(self.images, self.entries, self.plan, library)
 
 
 def built(program: Program, plan: LaunchPlan, device: int, architecture: str | None) -> Built:
@@ -105,7 +105,7 @@ def built(program: Program, plan: LaunchPlan, device: int, architecture: str | N
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedKernel:
     """A kernel, loaded."""
 
     name: str
@@ -124,7 +124,7 @@ class Loaded:
         self.machine.start(Step(LAUNCH, grid=grid, block=block, shared_bytes=shared), values, stream)
 
 
-def loaded(origin: Origin, device: int, shared: int) -> Loaded:
+def loaded(origin: Origin, device: int, shared: int) -> LoadedKernel:
     """A kernel as it is, compiled where it is not in the build cache. LaunchFailed."""
     if origin.told.unknown:
         raise LaunchFailed(f"{origin.name}: the option {origin.told.unknown[0]} is not known here")
@@ -137,7 +137,7 @@ def loaded(origin: Origin, device: int, shared: int) -> Loaded:
     try:
         plan = launching.flat(program, (), ())
         code = built(program, plan, device, None if device == PROCESSOR else arch(device))
-        return Loaded(origin.name, code.machine(), _sizes(origin, code))
+        return LoadedKernel(origin.name, code.machine(), _sizes(origin, code))
     except (Unusable, FusiondError, native.NativeError) as problem:
         raise LaunchFailed(" ".join(f"{origin.name}: {problem}".split())) from None
 

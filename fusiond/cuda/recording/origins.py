@@ -36,8 +36,8 @@ class Origin:
         return text_key("\0".join((self.text, self.name, *self.options)).encode())
 
     @functools.cached_property
-    def told(self) -> Told:
-        return Told.of(self.options)
+    def told(self) -> CompilerOptions:
+        return CompilerOptions.of(self.options)
 
     @property
     def plain(self) -> str:
@@ -57,7 +57,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CompilerOptions:
     """Options of a compiler, sorted."""
 
     defines: tuple[tuple[str, str], ...]
@@ -67,7 +67,7 @@ class Told:
     """What a job cannot say."""
 
     @classmethod
-    def of(cls, options: Iterable[str]) -> Told:
+    def of(cls, options: Iterable[str]) -> CompilerOptions:
         defines, include, flags, unknown = [], [], [], []
         for kind, text in _sorted(options):
             if kind == "D":

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import cache
-from fusiond.cuda.recording.arguments import NULL, Array, Number
-from fusiond.cuda.recording.kernels import Launched
+from fusiond.cuda.recording.arguments import NULL, Array, TypedNumber
+from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.origins import Origin
 from fusiond.inputs import documents
 from fusiond.language.dtypes import DTYPES, is_float
@@ -35,7 +35,7 @@ class Unaskable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """Of a kernel, as its source has it."""
 
     pointer: bool
@@ -52,7 +52,7 @@ class Drafted:
 
     entry: str
     instance: str | None
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     shared: bool
     """It has a dynamic shared array."""
 
@@ -103,7 +103,7 @@ def folder() -> Path:
 
 
 def asked(
-    launches: Sequence[Launched],
+    launches: Sequence[RecordedLaunch],
     values: Sequence[Sequence[Any]],
     device: str | None,
     search: Mapping[str, Any] | None = None,
@@ -126,7 +126,7 @@ def asked(
 # --- a kernel's YAML ------------------------------------------------------------------------------------
 
 
-def _document(launch: Launched, draft: Drafted, numbers: Sequence[Any]) -> dict[str, Any]:
+def _document(launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) -> dict[str, Any]:
     given = launch.arguments
     if len(given) != len(draft.parameters):
         raise Unaskable(f"{launch.origin.name} takes {len(draft.parameters)} arguments, and is handed {len(given)}")
@@ -153,21 +153,21 @@ def _document(launch: Launched, draft: Drafted, numbers: Sequence[Any]) -> dict[
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _is_buffer(argument: Array | Number, parameter: Parameter) -> bool:
+def _is_buffer(argument: Array | TypedNumber, parameter: KernelParameter) -> bool:
     return isinstance(argument, Array) and parameter.pointer
 
 
-def _elements(argument: Array | Number, parameter: Parameter) -> int:
+def _elements(argument: Array | TypedNumber, parameter: KernelParameter) -> int:
     assert isinstance(argument, Array)
     return argument.size_bytes // DTYPES[_held(argument, parameter)].bytes
 
 
-def _held(argument: Array, parameter: Parameter) -> str:
+def _held(argument: Array, parameter: KernelParameter) -> str:
     """What a buffer is made of."""
     return parameter.dtype or (argument.dtype if argument.dtype in DTYPES else "uint8")
 
 
-def _argument(argument: Array | Number, parameter: Parameter, value: Any, least: int) -> dict[str, Any]:
+def _argument(argument: Array | TypedNumber, parameter: KernelParameter, value: Any, least: int) -> dict[str, Any]:
     if parameter.pointer:
         if argument == NULL:
             return {"dtype": "uint64", "value": "0"}
@@ -251,18 +251,18 @@ def _drafted(*origin: Any) -> Drafted | str:
     return Drafted(keys["entry"].text(), instance, parameters, "shared" in keys)
 
 
-def _parameter(keys: Mapping[str, documents.Node]) -> Parameter:
+def _parameter(keys: Mapping[str, documents.Node]) -> KernelParameter:
     if "struct" in keys or "bytes" in keys:
         held = keys["struct"].mapping().values() if "struct" in keys else ()
         if any(isinstance(each.value, dict) for each in held):
             raise Unaskable(f"{keys['name'].text()} is a struct with addresses in it")
-        return Parameter(pointer=False, written=False, dtype=None, struct=True)
+        return KernelParameter(pointer=False, written=False, dtype=None, struct=True)
     dtype = None if keys["dtype"].value == documents.UNKNOWN else keys["dtype"].text()
     if "elements" in keys:
-        return Parameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
+        return KernelParameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
     if dtype is None or DTYPES[dtype].packed is None:
         raise Unaskable(f"{keys['name'].text()} is no number that can be passed by itself")
-    return Parameter(pointer=False, written=False, dtype=dtype)
+    return KernelParameter(pointer=False, written=False, dtype=dtype)
 
 
 def _source_file(origin: Origin) -> Path:

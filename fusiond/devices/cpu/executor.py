@@ -21,7 +21,7 @@ from fusiond.build import gxx
 from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.link import Link
-from fusiond.devices.cpu.memory import Block
+from fusiond.devices.cpu.memory import HostAllocation
 from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
 from fusiond.language.narrow import numpy_dtype, scalar
@@ -73,7 +73,7 @@ class CpuProgram:
         self.clock = "emulated"
         self.gate_failures = 0
         self._runtime = runtime
-        self._modules: dict[str, native.Module] = {}
+        self._modules: dict[str, native.NativeModule] = {}
         self._hosts: dict[str, HostLibrary] = {}
         try:
             for source in program.sources:
@@ -127,13 +127,14 @@ class CpuProgram:
         for module in self._modules.values():
             module.close()
 
-    def _allocated(self) -> dict[str, Block]:
+    def _allocated(self) -> dict[str, HostAllocation]:
         groups: dict[str, list[int]] = {}
         for index, buffer in enumerate(self.program.buffers):
             if buffer.symbol is None:
                 groups.setdefault(buffer.arena or buffer.name, []).append(index)
         return {
-            name: Block(name, [self.program.buffers[index] for index in members]) for name, members in groups.items()
+            name: HostAllocation(name, [self.program.buffers[index] for index in members])
+            for name, members in groups.items()
         }
 
     def _found_symbols(self) -> dict[str, np.ndarray]:
@@ -215,9 +216,9 @@ class CpuProgram:
 
     def prepared(
         self, step: Launch, *, seed: int = 0, checked: bool = False
-    ) -> tuple[native.Launch, list[native.Argument]]:
+    ) -> tuple[native.NativeLaunch, list[native.Argument]]:
         """What the runtime is asked for in a step."""
-        launch = native.Launch(
+        launch = native.NativeLaunch(
             grid=step.grid,
             block=step.block,
             shared_bytes=step.shared_bytes,

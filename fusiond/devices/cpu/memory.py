@@ -22,7 +22,7 @@ _PATTERN = 0xC3
 _FREED = 0xDD
 
 
-class Block:
+class HostAllocation:
     """One allocation: a buffer of its own, or an arena of several."""
 
     def __init__(self, name: str, buffers: Sequence[Buffer]) -> None:

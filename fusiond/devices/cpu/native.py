@@ -7,7 +7,7 @@
     runtime = Runtime(Path("libfusiond_cpu.so"))
     module = runtime.load(Path("kernel.so"))
     hist = module.entry("hist")                  # FUSIOND_ENTRY(hist, histogram) in the kernel's text
-    done = runtime.launch(hist, Launch(grid=(512, 1, 1), block=(256, 1, 1), shared_bytes=80),
+    done = runtime.launch(hist, NativeLaunch(grid=(512, 1, 1), block=(256, 1, 1), shared_bytes=80),
                           [counts, x, np.int32(n), np.int32(20)])
     if isinstance(done, Fault): ...              # else Finished(elapsed_ns=..., switches=...)
 
@@ -65,7 +65,7 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class NativeLaunch:
     """How a kernel is started."""
 
     grid: Dim3
@@ -139,16 +139,16 @@ _Exported = TypeVar("_Exported", _Entry, _Symbol)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NativeEntry:
     """A kernel that can be launched."""
 
     name: str
     argument_bytes: tuple[int, ...]
-    _module: Module  # keeps the object loaded
+    _module: NativeModule  # keeps the object loaded
     _native: _Entry
 
 
-class Module:
+class NativeModule:
     """A loaded kernel object."""
 
     def __init__(self, path: Path) -> None:
@@ -158,11 +158,11 @@ class Module:
             raise NativeError(f"cannot load {path.name}: {error}") from error
         self._path = path
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> NativeEntry:
         """The kernel exported by FUSIOND_ENTRY(name, ...)."""
         native = self._exported(_Entry, f"fusiond_entry_{name}")
         sizes = tuple(native.argument_bytes[i] for i in range(native.argument_count))
-        return Entry(name, sizes, self, native)
+        return NativeEntry(name, sizes, self, native)
 
     def symbol(self, name: str) -> NDArray[np.uint8]:
         """The bytes of the variable exported by FUSIOND_SYMBOL(name, ...), to read and write; not beyond `close`."""
@@ -192,11 +192,11 @@ class Runtime:
         self._library.fusiond_run.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Report)]
         self._library.fusiond_run.restype = ctypes.c_int32
 
-    def load(self, path: Path) -> Module:
+    def load(self, path: Path) -> NativeModule:
         """Loads a kernel object. A path names one object for the life of the process: never overwrite a loaded file."""
-        return Module(path)
+        return NativeModule(path)
 
-    def launch(self, entry: Entry, launch: Launch, arguments: Sequence[Argument]) -> Finished | Fault:
+    def launch(self, entry: NativeEntry, launch: NativeLaunch, arguments: Sequence[Argument]) -> Finished | Fault:
         """Runs one launch to its end; the arrays among `arguments` are read and written in place."""
         packed = pack(entry, arguments)
         # Each value on an alignment that any type of the kernel may assume.
@@ -230,7 +230,7 @@ class Runtime:
         )
 
 
-def pack(entry: Entry, arguments: Sequence[Argument]) -> list[bytes]:
+def pack(entry: NativeEntry, arguments: Sequence[Argument]) -> list[bytes]:
     """The bytes of each argument as the kernel takes it; the sizes are checked against the kernel's."""
     if len(arguments) != len(entry.argument_bytes):
         raise NativeError(f"{entry.name} takes {len(entry.argument_bytes)} arguments, not {len(arguments)}")

@@ -6,7 +6,7 @@ How: one launch of a kernel object that was built with ThreadSanitizer, in a pro
     g++ ... -o fusiond_cpu_host          commands.host(out), once a machine
     g++ ... kernel.cpp -o kernel.tsan.so commands.kernel(source, out, sanitize=True)
 
-    find_races(host, kernel, "hist", Launch(grid=..., block=...), arguments) -> []  or one text a race
+    find_races(host, kernel, "hist", NativeLaunch(grid=..., block=...), arguments) -> []  or one text a race
 
 Reported: two accesses of different CUDA threads to one address, at least one of them a plain write or both not atomic,
 that no barrier, `__syncwarp` or `__threadfence` orders; in shared memory within a block, in global memory also across
@@ -35,7 +35,7 @@ from fusiond.build import gxx
 from fusiond.build.working import working_folder
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
-from fusiond.devices.cpu.native import Argument, Launch, NativeError
+from fusiond.devices.cpu.native import Argument, NativeError, NativeLaunch
 from fusiond.errors import FusiondError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.inputs.fills import initial
@@ -67,7 +67,7 @@ def find_races(
     host: Path,
     kernel: Path,
     entry: str,
-    launch: Launch,
+    launch: NativeLaunch,
     arguments: Sequence[Argument],
     *,
     symbols: Mapping[str, NDArray[Any]] | None = None,
@@ -92,7 +92,7 @@ def _describe(
     folder: Path,
     kernel: Path,
     entry: str,
-    launch: Launch,
+    launch: NativeLaunch,
     arguments: Sequence[Argument],
     symbols: Mapping[str, NDArray[Any]],
 ) -> Path:

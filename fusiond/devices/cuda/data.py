@@ -29,7 +29,7 @@ KEPT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DeviceCopy:
     """A copy on the device."""
 
     allocation: Any
@@ -48,7 +48,7 @@ class DeviceData:
         self._cuda = cuda
         self._kernels = Kernels(cuda, multiprocessors)
         self._host = HostData()
-        self._kept: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, DeviceCopy] = OrderedDict()
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
         if buffer.part_of is not None:
@@ -160,7 +160,7 @@ class DeviceData:
         width = next(each for each in (8, 4, 2, 1) if (one | other | size_bytes) % each == 0)
         return self._kernels.compare(one, other, size_bytes // width, f"uint{8 * width}", EQUAL)[0] == 0
 
-    def _used(self, key: Hashable | None) -> Kept | None:
+    def _used(self, key: Hashable | None) -> DeviceCopy | None:
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)
@@ -172,7 +172,7 @@ class DeviceData:
         if kept is not None:
             self._cuda.memcpy_dtod(kept.address, address, kept.size_bytes)
 
-    def _upload(self, key: Hashable, data: Array, buffer: Buffer) -> Kept | None:
+    def _upload(self, key: Hashable, data: Array, buffer: Buffer) -> DeviceCopy | None:
         if data.shape != (buffer.elements,) or data.dtype != numpy_dtype(buffer.dtype):
             return None
         kept = self._room(key, data.dtype, data.nbytes)
@@ -180,7 +180,7 @@ class DeviceData:
             self._cuda.memcpy_htod(kept.address, np.ascontiguousarray(data))
         return kept
 
-    def _room(self, key: Hashable, dtype: np.dtype[np.generic], size_bytes: int) -> Kept | None:
+    def _room(self, key: Hashable, dtype: np.dtype[np.generic], size_bytes: int) -> DeviceCopy | None:
         """Memory for a copy, at the cost of those that were not used for longest; None where it is too large."""
         self._drop(key)
         held = sum(each.size_bytes for each in self._kept.values())
@@ -191,7 +191,7 @@ class DeviceData:
         while held + size_bytes > most:
             held -= self._drop(next(iter(self._kept)))
         try:
-            kept = Kept(self._cuda.mem_alloc(size_bytes), size_bytes, dtype)
+            kept = DeviceCopy(self._cuda.mem_alloc(size_bytes), size_bytes, dtype)
         except self._cuda.Error:  # in pieces too small: what is kept for speed is not worth a failure
             return None
         self._kept[key] = kept

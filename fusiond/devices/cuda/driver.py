@@ -57,7 +57,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class CudaGraph:
     """A CUDA graph, ready to be launched: handles of the graph and of its executable form."""
 
     graph: int
@@ -233,16 +233,16 @@ class Driver:
         """What is enqueued on the stream from now on, and on streams that wait for it, becomes a graph."""
         self.call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
 
-    def end_capture(self, stream: int) -> Graph:
+    def end_capture(self, stream: int) -> CudaGraph:
         graph, executable = c_void_p(), c_void_p()
         self.call("cuStreamEndCapture", stream, byref(graph))
         self.call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
-        return Graph(graph.value or 0, executable.value or 0)
+        return CudaGraph(graph.value or 0, executable.value or 0)
 
-    def launch_graph(self, graph: Graph, stream: int) -> None:
+    def launch_graph(self, graph: CudaGraph, stream: int) -> None:
         self.call("cuGraphLaunch", graph.executable, stream)
 
-    def destroy_graph(self, graph: Graph) -> None:
+    def destroy_graph(self, graph: CudaGraph) -> None:
         self.call("cuGraphExecDestroy", graph.executable)
         self.call("cuGraphDestroy", graph.graph)
 

@@ -17,7 +17,7 @@ from fusiond.cuda.entries import EntryName
 from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.memory import Block, PooledBlock, ProgramMemory, arenas
+from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory, arenas
 from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.host import HostLibrary
 from fusiond.program import (
@@ -112,7 +112,7 @@ class Issuer:
         awaited = {name for names in self._waits.values() for name in names}
         self._done = {name: cuda.Event(cuda.event_flags.DISABLE_TIMING) for name in awaited}
         self._packed: dict[str, bytes] = {}
-        self._static: dict[str, Block] = {}
+        self._static: dict[str, DeviceAllocation] = {}
         """Blocks that an allocation of the plan's own has replaced for the moment."""
 
     def issue(self, steps: Sequence[Step], *, checked: bool = False) -> None:
@@ -216,10 +216,10 @@ class Issuer:
         static = self._memory.blocks[step.arena]
         self._static.setdefault(step.arena, static)
         if step.pooled:
-            made: Block = PooledBlock(self._cuda, self._driver, static.size_bytes, stream.handle)
+            made: DeviceAllocation = PooledBlock(self._cuda, self._driver, static.size_bytes, stream.handle)
         else:
             memory = (self._arenas.get(step.arena) or [self._program.buffer(step.arena)])[0].memory
-            made = Block(self._cuda, memory, static.size_bytes)
+            made = DeviceAllocation(self._cuda, memory, static.size_bytes)
         self._memory.blocks[step.arena] = made
         self._packed.clear()  # addresses have changed
 

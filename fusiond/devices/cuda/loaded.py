@@ -23,7 +23,7 @@ from fusiond.cuda.entries import EntryName, EntryTable, read_table
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop
-from fusiond.devices.cuda.driver import Driver, DriverError, Graph
+from fusiond.devices.cuda.driver import CudaGraph, Driver, DriverError
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
@@ -64,7 +64,7 @@ class CudaProgram:
         self.gate_failures = 0
         self._otherwise: tuple[Callable[[], None], int] | None = None
         self._binaries = binaries
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[int, CudaGraph] = {}
         """Number of a piece -> its graph; empty where nothing is captured."""
         self._loop: loop.TimedLoop | None = None
         self._loop_modules: list[int] = []

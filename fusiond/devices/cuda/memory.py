@@ -32,7 +32,7 @@ _ON_DEVICE = (Memory.DEVICE, Memory.MANAGED)
 Raw = NDArray[np.uint8]
 
 
-class Block:
+class DeviceAllocation:
     """One allocation, or the variable of a module: `address` in bytes, and the host's view of it unless it is device
     memory. Managed memory is filled, compared and copied by the host."""
 
@@ -106,7 +106,7 @@ class Block:
         self._allocation = self._whole = self.array = None
 
 
-class PooledBlock(Block):
+class PooledBlock(DeviceAllocation):
     """Device memory from the driver's stream-ordered pool; freed in the order of `stream` (a handle)."""
 
     def __init__(self, cuda: Any, driver: Driver, size_bytes: int, stream: int) -> None:
@@ -136,7 +136,7 @@ class ProgramMemory:
     def __init__(self, cuda: Any, program: Program, symbols: dict[str, tuple[int, int]]) -> None:
         self._cuda = cuda
         self._buffers = {each.name: each for each in program.buffers}
-        self.blocks: dict[str, Block] = {}
+        self.blocks: dict[str, DeviceAllocation] = {}
         self._pristine: dict[str, Any] = {}
         try:
             for buffer in program.buffers:
@@ -147,17 +147,17 @@ class ProgramMemory:
                             Outcome.LAUNCH_REFUSED,
                             f"buffer {buffer.name!r} has {buffer.size_bytes} bytes, {buffer.symbol} has {size}",
                         )
-                    self.blocks[buffer.name] = Block(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
+                    self.blocks[buffer.name] = DeviceAllocation(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
                 elif buffer.arena is None:
-                    self.blocks[buffer.name] = Block(cuda, buffer.memory, buffer.size_bytes)
+                    self.blocks[buffer.name] = DeviceAllocation(cuda, buffer.memory, buffer.size_bytes)
             for arena, members in arenas(program).items():
                 size = max(each.offset_bytes + each.size_bytes for each in members)
-                self.blocks[arena] = Block(cuda, members[0].memory, size)
+                self.blocks[arena] = DeviceAllocation(cuda, members[0].memory, size)
         except BaseException:
             self.free()
             raise
 
-    def place(self, name: str) -> tuple[Block, int]:
+    def place(self, name: str) -> tuple[DeviceAllocation, int]:
         """The block of a buffer and its offset there."""
         buffer = self._buffers[name]
         if buffer.arena is not None and buffer.symbol is None:
@@ -168,8 +168,8 @@ class ProgramMemory:
         block, offset = self.place(name)
         return block.address + offset
 
-    def span(self, names: Sequence[str]) -> tuple[Block, int, int]:
-        """Block, offset and bytes of a run of neighbouring buffers, from the first's start to the last's end."""
+    def span(self, names: Sequence[str]) -> tuple[DeviceAllocation, int, int]:
+        """Allocation, offset and bytes of a run of neighbouring buffers, from the first's start to the last's end."""
         block, start = self.place(names[0])
         last, offset = self.place(names[-1])
         if last is not block or any(self.place(each)[0] is not block for each in names):

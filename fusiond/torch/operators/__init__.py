@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fusiond.torch.operators import elementwise, losses, movement, normalisation, reductions
-from fusiond.torch.operators.table import MOVEMENT, TABLE, VIEWS, Call, Unsupported
+from fusiond.torch.operators.table import MOVEMENT, TABLE, VIEWS, OperatorCall, Unsupported
 
-__all__ = ["MOVEMENT", "TABLE", "VIEWS", "Call", "Unsupported"]
+__all__ = ["MOVEMENT", "TABLE", "VIEWS", "OperatorCall", "Unsupported"]
 
 _ = (elementwise, losses, movement, normalisation, reductions)  # each fills the table

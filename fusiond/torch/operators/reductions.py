@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fusiond.torch.instructions import Value, Writer
-from fusiond.torch.operators.table import Call, Unsupported, number, operator, working
+from fusiond.torch.instructions import HloWriter, Value
+from fusiond.torch.operators.table import OperatorCall, Unsupported, number, operator, working
 
 
-def kept(w: Writer, x: Value, of: Value, dimensions: Sequence[int]) -> Value:
+def kept(w: HloWriter, x: Value, of: Value, dimensions: Sequence[int]) -> Value:
     """A reduced value with the dimensions that are gone back as 1."""
     return w.reshape(x, [1 if at in dimensions else size for at, size in enumerate(of.dims)])
 
 
-def over(w: Writer, operation: str, x: Value, dimensions: Sequence[int]) -> Value:
+def over(w: HloWriter, operation: str, x: Value, dimensions: Sequence[int]) -> Value:
     """A reduce whose result has x's shape again."""
     return w.expand(kept(w, w.reduce(operation, x, dimensions), x, dimensions), x.dims)
 
@@ -23,12 +23,12 @@ def count(x: Value, dimensions: Sequence[int]) -> int:
     return math.prod(x.dims[each] for each in dimensions)
 
 
-def mean(w: Writer, x: Value, dimensions: Sequence[int]) -> Value:
+def mean(w: HloWriter, x: Value, dimensions: Sequence[int]) -> Value:
     total = w.reduce("add", x, dimensions)
     return w.binary("multiply", total, w.like(total, 1 / count(x, dimensions)))
 
 
-def variance(w: Writer, x: Value, dimensions: Sequence[int], correction: float) -> tuple[Value, Value]:
+def variance(w: HloWriter, x: Value, dimensions: Sequence[int], correction: float) -> tuple[Value, Value]:
     """(variance, mean), without the dimensions; in two passes."""
     middle = mean(w, x, dimensions)
     off = w.binary("subtract", x, w.expand(kept(w, middle, x, dimensions), x.dims))
@@ -37,12 +37,12 @@ def variance(w: Writer, x: Value, dimensions: Sequence[int], correction: float) 
     return w.binary("divide", total, w.like(total, rest)), middle
 
 
-def _ended(call: Call, x: Value, place: int = 0) -> Value:
+def _ended(call: OperatorCall, x: Value, place: int = 0) -> Value:
     return call.writer.reshape(call.finished(x, place), call.result_of(place).dims)
 
 
 @operator("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
-def _sum(call: Call) -> Value:
+def _sum(call: OperatorCall) -> Value:
     w = call.writer
     x = w.convert(call.tensor(0), working(call.result.dtype))
     dimensions = call.dimensions(x, 1) if call.node.operator.split(".")[2] != "default" else range(len(x.dims))
@@ -54,7 +54,7 @@ def _sum(call: Call) -> Value:
 
 @operator("amax.default", "amin.default", "max.default", "min.default", "any.default", "any.dim", "any.dims",
           "all.default", "all.dim", "all.dims")  # fmt: skip
-def _extreme(call: Call) -> Value:
+def _extreme(call: OperatorCall) -> Value:
     w, x = call.writer, call.tensor(0)
     name, overload = call.node.operator.split(".")[1:]
     logical = name in ("any", "all")
@@ -66,7 +66,7 @@ def _extreme(call: Call) -> Value:
 
 
 @operator("var.correction", "var_mean.correction", "std.correction")
-def _variance(call: Call) -> Value | tuple[Value, Value]:
+def _variance(call: OperatorCall) -> Value | tuple[Value, Value]:
     x = call.floating(call.tensor(0))
     correction = call.argument(2, "correction")
     found, middle = variance(call.writer, x, call.dimensions(x, 1), 1.0 if correction is None else correction)
@@ -77,7 +77,7 @@ def _variance(call: Call) -> Value | tuple[Value, Value]:
 
 
 @operator("logsumexp.default")
-def _logsumexp(call: Call) -> Value:
+def _logsumexp(call: OperatorCall) -> Value:
     w = call.writer
     x = call.floating(call.tensor(0))
     dimensions = call.dimensions(x, 1)
@@ -90,7 +90,7 @@ def _logsumexp(call: Call) -> Value:
 
 
 @operator("linalg_vector_norm.default")
-def _norm(call: Call) -> Value:
+def _norm(call: OperatorCall) -> Value:
     w = call.writer
     x = call.floating(call.tensor(0))
     order = number(call.argument(1, "ord", 2))

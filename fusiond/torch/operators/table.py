@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fusiond.torch.graphs import DTYPES, Node, Ref, Tensor
-from fusiond.torch.instructions import Number, Value, Writer
+from fusiond.torch.graphs import DTYPES, FxNode, Ref, Tensor
+from fusiond.torch.instructions import HloWriter, Number, Value
 
 
 class Unsupported(Exception):
@@ -18,7 +18,7 @@ class Unsupported(Exception):
 
 
 Written: TypeAlias = "Value | tuple[Value | None, ...] | None"
-Function: TypeAlias = "Callable[[Call], Written]"
+Function: TypeAlias = "Callable[[OperatorCall], Written]"
 
 TABLE: dict[str, Function] = {}
 MOVEMENT: set[str] = {"getitem"}
@@ -52,11 +52,11 @@ def working(dtype: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One operator with its arguments written."""
 
-    writer: Writer
-    node: Node
+    writer: HloWriter
+    node: FxNode
     values: Mapping[str, Written]
     """Name -> what the nodes before it gave."""
 

@@ -10,18 +10,18 @@ import pytest
 
 from fusiond.cuda.recording import groups
 from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Asked, Found
+from fusiond.frameworks.asking import Askable, Found
 from tests.frameworks.answered import answer
 
 from ...jax.conftest import emitted
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Asked]]:
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Askable]]:
     """No group of an earlier test, and no daemon of this machine; what was handed in."""
-    handed: list[Asked] = []
+    handed: list[Askable] = []
 
-    def submit(self: asking.Asker, question: Asked) -> None:
+    def submit(self: asking.Asker, question: Askable) -> None:
         self._submitted[question.digest] = float("inf")
         handed.append(question)
 

@@ -12,7 +12,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from fusiond.cuda.recording import arguments, groups
 from fusiond.cuda.recording.arguments import Array
-from fusiond.cuda.recording.origins import Told
+from fusiond.cuda.recording.origins import CompilerOptions
 
 
 @given(st.data())
@@ -60,11 +60,14 @@ def test_and_so_is_a_whole_one(value: int) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("-DX", "-D", "Y=2", "--define-macro=Z=a b"), Told((("X", "1"), ("Y", "2"), ("Z", "a b")), (), (), ())),
-        (("-Iinc", "-I", "/usr", "--include-path=x"), Told((), ("inc", "/usr", "x"), (), ())),
-        (("-std=c++17", "--use_fast_math", "-arch=sm_90", "-w"), Told((), (), ("--use_fast_math",), ())),
-        (("-dc", "-fmad=false"), Told((), (), ("-fmad=false",), ("-dc",))),
+        (
+            ("-DX", "-D", "Y=2", "--define-macro=Z=a b"),
+            CompilerOptions((("X", "1"), ("Y", "2"), ("Z", "a b")), (), (), ()),
+        ),
+        (("-Iinc", "-I", "/usr", "--include-path=x"), CompilerOptions((), ("inc", "/usr", "x"), (), ())),
+        (("-std=c++17", "--use_fast_math", "-arch=sm_90", "-w"), CompilerOptions((), (), ("--use_fast_math",), ())),
+        (("-dc", "-fmad=false"), CompilerOptions((), (), ("-fmad=false",), ("-dc",))),
     ],
 )
 def test_options(options: tuple[str, ...], told: Any) -> None:
-    assert Told.of(options) == told
+    assert CompilerOptions.of(options) == told

@@ -86,7 +86,7 @@ class RawKernel:
         entry = driver.runtime.load(path).entry(gxx.exported(source, source.entries[0]))
         values = [self._passed(each) for each in args]
         padded = [(*each, 1, 1)[:3] for each in (grid, block)]
-        launch = native.Launch(grid=padded[0], block=padded[1], shared_bytes=shared_mem)
+        launch = native.NativeLaunch(grid=padded[0], block=padded[1], shared_bytes=shared_mem)
         self.gpu.launched.append((self.name, stream, self.gpu.device))
 
         def work() -> None:

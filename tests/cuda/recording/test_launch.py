@@ -262,7 +262,7 @@ def test_what_cannot_be_asked_says_why(name: str, db: Path) -> None:
         kernel.described(1, 64, (x,), 0, None),
         SCALE.described(1, 64, (x, y, np.float32(1), np.int32(9)), 0, None),
     ]
-    always = groups.Options(always=True, block=False, search=None, device=None, db=db)
+    always = groups.LaunchOptions(always=True, block=False, search=None, device=None, db=db)
     assert groups.of(launches, always) is not None
     (explained,) = fusiond.cuda.explain()
     assert explained.state == "refused"

@@ -22,7 +22,7 @@ from scipy import special
 from fusiond.build import gxx
 from fusiond.devices.cpu import commands
 from fusiond.devices.cpu.lower import lower
-from fusiond.devices.cpu.native import Finished, Launch, Module, Runtime
+from fusiond.devices.cpu.native import Finished, NativeLaunch, NativeModule, Runtime
 
 pytestmark = pytest.mark.usefixtures("gxx_here")
 
@@ -323,7 +323,7 @@ N = 400
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runtime, Module]:
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runtime, NativeModule]:
     folder = tmp_path_factory.mktemp("arithmetic")
     functions = [*EXACT, *FLOATS]
     text = "".join(plain(each).text + "\n" for each in functions) + ODDMENTS
@@ -341,10 +341,10 @@ def plain(function: Function) -> Function:
     return Function(function.name, function.result, arguments, function.oracle)
 
 
-def call(loaded: tuple[Runtime, Module], function: Function, values: list[NDArray[Any]]) -> NDArray[Any]:
+def call(loaded: tuple[Runtime, NativeModule], function: Function, values: list[NDArray[Any]]) -> NDArray[Any]:
     runtime, module = loaded
     out = np.zeros(len(values[0]), function.result)
-    launch = Launch(grid=(-(-out.size // 128), 1, 1), block=(128, 1, 1))
+    launch = NativeLaunch(grid=(-(-out.size // 128), 1, 1), block=(128, 1, 1))
     entry = module.entry(f"k_{plain(function).kernel}")
     done = runtime.launch(entry, launch, [out, *values, np.int32(out.size)])
     assert isinstance(done, Finished), done
@@ -374,7 +374,7 @@ def samples(kind: str, rng: np.random.Generator) -> NDArray[Any]:
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", EXACT, ids=lambda each: each.kernel)
-def test_is_exact(loaded: tuple[Runtime, Module], function: Function) -> None:
+def test_is_exact(loaded: tuple[Runtime, NativeModule], function: Function) -> None:
     rng = np.random.default_rng(1)
     values = [samples(kind, rng) for kind in function.arguments]
     if "sqrt" in function.name:
@@ -392,7 +392,7 @@ def test_is_exact(loaded: tuple[Runtime, Module], function: Function) -> None:
 
 
 @pytest.mark.parametrize("function", FLOATS, ids=lambda each: each.kernel)
-def test_is_close(loaded: tuple[Runtime, Module], function: Function) -> None:
+def test_is_close(loaded: tuple[Runtime, NativeModule], function: Function) -> None:
     rng = np.random.default_rng(2)
     name = function.name.removesuffix("f") if function.result == "f4" else function.name
     (low, high), count = next(((low, high), count) for each, _, low, high, count in REALS if each == name)
@@ -407,7 +407,7 @@ def test_is_close(loaded: tuple[Runtime, Module], function: Function) -> None:
     np.testing.assert_allclose(got, wanted, rtol=2e-7 if function.result == "f4" else 4e-13, atol=atol)
 
 
-def test_edges_of_the_inverse_error_functions(loaded: tuple[Runtime, Module]) -> None:
+def test_edges_of_the_inverse_error_functions(loaded: tuple[Runtime, NativeModule]) -> None:
     inverse = next(each for each in FLOATS if each.name == "erfcinv")
     got = call(loaded, inverse, [np.array([0.0, 2.0, 1.0, -1.0, 2.5, np.nan])])
     np.testing.assert_array_equal(got, [np.inf, -np.inf, 0.0, np.nan, np.nan, np.nan])
@@ -458,10 +458,10 @@ __global__ void oddments(int* out, float* stored) {
 """
 
 
-def test_oddments(loaded: tuple[Runtime, Module]) -> None:
+def test_oddments(loaded: tuple[Runtime, NativeModule]) -> None:
     runtime, module = loaded
     out = np.full(16, -1, np.int32)
-    launch = Launch(grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=16)
+    launch = NativeLaunch(grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=16)
     assert isinstance(runtime.launch(module.entry("oddments"), launch, [out, np.zeros(4, np.float32)]), Finished)
     dot4, dot2 = 100 + 5 - 12 + 21 - 32, 65535 * 255 + 2 * 3 + 1
     assert out.tolist() == [1] * 7 + [6, 5] + [1] * 3 + [dot4, dot2, 1, -1]

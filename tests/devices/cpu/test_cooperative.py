@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.build import gxx
-from fusiond.devices.cpu.native import Argument, Fault, FaultKind, Finished, Launch, Module, Runtime
+from fusiond.devices.cpu.native import Argument, Fault, FaultKind, Finished, NativeLaunch, NativeModule, Runtime
 from fusiond.devices.cpu.race import find_races
 from fusiond.errors import DeviceError
 from fusiond.program import Source
@@ -95,16 +95,16 @@ def run(scheduler_library: Path) -> Run:
     runtime = Runtime(scheduler_library)
     built = gxx.build(SOURCE)
     assert isinstance(built, Path), built
-    module: Module = runtime.load(built)
+    module: NativeModule = runtime.load(built)
 
-    def run(entry: str, launch: Launch, arguments: Sequence[Argument]) -> Finished | Fault:
+    def run(entry: str, launch: NativeLaunch, arguments: Sequence[Argument]) -> Finished | Fault:
         return runtime.launch(module.entry(gxx.exported(SOURCE, entry)), launch, arguments)
 
     return run
 
 
-def grid(blocks: int, threads: int, *, seed: int = 0, cooperative: bool = True, shared_bytes: int = 0) -> Launch:
-    return Launch(
+def grid(blocks: int, threads: int, *, seed: int = 0, cooperative: bool = True, shared_bytes: int = 0) -> NativeLaunch:
+    return NativeLaunch(
         grid=(blocks, 1, 1),
         block=(threads, 1, 1),
         seed=seed,
@@ -139,7 +139,7 @@ def test_blocks_exchange_values_round_after_round(run: Run, blocks: int, threads
 
 def test_the_grid_describes_itself(run: Run) -> None:
     out = np.zeros((3 * 2 * 4, 8), np.uint64)
-    launch = Launch(grid=(3, 2, 1), block=(4, 1, 1), cooperative=True, seed=5)
+    launch = NativeLaunch(grid=(3, 2, 1), block=(4, 1, 1), cooperative=True, seed=5)
     assert isinstance(run("describe", launch, [out]), Finished)
     rank = np.arange(24)
     expected = np.stack(
@@ -147,7 +147,7 @@ def test_the_grid_describes_itself(run: Run) -> None:
         axis=1,
     )
     np.testing.assert_array_equal(out, expected)
-    assert isinstance(run("describe", Launch(grid=(3, 2, 1), block=(4, 1, 1)), [out]), Finished)
+    assert isinstance(run("describe", NativeLaunch(grid=(3, 2, 1), block=(4, 1, 1)), [out]), Finished)
     assert set(out[:, 5]) == {0}  # not valid: the launch is not cooperative
 
 
@@ -212,7 +212,7 @@ def test_more_than_can_be_alive_at_once_is_refused(run: Run) -> None:
     assert isinstance(fault, Fault)
     assert fault.kind is FaultKind.BAD_LAUNCH
     assert fault.text == "a cooperative launch of 25600 threads: the processor keeps at most 24576 alive at once"
-    huge = Launch(grid=(2**31 - 1, 1, 1), block=(1024, 1, 1), cooperative=True)
+    huge = NativeLaunch(grid=(2**31 - 1, 1, 1), block=(1024, 1, 1), cooperative=True)
     fault = run("exchange", huge, [values, np.int32(most), np.int32(1)])
     assert isinstance(fault, Fault)
     assert fault.kind is FaultKind.BAD_LAUNCH

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx
-from fusiond.devices.cpu.native import Finished, Launch, Runtime
+from fusiond.devices.cpu.native import Finished, NativeLaunch, Runtime
 from fusiond.language import narrow
 from fusiond.program import Source
 
@@ -57,7 +57,7 @@ def test_every_code_and_many_numbers(dtype: str, scheduler_library: Path, gxx_he
     built = gxx.build(Source(name="eight", text=TEXT, entries=(entry,)))
     assert isinstance(built, Path), built
     runtime = Runtime(scheduler_library)
-    launch = Launch(grid=(-(-x.size // 64), 1, 1), block=(64, 1, 1))
+    launch = NativeLaunch(grid=(-(-x.size // 64), 1, 1), block=(64, 1, 1))
     done = runtime.launch(runtime.load(built).entry("entry_0"), launch, [x, wide, bits, back, np.int32(x.size)])
     assert isinstance(done, Finished), done
     np.testing.assert_array_equal(bits[:, 0], narrow.NARROW[dtype].bits(x))
@@ -73,7 +73,7 @@ def test_without_saturation_there_is_infinity_or_no_number(scheduler_library: Pa
     built = gxx.build(Source(name="eight", text=TEXT, entries=("overflows",)))
     assert isinstance(built, Path), built
     runtime = Runtime(scheduler_library)
-    launch = Launch(grid=(1, 1, 1), block=(x.size, 1, 1))
+    launch = NativeLaunch(grid=(1, 1, 1), block=(x.size, 1, 1))
     done = runtime.launch(runtime.load(built).entry("entry_0"), launch, [x, found[0], found[1]])
     assert isinstance(done, Finished), done
     for ours, kind in zip(found, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2), strict=True):

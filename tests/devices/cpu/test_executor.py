@@ -14,8 +14,8 @@ import pytest
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram, _adversarial
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.devices.protocol import Check, Checked, Reference, Reply
-from fusiond.devices.worker import Worker
+from fusiond.devices.protocol import Checked, CheckRequest, Reference, Reply
+from fusiond.devices.worker import ExecutorWorker
 from fusiond.exporting.bundle import write_bundle
 from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, MeasureFailed, Outcome
@@ -340,7 +340,7 @@ def judge(executor: CpuExecutor, tmp_path: Path) -> Callable[..., Reply]:
     numbers = itertools.count()
 
     def judge(reference: Program, candidate: Program) -> Reply:
-        worker = Worker(executor)
+        worker = ExecutorWorker(executor)
         folders = []
         for program in (reference, candidate):
             folder = tmp_path / f"bundle{next(numbers)}"
@@ -351,7 +351,7 @@ def judge(executor: CpuExecutor, tmp_path: Path) -> Callable[..., Reply]:
             reply = worker.answer(Reference(bundle=folders[0], seed=seed, outputs=path))
             if reply != Checked(worst=0.0):
                 return reply
-        return worker.answer(Check(bundle=folders[1], references=references))
+        return worker.answer(CheckRequest(bundle=folders[1], references=references))
 
     return judge
 

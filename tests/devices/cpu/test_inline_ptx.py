@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fusiond.build import gxx
 from fusiond.devices.cpu import inline_ptx
-from fusiond.devices.cpu.native import Finished, Launch, Runtime
+from fusiond.devices.cpu.native import Finished, NativeLaunch, Runtime
 from fusiond.program import Source
 
 M32, M64 = 2**32 - 1, 2**64 - 1
@@ -145,7 +145,7 @@ def test_whole_numbers(bits: int, scheduler_library: Path, gxx_here: None) -> No
     built = gxx.build(Source(name="ptx", text=_kernel(rules, word, letter), entries=("all",)))
     assert isinstance(built, Path), built
     runtime = Runtime(scheduler_library)
-    launch = Launch(grid=(-(-n // 64), 1, 1), block=(64, 1, 1))
+    launch = NativeLaunch(grid=(-(-n // 64), 1, 1), block=(64, 1, 1))
     done = runtime.launch(runtime.load(built).entry("entry_0"), launch, [a, b, c, out, np.int32(n)])
     assert isinstance(done, Finished), done
     for (text, rule), row in zip(rules.items(), out, strict=True):
@@ -202,7 +202,7 @@ def test_memory_and_floats(seed: int, scheduler_library: Path, gxx_here: None) -
     built = gxx.build(Source(name="ptx", text=MEMORY, entries=("memory",)))
     assert isinstance(built, Path), built
     runtime = Runtime(scheduler_library)
-    launch = Launch(grid=(1, 1, 1), block=(32, 1, 1), seed=seed)
+    launch = NativeLaunch(grid=(1, 1, 1), block=(32, 1, 1), seed=seed)
     done = runtime.launch(runtime.load(built).entry("entry_0"), launch, [x, y, f, whole, half, g, counter])
     assert isinstance(done, Finished), done
     v = f[1:]

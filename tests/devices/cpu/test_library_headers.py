@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx
-from fusiond.devices.cpu.native import Fault, Finished, Launch, Runtime
+from fusiond.devices.cpu.native import Fault, Finished, NativeLaunch, Runtime
 from fusiond.devices.cpu.race import find_races
 from fusiond.program import Source
 
@@ -28,7 +28,7 @@ def run(scheduler_library: Path, gxx_here: None):
 
     def start(text: str, entry: str, arguments: list, *, block=(32, 1, 1), grid=(1, 1, 1), seed=0, shared=0):
         runtime = Runtime(scheduler_library)
-        launch = Launch(grid=grid, block=block, seed=seed, shared_bytes=shared)
+        launch = NativeLaunch(grid=grid, block=block, seed=seed, shared_bytes=shared)
         return runtime.launch(runtime.load(built(text, entry)).entry("entry_0"), launch, arguments)
 
     return start
@@ -409,6 +409,6 @@ def test_races_are_those_that_nothing_orders(name: str, sound: bool, gxx_here: N
     kernel = gxx.build(source, races=True)
     assert isinstance(kernel, Path), kernel
     arguments = [np.zeros((rows, threads), np.int32), np.zeros(threads, np.int32), *numbers]
-    launch = Launch(grid=(1, 1, 1), block=(threads, 1, 1), seed=3)
+    launch = NativeLaunch(grid=(1, 1, 1), block=(threads, 1, 1), seed=3)
     races = find_races(gxx.race_host(), kernel, gxx.exported(source, entry), launch, arguments)
     assert (races == []) == sound, races

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.devices.cpu.memory import GUARD_BYTES, Block
+from fusiond.devices.cpu.memory import GUARD_BYTES, HostAllocation
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.narrow import numpy_dtype
 from fusiond.program import Buffer, Role
@@ -17,13 +17,13 @@ def buffer(name: str, dtype: str = "uint8", elements: int = 100, offset: int = 0
     return Buffer(name=name, dtype=dtype, elements=elements, role=Role.SCRATCH, arena="a", offset_bytes=offset)
 
 
-def raw(block: Block) -> np.ndarray:
+def raw(block: HostAllocation) -> np.ndarray:
     return block._bytes
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_views_are_the_buffers(dtype: str) -> None:
-    block = Block("x", [buffer("x", dtype, 7)])
+    block = HostAllocation("x", [buffer("x", dtype, 7)])
     view = block.views["x"]
     assert (view.shape, view.dtype) == ((7,), numpy_dtype(dtype))
     assert view.ctypes.data % 4096 == 0
@@ -33,7 +33,7 @@ def test_views_are_the_buffers(dtype: str) -> None:
 
 @given(st.integers(0, 2 * GUARD_BYTES + 99), st.integers(0, 255))
 def test_one_byte_anywhere_outside_is_seen(place: int, value: int) -> None:
-    block = Block("x", [buffer("x")])
+    block = HostAllocation("x", [buffer("x")])
     inside = GUARD_BYTES <= place < GUARD_BYTES + 100
     changed = raw(block)[place] != value
     raw(block)[place] = value
@@ -43,7 +43,7 @@ def test_one_byte_anywhere_outside_is_seen(place: int, value: int) -> None:
 
 
 def test_every_gap_of_an_arena_is_a_zone_of_its_own() -> None:
-    block = Block("a", [buffer("second", offset=256), buffer("first", offset=16), buffer("third", offset=356)])
+    block = HostAllocation("a", [buffer("second", offset=256), buffer("first", offset=16), buffer("third", offset=356)])
     for view in block.views.values():
         view[:] = 9
     assert list(block.broken()) == []
@@ -58,11 +58,11 @@ def test_every_gap_of_an_arena_is_a_zone_of_its_own() -> None:
 
 def test_memory_that_is_not_there_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="x: "):
-        Block("x", [buffer("x", elements=2**62)])
+        HostAllocation("x", [buffer("x", elements=2**62)])
 
 
 def test_what_is_freed_holds_a_pattern() -> None:
-    block = Block("a", [buffer("x", "float32", 8), buffer("y", "bool", 8, offset=64)])
+    block = HostAllocation("a", [buffer("x", "float32", 8), buffer("y", "bool", 8, offset=64)])
     for view in block.views.values():
         view[:] = 1
     block.release()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.build import gxx
-from fusiond.devices.cpu.native import Finished, Launch, Runtime
+from fusiond.devices.cpu.native import Finished, NativeLaunch, Runtime
 from fusiond.language import narrow
 from fusiond.program import Source
 
@@ -123,7 +123,7 @@ def run(scheduler_library: Path) -> Run:
     module = runtime.load(built)
 
     def run(entry: str, n: int, *arguments: Any) -> None:
-        launch = Launch(grid=(-(-n // 256), 1, 1), block=(256 if n > 32 else 32, 1, 1))
+        launch = NativeLaunch(grid=(-(-n // 256), 1, 1), block=(256 if n > 32 else 32, 1, 1))
         done = runtime.launch(module.entry(gxx.exported(SOURCE, entry)), launch, [*arguments, np.int32(n)])
         assert isinstance(done, Finished), done
 

@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.build import gxx
 from fusiond.devices.cpu import race
-from fusiond.devices.cpu.native import Launch as NativeLaunch
+from fusiond.devices.cpu.native import NativeLaunch as NativeLaunch
 from fusiond.errors import DeviceError
 from fusiond.exporting.bundle import write_bundle
 from fusiond.program import Buffer, Copy, Fill, Launch, Pointer, Program, Role, Scalar, Source

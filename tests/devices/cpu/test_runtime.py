@@ -22,9 +22,9 @@ from fusiond.devices.cpu.native import (
     Fault,
     FaultKind,
     Finished,
-    Launch,
-    Module,
     NativeError,
+    NativeLaunch,
+    NativeModule,
     Runtime,
 )
 from fusiond.devices.cpu.race import find_races
@@ -78,26 +78,30 @@ def test_the_library_compiles_without_a_warning(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def features(runtime: Runtime, folder: Path) -> Module:
+def features(runtime: Runtime, folder: Path) -> NativeModule:
     return runtime.load(compile_kernels(folder, "features.cu", FEATURES))
 
 
 @pytest.fixture(scope="module")
-def faults(runtime: Runtime, folder: Path) -> Module:
+def faults(runtime: Runtime, folder: Path) -> NativeModule:
     return runtime.load(compile_kernels(folder, "faults.cu", {name: name for name in fault_names("faults.cu")}))
 
 
 @pytest.fixture(scope="module")
-def bad_barriers(runtime: Runtime, folder: Path) -> Module:
+def bad_barriers(runtime: Runtime, folder: Path) -> NativeModule:
     names = fault_names("bad_barriers.cu")
     return runtime.load(compile_kernels(folder, "bad_barriers.cu", {name: name for name in names}))
 
 
-def line(blocks: int, threads: int, *, shared_bytes: int = 0, seed: int = 0, checked: bool = True) -> Launch:
-    return Launch(grid=(blocks, 1, 1), block=(threads, 1, 1), shared_bytes=shared_bytes, seed=seed, checked=checked)
+def line(blocks: int, threads: int, *, shared_bytes: int = 0, seed: int = 0, checked: bool = True) -> NativeLaunch:
+    return NativeLaunch(
+        grid=(blocks, 1, 1), block=(threads, 1, 1), shared_bytes=shared_bytes, seed=seed, checked=checked
+    )
 
 
-def run(runtime: Runtime, module: Module, entry: str, launch: Launch, arguments: Sequence[Argument]) -> Finished:
+def run(
+    runtime: Runtime, module: NativeModule, entry: str, launch: NativeLaunch, arguments: Sequence[Argument]
+) -> Finished:
     done = runtime.launch(module.entry(entry), launch, arguments)
     assert isinstance(done, Finished), done
     return done
@@ -108,8 +112,8 @@ def run(runtime: Runtime, module: Module, entry: str, launch: Launch, arguments:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_thread_runs_once_and_knows_its_index(runtime: Runtime, features: Module, seed: int) -> None:
-    launch = Launch(grid=(3, 2, 5), block=(4, 6, 3), seed=seed, checked=True)
+def test_every_thread_runs_once_and_knows_its_index(runtime: Runtime, features: NativeModule, seed: int) -> None:
+    launch = NativeLaunch(grid=(3, 2, 5), block=(4, 6, 3), seed=seed, checked=True)
     threads = np.full((30 * 72, 3), 99, np.uint32)
     blocks = threads.copy()
     run(runtime, features, "indices", launch, [threads, blocks])
@@ -119,19 +123,19 @@ def test_every_thread_runs_once_and_knows_its_index(runtime: Runtime, features: 
     assert (blocks.reshape(30, 72, 3) == np.stack([x, y, z], -1).reshape(30, 1, 3)).all()
 
 
-def order_of(runtime: Runtime, features: Module, seed: int) -> list[int]:
+def order_of(runtime: Runtime, features: NativeModule, seed: int) -> list[int]:
     seen = np.zeros(2 * 4 * 64, np.int32)
     run(runtime, features, "order", line(4, 64, seed=seed), [np.zeros(1, np.uint32), seen])
     return list(seen)
 
 
-def test_seed_zero_runs_in_order(runtime: Runtime, features: Module) -> None:
+def test_seed_zero_runs_in_order(runtime: Runtime, features: NativeModule) -> None:
     order = np.array(order_of(runtime, features, 0)).reshape(4, 2, 64)
     assert (np.sort(order, axis=2) == np.arange(256).reshape(4, 1, 64)).all()
     assert (order[:, 0] == np.arange(256).reshape(4, 64)).all()
 
 
-def test_a_seed_determines_the_order(runtime: Runtime, features: Module) -> None:
+def test_a_seed_determines_the_order(runtime: Runtime, features: NativeModule) -> None:
     orders = [order_of(runtime, features, seed) for seed in range(6)]
     assert orders == [order_of(runtime, features, seed) for seed in range(6)]
     assert len({tuple(order) for order in orders}) == 6
@@ -143,7 +147,7 @@ def test_a_seed_determines_the_order(runtime: Runtime, features: Module) -> None
             assert len(set(block[0])) == 64
 
 
-def test_threads_that_never_block_never_switch(runtime: Runtime, features: Module) -> None:
+def test_threads_that_never_block_never_switch(runtime: Runtime, features: NativeModule) -> None:
     nothing = np.zeros(1024 * 50 * 3, np.uint32)
     done = run(runtime, features, "indices", line(50, 1024), [nothing, nothing.copy()])
     assert done.switches == 2 * 50
@@ -152,7 +156,7 @@ def test_threads_that_never_block_never_switch(runtime: Runtime, features: Modul
 # Arguments, symbols, shared memory
 
 
-def test_struct_argument_and_constant_symbol(runtime: Runtime, features: Module) -> None:
+def test_struct_argument_and_constant_symbol(runtime: Runtime, features: NativeModule) -> None:
     features.symbol("coefficients").view(np.float32)[:] = [0.5, 1.5, 2.5, 3.5]
     struct = np.array([(2.0, 7, b"abcd\x09")], dtype=np.dtype([("s", "f8"), ("o", "i4"), ("t", "S5")], align=True))
     out = np.zeros(100, np.float32)
@@ -161,7 +165,7 @@ def test_struct_argument_and_constant_symbol(runtime: Runtime, features: Module)
     assert (out == 2 * i + 7 + 9 + np.array([0.5, 1.5, 2.5, 3.5])[i % 4]).all()
 
 
-def test_wrong_arguments_are_refused(runtime: Runtime, features: Module) -> None:
+def test_wrong_arguments_are_refused(runtime: Runtime, features: NativeModule) -> None:
     entry = features.entry("affine")
     assert entry.argument_bytes == (8, 24, 4)
     out = np.zeros(8, np.float32)
@@ -176,7 +180,7 @@ def test_wrong_arguments_are_refused(runtime: Runtime, features: Module) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_template_with_static_shared_tile(runtime: Runtime, features: Module, seed: int) -> None:
+def test_template_with_static_shared_tile(runtime: Runtime, features: NativeModule, seed: int) -> None:
     n = 1000
     data = np.random.default_rng(seed % 1000).integers(-50, 50, n).astype(np.int32)
     out = np.zeros(n, np.int32)
@@ -186,14 +190,14 @@ def test_template_with_static_shared_tile(runtime: Runtime, features: Module, se
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("threads", [1, 2, 32, 64, 1024])
-def test_tree_sum_in_dynamic_shared_memory(runtime: Runtime, features: Module, seed: int, threads: int) -> None:
+def test_tree_sum_in_dynamic_shared_memory(runtime: Runtime, features: NativeModule, seed: int, threads: int) -> None:
     data = np.random.default_rng(threads).integers(-999, 999, (7, threads)).astype(np.int32)
     out = np.zeros(7, np.int32)
     run(runtime, features, "block_sum", line(7, threads, shared_bytes=4 * threads, seed=seed), [data, out])
     assert (out == data.sum(axis=1)).all()
 
 
-def test_shared_memory_is_poisoned_only_when_checked(runtime: Runtime, features: Module) -> None:
+def test_shared_memory_is_poisoned_only_when_checked(runtime: Runtime, features: NativeModule) -> None:
     out = np.zeros(7, np.float32)
     run(runtime, features, "stale", line(2, 1, shared_bytes=64, checked=True), [out])
     assert np.isnan(out).all()
@@ -203,7 +207,7 @@ def test_shared_memory_is_poisoned_only_when_checked(runtime: Runtime, features:
     assert (np.fmax(out, 1) > 1e36).all()  # which NaN would not survive
 
 
-def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, features: Module) -> None:
+def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, features: NativeModule) -> None:
     run(runtime, features, "overrun", line(1, 32, shared_bytes=64), [np.int32(15)])
     done = runtime.launch(features.entry("overrun"), line(3, 32, shared_bytes=64), [np.int32(17)])
     assert done == Fault(
@@ -230,7 +234,9 @@ def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, fea
         ({"shared_bytes": MOST_SHARED_BYTES + 1}, "at most 232448 bytes"),
     ],
 )
-def test_launches_that_no_gpu_takes(runtime: Runtime, features: Module, change: dict[str, object], text: str) -> None:
+def test_launches_that_no_gpu_takes(
+    runtime: Runtime, features: NativeModule, change: dict[str, object], text: str
+) -> None:
     launch = replace(line(1, 32), **change)  # type: ignore[arg-type]
     done = runtime.launch(features.entry("overrun"), launch, [np.int32(0)])
     assert isinstance(done, Fault)
@@ -242,7 +248,7 @@ def test_launches_that_no_gpu_takes(runtime: Runtime, features: Module, change: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_reducing_barriers_ask_the_live_threads(runtime: Runtime, features: Module, seed: int) -> None:
+def test_reducing_barriers_ask_the_live_threads(runtime: Runtime, features: NativeModule, seed: int) -> None:
     live = np.arange(100) % 5 != 4
     for values in (np.zeros(100), np.ones(100), np.arange(100) % 7 == 0):
         out = np.full(100, -1, np.int32)
@@ -253,7 +259,7 @@ def test_reducing_barriers_ask_the_live_threads(runtime: Runtime, features: Modu
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_partial_barriers_reduce_over_their_own_threads(runtime: Runtime, features: Module, seed: int) -> None:
+def test_partial_barriers_reduce_over_their_own_threads(runtime: Runtime, features: NativeModule, seed: int) -> None:
     """Threads that are done early keep voting, so that those still at work find their barriers complete."""
     values = (np.arange(192) % 7 == 0).astype(np.int32)
     values[96:] *= np.arange(96) < 3
@@ -265,7 +271,7 @@ def test_partial_barriers_reduce_over_their_own_threads(runtime: Runtime, featur
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fused_kernels_with_shadowed_builtins_and_partial_barriers(
-    runtime: Runtime, features: Module, seed: int
+    runtime: Runtime, features: NativeModule, seed: int
 ) -> None:
     x = np.random.default_rng(0).random(5000, dtype=np.float32)
     counts = np.zeros(16, np.uint32)
@@ -277,7 +283,7 @@ def test_fused_kernels_with_shadowed_builtins_and_partial_barriers(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cooperative_groups(runtime: Runtime, features: Module, seed: int) -> None:
+def test_cooperative_groups(runtime: Runtime, features: NativeModule, seed: int) -> None:
     out = np.zeros(64, np.int32)
     run(runtime, features, "groups", line(1, 64, seed=seed), [out])
     sums = np.repeat([np.arange(32, 64).sum(), np.arange(32).sum()], 32)
@@ -285,7 +291,7 @@ def test_cooperative_groups(runtime: Runtime, features: Module, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_last_block_sees_all_blocks(runtime: Runtime, features: Module, seed: int) -> None:
+def test_last_block_sees_all_blocks(runtime: Runtime, features: NativeModule, seed: int) -> None:
     features.symbol("tickets")[:] = 0
     data = np.arange(1, 21, dtype=np.int32)
     out = np.zeros(1, np.int32)
@@ -323,7 +329,7 @@ masks = st.integers(1, 2**32 - 1) | st.just(2**32 - 1)
 )
 def test_shuffles(
     runtime: Runtime,
-    features: Module,
+    features: NativeModule,
     kind: int,
     name: tuple[str, type],
     mask: int,
@@ -355,7 +361,7 @@ def test_shuffles(
     seed=st.integers(0, 2**64 - 1),
 )
 def test_votes_matches_and_reductions(
-    runtime: Runtime, features: Module, mask: int, values: list[int], seed: int
+    runtime: Runtime, features: NativeModule, mask: int, values: list[int], seed: int
 ) -> None:
     data = np.array(values, np.int32)
     out = np.zeros((64, 16), np.uint32)
@@ -379,7 +385,7 @@ def test_votes_matches_and_reductions(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_activemask_gathers_a_divergent_branch(runtime: Runtime, features: Module, seed: int) -> None:
+def test_activemask_gathers_a_divergent_branch(runtime: Runtime, features: NativeModule, seed: int) -> None:
     total, gathered = np.zeros(1, np.uint32), np.zeros(64, np.uint32)
     run(runtime, features, "converge", line(1, 64, seed=seed), [total, gathered])
     assert total[0] == sum(i % 3 == 0 for i in range(64))
@@ -393,7 +399,7 @@ def test_activemask_gathers_a_divergent_branch(runtime: Runtime, features: Modul
 # Atomics and arithmetic
 
 
-def test_atomics(runtime: Runtime, features: Module) -> None:
+def test_atomics(runtime: Runtime, features: NativeModule) -> None:
     i = np.array([0, 0, 0, 0, 0, 0, -1, 0, 0], np.int32)
     u, wide = np.zeros(3, np.uint32), np.zeros(2, np.uint64)
     f, d = np.zeros(1, np.float32), np.zeros(1)
@@ -405,7 +411,7 @@ def test_atomics(runtime: Runtime, features: Module) -> None:
     assert (f[0], d[0]) == (50, 25)
 
 
-def test_bit_operations(runtime: Runtime, features: Module) -> None:
+def test_bit_operations(runtime: Runtime, features: NativeModule) -> None:
     edges = [0, 1, 2, 0x7F, 0x80, 0xFFFF, 0x800000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x4F000000, 0x7FC00000]
     rng = np.random.default_rng(3)
     a = np.array([*edges, *rng.integers(0, 2**32, 52)], np.uint32)
@@ -430,7 +436,7 @@ def test_bit_operations(runtime: Runtime, features: Module) -> None:
         assert row[:21] == [word % 2**32 for word in expected]
 
 
-def test_real_arithmetic(runtime: Runtime, features: Module) -> None:
+def test_real_arithmetic(runtime: Runtime, features: NativeModule) -> None:
     rng = np.random.default_rng(4)
     a = np.array([0.5, -2, np.nan, 1, np.inf, 3, *rng.normal(size=26)], np.float32)
     b = np.array([1.5, -3, 2, np.nan, 1, 3, *rng.normal(size=26)], np.float32)
@@ -505,7 +511,7 @@ FINE = ("lanes_return_before_counted", "warp_returns_before_syncthreads")
 
 
 def provoke(
-    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, *, bad: bool, seed: int
+    runtime: Runtime, faults: NativeModule, bad_barriers: NativeModule, name: str, *, bad: bool, seed: int
 ) -> Finished | Fault:
     entry = (bad_barriers if name in fault_names("bad_barriers.cu") else faults).entry(name)
     arguments: list[Argument] = [np.int32(bad), np.zeros(1, np.int32)]
@@ -515,7 +521,7 @@ def provoke(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [*STUCK, *AT_ONCE])
 def test_a_fault_says_who_waits_where(
-    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, seed: int
+    runtime: Runtime, faults: NativeModule, bad_barriers: NativeModule, name: str, seed: int
 ) -> None:
     kind, thread, text = (STUCK | AT_ONCE)[name]
     done = provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed)
@@ -534,7 +540,7 @@ def test_a_fault_says_who_waits_where(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", FINE)
 def test_what_may_return_before_a_barrier(
-    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, seed: int
+    runtime: Runtime, faults: NativeModule, bad_barriers: NativeModule, name: str, seed: int
 ) -> None:
     assert isinstance(provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed), Finished)
 
@@ -543,13 +549,13 @@ def test_every_fault_kernel_is_expected() -> None:
     assert {*fault_names("faults.cu"), *fault_names("bad_barriers.cu")} == {*STUCK, *AT_ONCE, *FINE}
 
 
-def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: Module) -> None:
+def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: NativeModule) -> None:
     arguments: list[Argument] = [np.int32(1), np.zeros(1, np.int32)]
     launch = replace(line(1, 32), stack_bytes=16 * 1024)
     assert isinstance(runtime.launch(faults.entry("stack"), launch, arguments), Finished)
 
 
-def test_a_thread_has_as_much_local_memory_as_on_a_gpu(runtime: Runtime, features: Module) -> None:
+def test_a_thread_has_as_much_local_memory_as_on_a_gpu(runtime: Runtime, features: NativeModule) -> None:
     out = np.zeros(32, np.int32)
     run(runtime, features, "local_memory", line(1, 32), [out])
     assert (out == 1024).all()
@@ -595,7 +601,7 @@ def racy(folder: Path) -> Path:
 
 
 def races_of(host: Path, racy: Path, name: str, *, sound: bool, seed: int) -> list[str]:
-    launch = Launch(grid=(3, 1, 1), block=(64, 1, 1), shared_bytes=256, seed=seed)
+    launch = NativeLaunch(grid=(3, 1, 1), block=(64, 1, 1), shared_bytes=256, seed=seed)
     return find_races(host, racy, f"{name}_{sound}", launch, [np.zeros(512, np.int32)])
 
 
@@ -616,7 +622,7 @@ def test_a_race_names_place_threads_and_lines(host: Path, racy: Path) -> None:
 
 
 def test_a_launch_that_fails_is_no_race_check(host: Path, racy: Path) -> None:
-    launch = Launch(grid=(1, 1, 1), block=(2048, 1, 1))
+    launch = NativeLaunch(grid=(1, 1, 1), block=(2048, 1, 1))
     with pytest.raises(NativeError, match="a block has 1 to 1024 threads"):
         find_races(host, racy, "counter_True", launch, [np.zeros(1, np.int32)])
     with pytest.raises(NativeError, match="exports no fusiond_entry_nothing"):
@@ -627,14 +633,14 @@ def test_a_launch_that_fails_is_no_race_check(host: Path, racy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_portable_switch(folder: Path, features: Module) -> None:
+def test_the_portable_switch(folder: Path, features: NativeModule) -> None:
     """Processors without an own switch use ucontext; in a child, because two libraries must not share one process."""
     library = folder / "libportable.so"
     subprocess.run(commands.library(library, flags=["-DFUSIOND_UCONTEXT", "-Werror"]), check=True)
     script = (
         "import sys, numpy as np; from pathlib import Path; from fusiond.devices.cpu.native import *;"
         "r = Runtime(Path(sys.argv[1])); m = r.load(Path(sys.argv[2])); d = np.arange(512, dtype=np.int32);"
-        "o = np.zeros(2, np.int32); l = Launch(grid=(2, 1, 1), block=(256, 1, 1), shared_bytes=1024, seed=3);"
+        "o = np.zeros(2, np.int32); l = NativeLaunch(grid=(2, 1, 1), block=(256, 1, 1), shared_bytes=1024, seed=3);"
         "r.launch(m.entry('block_sum'), l, [d, o]); assert list(o) == [d[:256].sum(), d[256:].sum()], o"
     )
     subprocess.run(

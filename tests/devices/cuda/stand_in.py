@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.cuda.entries import EntryName, EntryTable, Parameter, table_bytes
+from fusiond.cuda.entries import EntryName, EntryParameter, EntryTable, table_bytes
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.executor import CudaExecutor
@@ -317,7 +317,7 @@ class FakeGpu:
             offset, parameters = 0, []
             for size in KERNELS[name]:
                 offset = -(-offset // size) * size
-                parameters.append(Parameter(offset_bytes=offset, size_bytes=size))
+                parameters.append(EntryParameter(offset_bytes=offset, size_bytes=size))
                 offset += size
             entries[name] = EntryName(mangled=name, parameters=tuple(parameters))
         return EntryTable(entries=entries, symbols={each: each for each in source.symbols})

@@ -41,7 +41,7 @@ def launch(shared_cache: Path) -> Launch:
     def run(name: str, *arguments: Any, shape: int = 1) -> None:
         grid, block = SHAPES[shape]
         entry = module.entry(gxx.exported(source, f"fusiond_{name}"))
-        done = runtime.launch(entry, native.Launch(grid=grid, block=block, seed=shape), arguments)
+        done = runtime.launch(entry, native.NativeLaunch(grid=grid, block=block, seed=shape), arguments)
         assert isinstance(done, native.Finished), done
 
     return run

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fusiond.devices.compare import compare
-from fusiond.devices.protocol import Check, Checked, Reference
-from fusiond.devices.worker import Worker
+from fusiond.devices.protocol import Checked, CheckRequest, Reference
+from fusiond.devices.worker import ExecutorWorker
 from fusiond.exporting.bundle import write_bundle
 from fusiond.inputs.fills import initial
 from fusiond.keys import text_key
@@ -241,7 +241,7 @@ def bundle(gpu: Any, tmp_path: Path) -> Callable[[Program], str]:
 
 
 def test_a_check_moves_no_buffer(gpu: Any, bus: Bus, bundle: Any, tmp_path: Path) -> None:
-    worker = Worker(gpu.executor)
+    worker = ExecutorWorker(gpu.executor)
     references = []
     for seed in (0, 1):
         path = str(tmp_path / f"{seed}.npz")
@@ -253,7 +253,7 @@ def test_a_check_moves_no_buffer(gpu: Any, bus: Bus, bundle: Any, tmp_path: Path
     bus.bytes()
     gpu.log()
     for name in ("first", "second"):
-        check = Check(bundle=bundle(program(*XY, name=name)), references=tuple(references))
+        check = CheckRequest(bundle=bundle(program(*XY, name=name)), references=tuple(references))
         assert worker.answer(check) == Checked(worst=0.0)
         # For each seed 24 bytes for the guard zones, for the input and for the output; the zones' addresses, if new.
         assert bus.bytes() - 2 * 3 * 24 in (0, 4 * 8)
@@ -262,11 +262,11 @@ def test_a_check_moves_no_buffer(gpu: Any, bus: Bus, bundle: Any, tmp_path: Path
 
 def test_another_process_s_reference_crosses_the_bus_once(gpu: Any, bus: Bus, bundle: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "0.npz")
-    Worker(gpu.executor).answer(Reference(bundle=bundle(program(*XY)), seed=0, outputs=path))
+    ExecutorWorker(gpu.executor).answer(Reference(bundle=bundle(program(*XY)), seed=0, outputs=path))
     gpu.executor.data.clear()
-    worker = Worker(gpu.executor)
+    worker = ExecutorWorker(gpu.executor)
     bus.bytes()
-    check = Check(bundle=bundle(program(*XY)), references=((0, path),))
+    check = CheckRequest(bundle=bundle(program(*XY)), references=((0, path),))
     for uploads in (1, 0):
         assert worker.answer(check) == Checked(worst=0.0)
         assert [each for each in bus.crossed if each[1] >= 4 * N] == [("htod", 4 * N)] * uploads
@@ -275,10 +275,10 @@ def test_another_process_s_reference_crosses_the_bus_once(gpu: Any, bus: Bus, bu
 
 def test_what_differs_is_said_as_the_host_says_it(gpu: Any, bundle: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "0.npz")
-    worker = Worker(gpu.executor)
+    worker = ExecutorWorker(gpu.executor)
     worker.answer(Reference(bundle=bundle(program(*XY)), seed=0, outputs=path))
     other = program(*XY, kernel="double_it")
-    answer = worker.answer(Check(bundle=bundle(other), references=((0, path),)))
+    answer = worker.answer(CheckRequest(bundle=bundle(other), references=((0, path),)))
     x, y = (initial(each, 0) for each in XY)
     said = compare(XY[0], x + y, 2 * x).detail
     assert answer == MeasureFailed(outcome=Outcome.WRONG_RESULT, reason=f"seed 0: {said}")
@@ -310,7 +310,7 @@ def test_a_reference_of_another_length_is_never_equal(gpu: Any) -> None:
 
 
 def test_out_of_bounds_is_said_as_before(gpu: Any, bundle: Any, tmp_path: Path) -> None:
-    worker = Worker(gpu.executor)
+    worker = ExecutorWorker(gpu.executor)
     reference = Reference(bundle=bundle(program(*XY, kernel="overrun")), seed=0, outputs=str(tmp_path / "0.npz"))
     answer = worker.answer(reference)
     reason = "out of bounds: x: 5 bytes before it; x: 0 bytes after its end"
@@ -322,7 +322,9 @@ def test_out_of_bounds_is_said_as_before(gpu: Any, bundle: Any, tmp_path: Path) 
 
 def test_an_input_that_is_written_is_found(gpu: Any, bundle: Any, tmp_path: Path) -> None:
     made = program(buffer("x"), kernel="double_it")
-    answer = Worker(gpu.executor).answer(Reference(bundle=bundle(made), seed=0, outputs=str(tmp_path / "0.npz")))
+    answer = ExecutorWorker(gpu.executor).answer(
+        Reference(bundle=bundle(made), seed=0, outputs=str(tmp_path / "0.npz"))
+    )
     assert isinstance(answer, MeasureFailed)
     assert answer.reason == "x is an input, and was written to"
 
@@ -330,7 +332,7 @@ def test_an_input_that_is_written_is_found(gpu: Any, bundle: Any, tmp_path: Path
 def test_a_reference_that_is_not_a_function_of_its_inputs_is_found(gpu: Any, bundle: Any, tmp_path: Path) -> None:
     out = buffer("x", Role.OUTPUT, compare=CLOSE)
     path = str(tmp_path / "0.npz")
-    answer = Worker(gpu.executor).answer(
+    answer = ExecutorWorker(gpu.executor).answer(
         Reference(bundle=bundle(program(out, kernel="double_it")), seed=0, outputs=path)
     )
     assert isinstance(answer, MeasureFailed)

@@ -89,7 +89,7 @@ def board(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("planted", [1.0, 1.05])
 def test_a_planted_gain_is_recovered_through_pycuda(board: Any, bundle: Bundle, planted: float) -> None:
     supervisor = board(f"us:double_it=80 us:add={80 * planted}")
-    request = protocol.Sample(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
+    request = protocol.SampleRequest(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
     reply = supervisor.call(request, 60)
     assert isinstance(reply, Measurement), reply
     assert reply.ratio == pytest.approx(planted, rel=0.005)

@@ -131,7 +131,7 @@ class Runner:
             assert done.returncode == 0, done.stderr
         return out
 
-    def entry(self, source: Source, name: str) -> tuple[native.Entry, native.Module]:
+    def entry(self, source: Source, name: str) -> tuple[native.NativeEntry, native.NativeModule]:
         module = self.runtime.load(self.build(source))
         return module.entry(f"entry{source.entries.index(name)}"), module
 
@@ -149,7 +149,7 @@ class Runner:
             assert isinstance(step, Launch)
             source = program.source(step.source)
             entry, module = self.entry(source, step.entry)
-            launch = native.Launch(
+            launch = native.NativeLaunch(
                 grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
             )
             arguments = [

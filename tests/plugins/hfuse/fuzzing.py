@@ -97,7 +97,7 @@ class JointRunner(Runner):
             assert done.returncode == 0, done.stderr
         self._module = self.runtime.load(out)
 
-    def entry(self, source: Source, name: str) -> tuple[native.Entry, native.Module]:
+    def entry(self, source: Source, name: str) -> tuple[native.NativeEntry, native.NativeModule]:
         return self._module.entry(self._exported[_written(source), name]), self._module
 
 

@@ -59,9 +59,9 @@ class Runner:
         self.folder, self.optimise = folder, optimise
         subprocess.run([*commands.header(folder), optimise], check=True, capture_output=True)
         self.runtime = native.Runtime(library)
-        self.modules: dict[str, native.Module] = {}
+        self.modules: dict[str, native.NativeModule] = {}
 
-    def module(self, source: Source) -> native.Module:
+    def module(self, source: Source) -> native.NativeModule:
         if source.text not in self.modules:
             exports = {gxx.exported(source, entry): entry for entry in source.entries}
             path = self.folder / f"{source.name}{len(self.modules)}.cpp"
@@ -91,7 +91,7 @@ class Runner:
             assert isinstance(step, Launch)
             source = program.source(step.source)
             entry = self.module(source).entry(gxx.exported(source, step.entry))
-            launch = native.Launch(
+            launch = native.NativeLaunch(
                 grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
             )
             arguments = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.drawing import Drawing, Lane, Lanes, Span
+from fusiond.drawing import Drawing, Timeline, TimelineLane, TimelineSpan
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 
@@ -15,12 +15,12 @@ def of_plan(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> tuple[Dr
     return _threads(plan), _blocks(plan, shapes)
 
 
-def _threads(plan: FusionSchedule) -> Lanes:
+def _threads(plan: FusionSchedule) -> Timeline:
     lanes = []
     for number, side in enumerate(plan.sides):
         first = side.first if plan.kind == "horizontal" and plan.level == "warp" else 0
         spans = [
-            Span(
+            TimelineSpan(
                 start=first + each * side.threads,
                 end=first + (each + 1) * side.threads,
                 text=_said(side, each),
@@ -28,14 +28,14 @@ def _threads(plan: FusionSchedule) -> Lanes:
             )
             for each in range(side.virtual)
         ]
-        lanes.append(Lane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=tuple(spans)))
+        lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=tuple(spans)))
     if plan.kind == "vertical":
         title = f"Threads of a block of {plan.threads}: all run one kernel after the other"
     elif plan.level == "block":
         title = f"Threads of a block of {plan.threads}: each block is of one kernel"
     else:
         title = f"Threads of a block of {plan.threads}: the kernels lie side by side"
-    return Lanes(title=title, unit="thread", lanes=tuple(lanes))
+    return Timeline(title=title, unit="thread", lanes=tuple(lanes))
 
 
 def _said(side: FusedSide, number: int) -> str:
@@ -45,18 +45,18 @@ def _said(side: FusedSide, number: int) -> str:
     return f"{side.threads} threads, {barrier}{registers}{virtual}"
 
 
-def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> Lanes:
+def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> Timeline:
     counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in plan.sides]
     apart = plan.level == "block" and plan.assign == "sequential"
     total, first, lanes = sum(counts), 0, []
     for number, (side, count) in enumerate(zip(plan.sides, counts, strict=True)):
         if plan.level == "block" and not apart:
-            span = Span(start=0, end=total, text=f"{count} of {total} blocks, in proportion", kind=number)
+            span = TimelineSpan(start=0, end=total, text=f"{count} of {total} blocks, in proportion", kind=number)
         elif plan.map == "stride":
-            span = Span(start=0, end=plan.blocks, text=f"{count} blocks, in turns", kind=number)
+            span = TimelineSpan(start=0, end=plan.blocks, text=f"{count} blocks, in turns", kind=number)
         else:
-            span = Span(start=first, end=first + count, text=f"{count} blocks", kind=number)
+            span = TimelineSpan(start=first, end=first + count, text=f"{count} blocks", kind=number)
         first += count if apart else 0
-        lanes.append(Lane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=(span,)))
+        lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=(span,)))
     how = f", assigned: {plan.assign}" if plan.level == "block" else ""
-    return Lanes(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))
+    return Timeline(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.drawing import Edge, Graph, Node
+from fusiond.drawing import DrawnGraph, DrawnNode, Edge
 from fusiond.words import counted
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import PlannedPartition
@@ -68,12 +68,13 @@ def text(pipeline: Pipeline, planned: PlannedPartition) -> str:
     return "\n".join(lines) + "\n"
 
 
-def graph(pipeline: Pipeline, chosen: Partition) -> Graph:
+def graph(pipeline: Pipeline, chosen: Partition) -> DrawnGraph:
     """The pipeline cut into blocks: an edge between two blocks is an image that is written and read again."""
     block = {name: number for number, each in enumerate(chosen.blocks) for name in each.kernels}
-    nodes = [Node(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
+    nodes = [DrawnNode(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
     nodes += [
-        Node(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name]) for each in pipeline.kernels
+        DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
+        for each in pipeline.kernels
     ]
     known = {each.name for each in nodes}
     edges = (
@@ -83,4 +84,4 @@ def graph(pipeline: Pipeline, chosen: Partition) -> Graph:
         if image in known
     )
     cut = counted(len(chosen.blocks), "kernel")
-    return Graph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))
+    return DrawnGraph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))

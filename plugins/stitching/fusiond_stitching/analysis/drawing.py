@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from fusiond.drawing import MOST_NODES, Edge, Graph, Node
+from fusiond.drawing import MOST_NODES, DrawnGraph, DrawnNode, Edge
 from fusiond.words import counted
 from fusiond_stitching.analysis.fusion import Fusion
 from fusiond_stitching.frontend.graph import HloModule
@@ -14,7 +14,7 @@ _SILENT = ("constant", "iota")
 """What every kernel has for itself is not drawn."""
 
 
-def graph(module: HloModule, fusion: Fusion) -> Graph:
+def graph(module: HloModule, fusion: Fusion) -> DrawnGraph:
     """An instruction that several kernels compute stands in the first of them; one that is computed on the way, as a
     broadcast is, with the first that reads it."""
     group = _groups(module, fusion)
@@ -27,7 +27,7 @@ def graph(module: HloModule, fusion: Fusion) -> Graph:
     if len(shown) > MOST_NODES:
         return _of_groups(module, fusion, group, title)
     nodes = tuple(
-        Node(
+        DrawnNode(
             name=each.name,
             text=f"{each.opcode} {each.dtype}[{','.join(map(str, each.dims))}]",
             group=group.get(each.name, -1),
@@ -40,7 +40,7 @@ def graph(module: HloModule, fusion: Fusion) -> Graph:
         for operand in dict.fromkeys(each.operands)
         if operand not in silent
     )
-    return Graph(title=title, nodes=nodes, edges=tuple(edges))
+    return DrawnGraph(title=title, nodes=nodes, edges=tuple(edges))
 
 
 def _groups(module: HloModule, fusion: Fusion) -> dict[str, int]:
@@ -56,11 +56,11 @@ def _groups(module: HloModule, fusion: Fusion) -> dict[str, int]:
     return found
 
 
-def _of_groups(module: HloModule, fusion: Fusion, group: Mapping[str, int], title: str) -> Graph:
+def _of_groups(module: HloModule, fusion: Fusion, group: Mapping[str, int], title: str) -> DrawnGraph:
     """A node for each kernel, with how many instructions it has, and for each call."""
     sizes = Counter(group.values())
     nodes = {
-        f"kernel {number}": Node(
+        f"kernel {number}": DrawnNode(
             name=f"kernel {number}", text=f"{each.root}: {counted(sizes[number], 'instruction')}", group=number
         )
         for number, each in list(enumerate(fusion.groups))[:MOST_NODES]
@@ -73,4 +73,4 @@ def _of_groups(module: HloModule, fusion: Fusion, group: Mapping[str, int], titl
             if here in nodes and there in nodes and here != there and here is not None and there is not None:
                 edges[there, here] = Edge(source=there, target=here)
     more = "" if len(fusion.groups) <= MOST_NODES else f" (the first {MOST_NODES})"
-    return Graph(title=title + more, nodes=tuple(nodes.values()), edges=tuple(edges.values()))
+    return DrawnGraph(title=title + more, nodes=tuple(nodes.values()), edges=tuple(edges.values()))

@@ -176,13 +176,13 @@ def described(report: Mapping[str, Any]) -> str:
             for each in groups
         ]
     if report.get("parts"):
-        lines.append("measured by themselves first:")
+        lines.append("measured separately first:")
         lines += [
             f"  {', '.join(each['roots'])}: {each['bytes']} bytes{' each' if each['groups'] > 1 else ''},"
             f" as {each['name']}"
             for each in report["parts"]
         ]
-    lines += _noted("not with their readers", report["apart"], "root")
+    lines += _noted("kept apart from their readers", report["apart"], "root")
     lines += [_framed(each) for each in report["frames"]]
     if report["near_ties"]:
         buffers = ", ".join(report["near_ties"])
@@ -190,15 +190,13 @@ def described(report: Mapping[str, Any]) -> str:
             f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
         )
     if report["work"]:
-        lines.append(
-            "evaluated more often than there is data (all pairs, all windows): what grows faster than its size:"
-        )
+        lines.append("work that grows faster than the data (all pairs, all windows):")
         lines += [
             f"  {each['instruction']}: {each['elements']:,} elements evaluated, {each['times']:.0f} times the data"
             for each in report["work"]
         ]
     if report["library"]:
-        lines.append("left to a library; what it gives is filled, not computed:")
+        lines.append("left to a library; its results are filled, not computed:")
         calls: dict[str, list[Mapping[str, Any]]] = {}
         for each in report["library"]:
             calls.setdefault(each["call"], []).append(each)

@@ -50,7 +50,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, 
     """The workload's title, what is asked, and a hash of each source file. RequestError with file, line and key for
     what is wrong with the job or the module's text."""
     if job.sizes:
-        raise RequestError("a module has its sizes in itself; lower it again for others", where=job.where("sizes"))
+        raise RequestError("a module's sizes are part of it; lower it again for other sizes", where=job.where("sizes"))
     title, module, path, hashes = _module(job, inputs)
     if "frame" in job.request:
         module = _frame(module, _node(job, "frame"))
@@ -116,8 +116,8 @@ def _deterministic(job: Job, module: HloModule) -> bool:
     asked = _flag(job, "deterministic")
     for name, count in scatter_updates.endless(module, deterministic=asked).items():
         raise _node(job, "deterministic").fail(
-            f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and to look at {count} of them in "
-            f"order would not come to an end; leave this out"
+            f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and looking at {count} of them in "
+            f"order would take too long; leave this out"
         )
     return asked
 
@@ -168,7 +168,7 @@ def _frame(module: HloModule, node: Node) -> HloModule:
     found = {each.name: each for each in module.all_frames}
     if not found:
         loops = f"; its loops are one launch each ({', '.join(module.scans)})" if module.scans else ""
-        raise node.fail(f"{module.name} has no frames: no while and no conditional in it is left to a library{loops}")
+        raise node.fail(f"{module.name} has no frames: none of its loops and conditionals is left to a library{loops}")
     return found[node.choice(*found)]
 
 

@@ -468,5 +468,5 @@ def _fewest(plans: Mapping[str, PlannedModule]) -> str:
 
 
 def _worth(frame: HloModule) -> bool:
-    """A reshape alone is no work."""
+    """Whether there is more in it than a reshape."""
     return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1

@@ -131,7 +131,7 @@ def test_where_one_cannot_be_a_pair_none_is(function: Any) -> None:
     ("line", "said"),
     [
         ("ROOT c = c64[2] constant({(1, 2)})", "1 pairs of numbers for c64[2]"),
-        ("ROOT c = c64[1] constant({(1, x)})", "is no c64"),
+        ("ROOT c = c64[1] constant({(1, x)})", "is not a c64"),
         ("ROOT c = pred[3] compare(a, a), direction=LT", "no order"),
     ],
 )

@@ -238,7 +238,7 @@ def test_the_bodies_of_a_loop_are_modules_of_their_own():
         (["x = f32[4]{0} parameter(0)", "ROOT n = f32[4,2]{1,0} broadcast(x), dimensions={1}"], 11, "broadcast"),
         (["x = f32[4,2]{1,0} parameter(0)", "ROOT n = f32[4,2]{1,0} transpose(x), dimensions={1,0}"], 11, "transpose"),
         (["x = f32[4]{0} parameter(0)", "ROOT n = f32[2]{0} slice(x), slice={[3:5]}"], 11, "slice"),
-        (["x = f32[4]{0} parameter(0)", "ROOT n = f32[4]{0} get-tuple-element(x), index=0"], 11, "no tuple"),
+        (["x = f32[4]{0} parameter(0)", "ROOT n = f32[4]{0} get-tuple-element(x), index=0"], 11, "is not a tuple"),
         (["x = f32[4]{0} parameter(0)", "t = (f32[4]{0}) tuple(x)", "ROOT n = f32[4]{0} get-tuple-element(t), index=1"],
          12, "index=1"),
         (["x = f32[4,2]{1,0} parameter(0)", "z = f32[] constant(0)",

@@ -564,8 +564,8 @@ def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_con
     [
         ({"schedules": "some"}, "schedules is 'some'"),
         ({"schedules": "uniform"}, "schedules is 'uniform'"),
-        ({"at.x": "128/2048/warp"}, "no way to compute a group"),
-        ({"at.x": "128/2048/warp/all"}, "no way to compute a group"),
+        ({"at.x": "128/2048/warp"}, "does not say how to compute a group"),
+        ({"at.x": "128/2048/warp/all"}, "does not say how to compute a group"),
         ({"fusion": "paper"}, "does not apply"),
         ({"grain": 3}, "grain is 3"),
     ],

@@ -348,7 +348,7 @@ def cell(x: Any, w: Any) -> Any:
     return lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), jnp.zeros(x.shape[1:]), x)[0]
 
 
-APART, LENGTH = "its state does not fall apart into threads", "how often it runs is not known before"
+APART, LENGTH = "its state cannot be divided among threads", "how often it runs is not known beforehand"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ APART, LENGTH = "its state does not fall apart into threads", "how often it runs
         (cell, [wide(9, 4, 512), wide(512, 512)], "it would read 1024 KB of matrices in each trip (512 at most)"),
         (cell, [wide(9, 2000, 160), wide(160, 160)], "it multiplies 2000 rows (1024 at most)"),
         (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)],
-         "it adds up more than 256 numbers of its state"),
+         "it sums more than 256 numbers of its state"),
         (lambda x: lax.scan(lambda h, x: (jnp.sort(h + x), None), x[0], x)[0], [wide(9, 5000)], "sort"),
         (lambda x, at: lax.scan(lambda h, at: (h.at[at].add(1.0), None), x, at)[0],
          [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)], APART),

@@ -49,7 +49,7 @@ def test_a_job_takes_it_from_a_file_and_inline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: text.replace("stablehlo.add", "stablehlo.ad"), "jaxlib does not read this module"),
+        (lambda text: text.replace("stablehlo.add", "stablehlo.ad"), "jaxlib cannot read this module"),
         (lambda text: text.replace("dense<", "dense_resource<__elided__> // <", 1), "its large constants are not"),
     ],
 )  # fmt: skip

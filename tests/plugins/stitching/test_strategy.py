@@ -135,7 +135,7 @@ class TestModules(TestStitching):
         ("module: lr_step\ninputs: {in_0: {integers: [0.5, 1]}}", "a whole number is wanted"),
         ("module: w2v_step\ninputs: {in_3: {uniform: [0, 1]}}", "integers: [low, high]"),
         ("module: lr_step\ninputs: {in_0: {file: ./none.npy}}", "there is no file"),
-        ("module: lr_step\nsizes: {n: 3}", "has its sizes in itself"),
+        ("module: lr_step\nsizes: {n: 3}", "a module's sizes are part of it"),
         ("module: lr_step\ngraph: x", "unknown key 'graph'"),
         ("module: lr_step\naccuracy: fast", "is 'fast'; it can be strict, xla"),
     ],

@@ -16,7 +16,7 @@ from fusiond.errors import RequestError
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.policy import unfused
 from fusiond_stitching.frontend import importer, printer, windows
-from fusiond_stitching.frontend.graph import HloInstruction
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 from . import index_sets, oracle
 from .cases import Case, rand, special
@@ -117,11 +117,11 @@ def test_what_padding_would_change_is_a_boundary(function):
 @pytest.mark.parametrize(
     ("window", "shape", "said"),
     [
-        ("{size=3 stride=2 pad=1_1}", "f32[9]", "gives [5], and [9] is written"),
+        ("{size=3 stride=2 pad=1_1}", "f32[9]", "gives [5], but the text says [9]"),
         ("{size=3x1}", "f32[9]", "does not fit"),
         ("{size=3 stride=1x1}", "f32[7]", "one entry per dimension"),
         ("{size=3 rhs_reversal=1}", "f32[7]", "none is reversed"),
-        ("{size=three}", "f32[7]", "whole numbers are wanted"),
+        ("{size=three}", "f32[7]", "expected whole numbers"),
         ("{size=0}", "f32[9]", "does not fit"),
     ],
 )
@@ -166,7 +166,7 @@ def test_what_a_window_reads_is_exact(drawn):
     x = HloInstruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
     value = HloInstruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
     user = HloInstruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
-    module = importer.Module(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
+    module = HloModule(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
     mask = np.random.default_rng(1).random(wide) < 0.5
     # By hand, element by element.
     wanted = np.zeros(dims, bool)

@@ -56,7 +56,7 @@ class Way:
 
     @staticmethod
     def of(config: Config) -> Way:
-        """The way that a config of a part stands for. KeyError or TypeError when it is no such config."""
+        """The way that a config of a part stands for. KeyError or TypeError for any other config."""
         return Way(
             threads=config.integer("threads"),
             grain=config.integer("grain"),
@@ -70,7 +70,7 @@ class Way:
         """What `str` wrote. ValueError when it did not."""
         found = _LABEL.fullmatch(text)
         if found is None or found[3] not in EXCHANGES or found[4] not in LIMITS or found[5] not in ROWS:
-            raise ValueError(f"{text!r} is no way to compute a group: THREADS/GRAIN/EXCHANGE/SHARED/ROWS")
+            raise ValueError(f"{text!r} does not say how to compute a group: THREADS/GRAIN/EXCHANGE/SHARED/ROWS")
         return Way(threads=int(found[1]), grain=int(found[2]), exchange=found[3], shared=found[4], rows=found[5])
 
     def policy(self, rules: FusionPolicy, shared_limits: Mapping[str, int]) -> FusionPolicy:

@@ -9,7 +9,7 @@ cycles are all that can come out. And a policy may allow groups to merge where t
 
 Each group carries its surviving candidates, which say for each new member whether a schedule is left (`open_groups`).
 
-Reshape, broadcast, transpose, slice and the like are no members: wherever they are read they are inlined (section
+Reshape, broadcast, transpose, slice and the like are not members: they are inlined wherever they are read (section
 4.3), so their readers simply ask their operands. One that is an output, or what a library call reads, is an ordinary
 member.
 """
@@ -119,7 +119,7 @@ class _Fusing:
 
     def _read_by(self, call: HloInstruction) -> frozenset[str]:
         """What a boundary reads from buffers, constants among them. A library's operands lie behind reshapes at most; a
-        launch of ours computes what is no member, and what it has absorbed."""
+        launch of ours computes what is in no group, and what it has absorbed."""
         if call.name not in self.module.launches:
             return frozenset(base_of(self.module, operand).name for operand in call.operands)
         found: set[str] = set()

@@ -4,7 +4,7 @@
     S = sum(exp(x - M))      -->        m = max(m1, m2)
                                         s = s1 * exp(m1 - m) + s2 * exp(m2 - m)
 
-Rows that no registers hold are read once less so (Milakov and Gimelshein, 2018). What overflows or is no number stays
+Rows that no registers hold are read once less so (Milakov and Gimelshein, 2018). What overflows or is NaN stays
 so: an infinite maximum makes the sum a NaN, as `inf - inf` does. Where 0 is subtracted in place of an infinite maximum
 (jax's logsumexp), the sum is exp(M) then: 0, infinite, or no number. The order of the sum changes, as it does between
 any two schedules.
@@ -178,7 +178,7 @@ def _computation(kind: str) -> Computation:
 
     parameters = tuple(scalar(name, "parameter", number=at) for at, name in enumerate(("m1", "s1", "m2", "s2")))
     steps = [scalar("m", "maximum", "m1", "m2")]
-    for side in "12":  # a side that has the maximum is taken as it is: of two infinities the difference is no number
+    for side in "12":  # a side that has the maximum is taken as it is: the difference of two infinities is NaN
         steps += [
             scalar(f"d{side}", "subtract", f"m{side}", "m"),
             scalar(f"e{side}", "exponential", f"d{side}"),

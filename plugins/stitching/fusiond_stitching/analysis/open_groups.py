@@ -223,7 +223,7 @@ class OpenGroups:
     def _local(self, instruction: HloInstruction, chunk: Chunk) -> int:
         return chunk.size * self._inputs(instruction)
 
-    # --- who asks whom ---
+    # --- what groups need ---
 
     def pass_on(self, instruction: HloInstruction, group: OpenGroup) -> None:
         """What a group needs of an instruction that is inlined, it needs of its operands."""

@@ -392,7 +392,7 @@ def kernel(policy: FusionPolicy, name: str, phases: tuple[Phase, ...], limits: D
     blocks = max(phase.blocks for phase in phases)
     threads = threads_of(policy, [program for phase in phases for program in phase.programs])
     if threads is None:
-        raise ValueError(f"{name}: its programs want different numbers of threads")
+        raise ValueError(f"{name}: its programs need different numbers of threads")
     if len(phases) > 1:
         blocks = min(blocks, resident(threads, shared, limits))
     return StitchedKernel(name=name, phases=phases, threads=threads, grid=blocks, shared_bytes=shared)

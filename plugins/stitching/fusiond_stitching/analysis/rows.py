@@ -46,7 +46,7 @@ from fusiond_stitching.analysis.row_workspaces import folds_pieces, shared_bytes
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 FEW = 1 << 16
-"""Elements that are no work for many blocks."""
+"""So few elements are not worth many blocks."""
 
 
 def block_program(

@@ -7,7 +7,7 @@
     Elements        a union of regions; () is the empty set
 
 Every operation gives the set that is asked for or a larger one. Larger ones come about where a region is looked at
-through other dims and is no run of those that are merged (`viewed`), where a bound is not linear in the block's
+through other dims and is not a run of those that are merged (`viewed`), where a bound is not linear in the block's
 digits, and where a union gets too many members (`union`). Nothing is ever left out, so what is shown to be contained
 is contained.
 """

@@ -158,7 +158,7 @@ def _turned(offset: Index, along: frozenset[str], across: frozenset[str]) -> boo
     plain = {atom.name: abs(step) for atom, step in offset.terms if isinstance(atom, Symbol)}
     inside = {
         name for atom, _ in offset.terms if not isinstance(atom, Symbol) for name in atom.of.symbols
-    }  # a quotient of a variable is no stride
+    }  # a quotient of a variable is not a stride
     if inside & (along | across):
         return False
     return all(plain.get(name) == 1 for name in along) and all(plain.get(name, 0) > 1 for name in across)

@@ -148,7 +148,7 @@ def ideal_bytes(module: HloModule) -> int:
 
 
 def _read_by_work(module: HloModule, calls: Container[str]) -> set[str]:
-    """Inputs and results of library calls that what is no library call reads."""
+    """Inputs, and results of library calls, that other instructions read."""
     read = {
         base_of(module, operand).name
         for each in module.instructions
@@ -159,7 +159,7 @@ def _read_by_work(module: HloModule, calls: Container[str]) -> set[str]:
 
 
 def _needed(module: HloModule, calls: Collection[str]) -> set[str]:
-    """Results that outputs or library calls are."""
+    """Results that are outputs or that library calls read."""
     needed = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
         sources = (base_of(module, operand) for operand in module[name].operands)

@@ -131,7 +131,7 @@ class _Checking:
         if instruction is None:
             return
         if not self.module.library(instruction) or call.instruction in self.module.launches:
-            self.found.append(f"{where}: {instruction.opcode} is no library call")
+            self.found.append(f"{where}: {instruction.opcode} is not a library call")
         for operand in instruction.operands:
             source = self.module[operand]
             while source.opcode == "reshape" and source.name not in self.places:
@@ -215,7 +215,7 @@ class _Checking:
         results = list(program.results)
         name = results[0].instruction if len(program.stages) == len(results) == 1 else program.root
         if len(results) != 1 or name not in self.module.in_place:
-            say(f"{name} is no scatter in place")
+            say(f"{name} is not a scatter in place")
             return
         (stage,), (result,) = program.stages, results
         updates = self.module[self.module[name].operands[2]]
@@ -323,7 +323,7 @@ class _Checking:
         reduction = stage.reduction
         if not reduces:
             if reduction is not None:
-                say(f"{stage.results[0].instruction} is no reduce")
+                say(f"{stage.results[0].instruction} is not a reduce")
             return
         if reduction is None:
             say(f"it is not said how {stage.results[0].instruction} is reduced")

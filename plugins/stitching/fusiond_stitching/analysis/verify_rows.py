@@ -133,9 +133,9 @@ def _shapes(module: HloModule, program: BlockProgram, rows: Rows) -> Iterator[st
                 and result.stored
                 and rows.pack * BYTES[each.dtype] > _PACK_BYTES
             ):
-                yield f"{rows.pack} elements of {each.name} are no one store"
+                yield f"{rows.pack} elements of {each.name} do not fit into one store"
             if stage.place is RowPlace.COLUMN and runs * rows.rows_per_block != rows.count:
-                yield f"{each.name}: the blocks have not all as many rows"
+                yield f"{each.name}: the blocks do not all have the same number of rows"
             if (each.opcode == "reduce") != (stage.reduction is not None):
                 yield f"{each.name} is {'not ' if stage.reduction is None else ''}said to be reduced"
 
@@ -145,7 +145,7 @@ Extent: TypeAlias = tuple[str, int, int]
 `FIXED`, that index, how many there are."""
 FIXED = "fixed"
 Where: TypeAlias = "tuple[Extent, ...] | None"
-"""What counts a value's elements, from the slowest to the fastest; None where that is none of it."""
+"""What counts a value's elements, from the slowest to the fastest; None for any other place."""
 
 
 def _places(rows: Rows) -> dict[RowPlace | None, Where]:
@@ -310,7 +310,7 @@ class _Reading:
         return wide_columns and not between and math.prod(dims[at] for at in gone) == self.rows.rows_per_block
 
     def _moved(self, node: HloInstruction, operand: str, where: Where) -> Where:
-        """Where an operand is read for an element at a place; None where that is none of them."""
+        """Where an operand is read for an element at a place; None where that is at none of these places."""
         source = self.module[operand]
         if source.elements == 1:
             return ()

@@ -38,7 +38,7 @@ class ValueReader(Protocol):
 
 class Elemental:
     """See the module's docstring. `steps`: how opcodes are written that are more than an expression of scalars. Raises
-    NoCode for what there is no code for."""
+    NoCode for what cannot be written."""
 
     def __init__(self, module: HloModule, reader: ValueReader, steps: Mapping[str, Write]) -> None:
         self.module = module

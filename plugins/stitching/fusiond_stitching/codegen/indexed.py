@@ -16,7 +16,7 @@ from fusiond_stitching.frontend.graph import HloInstruction
 def start_index(scope: Scope, kind: Type, value: Code, most: int) -> Index:
     """A start index brought into 0 .. most."""
     if not kind.integral:
-        raise NoCode(f"an index of type {kind.name}")
+        raise NoCode(f"an index of type {kind.name} is not supported")
     low = cpp("{} < 0 ? 0 : ", value) if kind.kind == "signed" else ""
     limit = cpp("{}ull", most) if kind.kind == "unsigned" and kind.bits == 64 else str(most)
     whole = scope.function.index_type
@@ -160,7 +160,7 @@ def index_type_of(kind: Type) -> str:
 def signed_start(scope: Scope, kind: Type, value: Code) -> Code:
     """A start index as a signed number; one that fits no tensor stays negative or large."""
     if not kind.integral:
-        raise NoCode(f"an index of type {kind.name}")
+        raise NoCode(f"an index of type {kind.name} is not supported")
     return scope.constant(index_type_of(kind), "start", value)
 
 

@@ -51,7 +51,7 @@ class KernelText:
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class _KernelBody:
     """A block program as statements, and the buffers that it uses, in the order of its arguments: name -> whether it
     writes it."""
 
@@ -62,10 +62,10 @@ class _Body:
 
 def kernel_text(module: HloModule, kernel: StitchedKernel, unit: SourceUnit, available: Collection[str]) -> KernelText:
     """A kernel's text; `available`: the instructions whose values are in their buffers when it begins. Raises
-    NoCode for what there is no code for."""
+    NoCode for what cannot be written."""
     known = set(available)
     whole = index_type(unit.most_elements, kernel.programs)
-    phases: list[tuple[Phase, list[_Body]]] = []
+    phases: list[tuple[Phase, list[_KernelBody]]] = []
     for phase in kernel.phases:
         bodies = []
         for program in phase.programs:
@@ -74,7 +74,7 @@ def kernel_text(module: HloModule, kernel: StitchedKernel, unit: SourceUnit, ava
             writer = _writer(module, program)
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
-            bodies.append(_Body(program, scope.body, {name: pointers[name] for name in ordered}))
+            bodies.append(_KernelBody(program, scope.body, {name: pointers[name] for name in ordered}))
         known |= {result.instruction for each in phase.programs for result in each.results if result.stored}
         phases.append((phase, bodies))
     all_bodies = [body for _, bodies in phases for body in bodies]
@@ -119,7 +119,7 @@ def _printed(functions: list[tuple[str, Code, Statements]], *, comments: bool) -
 
 
 def _function(
-    kernel: StitchedKernel, number: int, place: int, body: _Body, parameters: dict[str, Code], whole: str
+    kernel: StitchedKernel, number: int, place: int, body: _KernelBody, parameters: dict[str, Code], whole: str
 ) -> tuple[str, Code, Statements]:
     program = body.program
     own = [f"const {whole} block", *(["unsigned char* arena"] if kernel.shared_bytes else [])]
@@ -135,7 +135,7 @@ def _name(number: int, place: int) -> Code:
     return cpp("{}_{}_{}", _ENTRY, number, place)
 
 
-def _alone(kernel: StitchedKernel, body: _Body, whole: str) -> Statements:
+def _alone(kernel: StitchedKernel, body: _KernelBody, whole: str) -> Statements:
     found = Statements()
     if kernel.shared_bytes:
         found.line(_ARENA)
@@ -144,7 +144,7 @@ def _alone(kernel: StitchedKernel, body: _Body, whole: str) -> Statements:
     return found.used()
 
 
-def _several(kernel: StitchedKernel, phases: list[tuple[Phase, list[_Body]]], whole: str) -> Statements:
+def _several(kernel: StitchedKernel, phases: list[tuple[Phase, list[_KernelBody]]], whole: str) -> Statements:
     """The blocks of each phase go to its programs by their numbers."""
     found = Statements()
     if kernel.shared_bytes:

@@ -73,7 +73,7 @@ def program(module: HloModule, key: Key, policy: FusionPolicy) -> Program | None
 
 
 def _fill(alone: HloModule, name: str) -> Fill:
-    """Floats where roots, logarithms and powers are numbers: some devices are slower with what is none."""
+    """Floats where roots, logarithms and powers are numbers: some devices are slower with NaN."""
     plain = fills.default(alone, name)
     floats = alone[name].dtype.startswith(("f", "bf"))
     return dataclasses.replace(plain, kind="uniform", low=0.25, high=0.75) if floats else plain

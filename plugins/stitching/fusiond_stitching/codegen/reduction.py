@@ -186,7 +186,7 @@ class ReduceLanes:
             self._through_memory(scope, lane)
             return
         if self.reduction.exchange is not LaneExchange.WARP:
-            raise NoCode(f"{self.lanes} lanes that exchange nothing")
+            raise NoCode(f"{self.lanes} lanes of a reduce exchange nothing")
         self._through_shuffles(scope, lane, min(self.lanes, WARP), self._count)
         if self.lanes > WARP:
             self._through_warps(scope)
@@ -310,7 +310,7 @@ def shared_pointer(kind: Type, name: Code, offset_bytes: int) -> Code:
 
 def shuffled(kind: Type, value: Code, step: Code, width: int, how: str = "down") -> Code:
     """The value of the lane `step` further on (`how`: down), of the one whose number differs in that bit (xor), or of
-    lane `step` (none). Types that are no word travel as one."""
+    lane `step` (none). Types of other sizes travel as a word."""
     function = f"__shfl_{how}_sync" if how else "__shfl_sync"
     if kind.bits < 32 and kind.kind != "float":
         word = "unsigned int" if kind.kind == "unsigned" else "int"

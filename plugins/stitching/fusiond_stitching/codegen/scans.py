@@ -66,7 +66,7 @@ class Scans(LoopNests):
         scope.line(cpp("{}[{}] = {};", hole(buffer), scope.index(linear(indices, instruction.dims)), written))
 
 
-class _Body(Elemental):
+class _ScanBody(Elemental):
     """Elements of a trip: what is a register or comes from outside of the loop is found there."""
 
     def __init__(self, trips: Trips) -> None:
@@ -86,7 +86,7 @@ class _Body(Elemental):
 
 
 def _sliced(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    assert isinstance(self, _Body)
+    assert isinstance(self, _ScanBody)
     operand, *starts = self.module.operands(instruction)
     place = []
     for index, dim, size, start in zip(indices, operand.dims, instruction.dims, starts, strict=True):
@@ -110,7 +110,7 @@ class Trips(ABC):
         }
         self.outside = dict(zip(self.loop.inputs, first.operands, strict=True))
         self.trip = number(0)
-        self.body = _Body(self)
+        self.body = _ScanBody(self)
 
     def number(self, name: str) -> Index | None:
         """A whole number that is known of each trip."""

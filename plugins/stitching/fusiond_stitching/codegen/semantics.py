@@ -208,7 +208,7 @@ def unary(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
         return cpp("!{}", a) if kind.kind == "pred" else _wrapped(kind, cpp("~{}", a))
     if kind.integral:
         return _unary_integer(functions, opcode, kind, a)
-    raise NoCode(f"no {opcode} of {kind.name}")
+    raise NoCode(f"{opcode} of {kind.name} is not supported")
 
 
 def _unary_float(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
@@ -230,7 +230,7 @@ def _unary_float(functions: Functions, opcode: str, kind: Type, a: Code) -> Code
         zero, one = literal(kind, 0.0), literal(kind, 1.0)
         line = f"return value > {zero} ? {one} : value < {zero} ? -{one} : value;  // keeps -0 and NaN"
         return call(functions.define(kind.value, f"sign_{_wide(kind)}", (f"{kind.value} value",), line), a)
-    raise NoCode(f"no {opcode} of {kind.name}")
+    raise NoCode(f"{opcode} of {kind.name} is not supported")
 
 
 def _unary_integer(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
@@ -249,7 +249,7 @@ def _unary_integer(functions: Functions, opcode: str, kind: Type, a: Code) -> Co
             return cpp("({})__clzll((long long){})", kind.value, a)
         spare = f" - {32 - kind.bits}" if kind.bits < 32 else ""
         return cpp("({})(__clz((int)({}){}){})", kind.value, kind.unsigned, a, spare)
-    raise NoCode(f"no {opcode} of {kind.name}")
+    raise NoCode(f"{opcode} of {kind.name} is not supported")
 
 
 # --- binary ---------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def binary(functions: Functions, opcode: str, kind: Type, a: Code, b: Code) -> C
     """The expression of a binary operation on two values of type `kind`. Raises NoCode."""
     if kind.kind == "pred":
         if opcode not in _LOGIC:
-            raise NoCode(f"no {opcode} of pred")
+            raise NoCode(f"{opcode} of pred is not supported")
         return cpp("({} {} {})", a, _LOGIC[opcode], b)
     if kind.kind == "float":
         return _binary_float(functions, opcode, kind, a, b)
@@ -300,7 +300,7 @@ def _binary_float(functions: Functions, opcode: str, kind: Type, a: Code, b: Cod
         return rounded(functions, kind, cpp("pow{}({}, {})", f, a, b))
     if opcode == "atan2":
         return rounded(functions, kind, cpp("atan2{}({}, {})", f, a, b))
-    raise NoCode(f"no {opcode} of {kind.name}")
+    raise NoCode(f"{opcode} of {kind.name} is not supported")
 
 
 def _wide(kind: Type) -> str:
@@ -341,7 +341,7 @@ def _binary_integer(functions: Functions, opcode: str, kind: Type, a: Code, b: C
     elif opcode == "power":
         lines = _power(kind)
     else:
-        raise NoCode(f"no {opcode} of {kind.name}")
+        raise NoCode(f"{opcode} of {kind.name} is not supported")
     name = f"{opcode.replace('-', '_')}_{kind.name}"
     return call(functions.define(kind.value, name, _two(kind), *lines), a, b)
 
@@ -458,7 +458,7 @@ _AS_BITS: Mapping[str, tuple[str, str]] = {
 def bitcast_convert(functions: Functions, source: Type, target: Type, a: Code) -> Code:
     """The same bits as another type of the same width. Raises NoCode for other widths."""
     if source.bits != target.bits or "pred" in (source.kind, target.kind):
-        raise NoCode(f"no bitcast-convert from {source.name} to {target.name}")
+        raise NoCode(f"a bitcast-convert from {source.name} to {target.name} is not supported")
     unsigned = (
         cpp(_AS_BITS[source.name][0], a).needing(*source.headers)
         if source.kind == "float"
@@ -476,7 +476,7 @@ def reduce_precision(functions: Functions, kind: Type, exponent_bits: int, manti
     """A float as one with fewer bits would hold it: rounded to even, infinite above its range, zero below (it has no
     subnormal numbers)."""
     if kind.kind != "float":
-        raise NoCode(f"no reduce-precision of {kind.name}")
+        raise NoCode(f"reduce-precision of {kind.name} is not supported")
     wide = kind.bits == 64
     mantissa, exponent = (52, 11) if wide else (23, 8)
     whole = "unsigned long long" if wide else "unsigned int"

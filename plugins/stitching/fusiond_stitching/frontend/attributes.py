@@ -13,9 +13,9 @@ DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 
 
 def number(raw: Raw) -> int:
-    """Which parameter this is. RequestError when it is none."""
+    """Which parameter this is. RequestError for any other instruction."""
     if raw.opcode != "parameter" or not raw.payload.strip().isdigit():
-        raise raw.fail(f"{raw.payload.strip()[:40]!r} is no parameter's number")
+        raise raw.fail(f"{raw.payload.strip()[:40]!r} is not a parameter's number")
     return int(raw.payload)
 
 
@@ -45,7 +45,7 @@ def attributes_of(raw: Raw, computation: Callable[[], Computation], result: int 
     if opcode == "concatenate":
         dimensions = raw.integers("dimensions")
         if len(dimensions) != 1:
-            raise raw.fail(f"dimensions={list(dimensions)}; one is wanted")
+            raise raw.fail(f"dimensions={list(dimensions)}; expected one")
         return {"dimension": dimensions[0]}
     if opcode == "reduce":
         dimensions = tuple(sorted(raw.integers("dimensions")))

@@ -96,7 +96,7 @@ def put_together(name: str, dims: tuple[int, ...], parts: Complex, add: Add) -> 
 
 def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, HloInstruction], add: Add) -> Complex | str:
     """The instructions of one that makes complex numbers, or reads them, and its value. `operands`: names, and pairs of
-    names; `of`: their instructions. RequestError for numbers that are none."""
+    names; `of`: their instructions. RequestError for malformed numbers."""
     return _Making(raw, name, of, add).value(operands)
 
 
@@ -151,7 +151,7 @@ class _Making:
         try:
             numbers = [(float(real), float(imag)) for real, imag in pairs]
         except ValueError:
-            raise self.raw.fail(f"{self.raw.payload.strip()[:40]!r} is no {COMPLEX}") from None
+            raise self.raw.fail(f"{self.raw.payload.strip()[:40]!r} is not a {COMPLEX}") from None
         if len(numbers) != math.prod(self.dims):
             raise self.raw.fail(f"{len(numbers)} pairs of numbers for {self.raw.shape}")
         return Complex(*(self._make("constant", values=tuple(each)) for each in zip(*numbers, strict=True)))

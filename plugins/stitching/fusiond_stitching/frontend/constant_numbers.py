@@ -121,8 +121,8 @@ def _place(index: Sequence[int], dims: Sequence[int]) -> int:
 
 
 def counts_along(given: Mapping[str, HloInstruction], name: str, depth: int = MOST_DEPTH) -> int | None:
-    """The dimension whose index a tensor holds everywhere, as `iota` does; None where there is none. Looked through is
-    what jax does to indices: `select(i < 0, i + n, i)`, clamping, broadcasts, added dimensions of size 1."""
+    """The dimension whose index a tensor holds everywhere, as `iota` does; None where there is no such dimension. It
+    looks through what jax does to indices: `select(i < 0, i + n, i)`, clamping, broadcasts, dimensions of size 1."""
     each = given[name]
     if each.dtype not in BITS or depth == 0 or max(each.dims, default=0) > 1 << (BITS[each.dtype] - 1):
         return None

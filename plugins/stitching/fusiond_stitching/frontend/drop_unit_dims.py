@@ -1,7 +1,7 @@
 """Dimensions of size 1 dropped: `f32[64,8,1]` and `f32[64,8]` are the same tensor, and should be one to the planner.
 
-jax writes `keepdims` as reshapes to and fro. Without those dimensions a mean and what is computed from it have equal
-dims, and sit in one loop nest. Element-wise instructions, broadcasts, reshapes, transposes and reduces lose them;
+jax writes `keepdims` as reshapes back and forth. Without those dimensions a mean and what is computed from it have
+equal dims, and sit in one loop nest. Element-wise instructions, broadcasts, reshapes, transposes and reduces lose them;
 everything else keeps its dims and reads its operands through a reshape, which costs nothing.
 """
 

@@ -94,7 +94,7 @@ class Raw:
             return missing
         text = self.text(name).strip()
         if not (text.startswith("{") and text.endswith("}")):
-            raise self.fail(f"{name}={text[:40]}: a list such as {{0,1}} is wanted")
+            raise self.fail(f"{name}={text[:40]}: expected a list such as {{0,1}}")
         return tuple(self._integer(each, name) for each in text[1:-1].split(",") if each.strip())
 
     def flag(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class Raw:
         try:
             return int(text)
         except ValueError:
-            raise self.fail(f"{name}: {text.strip()[:40]!r} is no whole number") from None
+            raise self.fail(f"{name}: {text.strip()[:40]!r} is not a whole number") from None
 
     def slices(self) -> tuple[tuple[int, int, int], ...]:
         """`slice={[a:b:s], ...}` as (start, limit, stride) per dimension."""
@@ -179,7 +179,7 @@ def literal(raw: Raw) -> tuple[Number, ...]:
     """The values of a constant, row-major. RequestError when they are elided, too few, or no numbers."""
     shape = raw.shape
     if isinstance(shape, Several):
-        raise raw.fail("a constant tuple; constants of arrays are wanted")
+        raise raw.fail("is a tuple; expected an array")
     text = _NOTE.sub(" ", raw.payload)
     if "..." in text:
         raise raw.fail(_ELIDED)
@@ -206,7 +206,7 @@ def _number(raw: Raw, text: str, dtype: str) -> Number:
             return float.fromhex(word)
         return _rounded(float(word), dtype)
     except (ValueError, OverflowError):
-        raise raw.fail(f"{text[:40]!r} is no {dtype}") from None
+        raise raw.fail(f"{text[:40]!r} is not a value of type {dtype}") from None
 
 
 def _rounded(value: float, dtype: str) -> float:
@@ -270,7 +270,7 @@ class _Parser:
             if head[1]:
                 entry = computation.name
         if not name:
-            raise RequestError("the file is empty; HLO text is wanted", where=self.path)
+            raise RequestError("the file is empty; expected HLO text", where=self.path)
         if not entry:
             raise RequestError("there is no ENTRY computation", where=self.path)
         return RawModule(name=name, computations=frozen(computations), entry=entry, path=self.path)
@@ -322,11 +322,11 @@ class _Parser:
     def _instruction(self, text: str, line: int) -> tuple[Raw, bool]:
         head = _HEAD.match(text)
         if head is None:
-            raise self.fail(line, f"{text.strip()[:60]!r} is no instruction: NAME = SHAPE OPCODE(...) is wanted")
+            raise self.fail(line, f"{text.strip()[:60]!r} is not an instruction; expected NAME = SHAPE OPCODE(...)")
         shape, at = self._shape(text, head.end(), line)
         opcode = _OPCODE.match(text, at)
         if opcode is None:
-            raise self.fail(line, f"an opcode is wanted after the shape of {head[2]!r}")
+            raise self.fail(line, f"the opcode behind the shape of {head[2]!r} is missing")
         end = _matching(text, opcode.end() - 1)
         if end < 0:
             raise self.fail(line, "brackets do not match")
@@ -359,7 +359,7 @@ class _Parser:
         found = _ARRAY.match(text, at)
         if found is None:
             shown = text[at : at + 40].split(" ")[0]
-            raise self.fail(line, f"{shown!r} is no shape with fixed sizes, such as f32[8,64]{{1,0}}")
+            raise self.fail(line, f"{shown!r} is not a shape with fixed sizes, such as f32[8,64]{{1,0}}")
         dims = tuple(int(each) for each in found[2].split(",") if each.strip())
         if math.prod(dims) > MAX_ELEMENTS:
             raise self.fail(line, f"{found[0]!r} has more than 2**40 elements")
@@ -370,7 +370,7 @@ class _Parser:
             return ()
         order, _, rest = text.strip("{}").partition(":")
         if "T(" in rest:
-            raise self.fail(line, f"the layout {text} is tiled; plain layouts such as {{1,0}} are wanted")
+            raise self.fail(line, f"the layout {text} is tiled; expected a plain layout such as {{1,0}}")
         layout = tuple(int(each) for each in order.split(",") if each.strip().isdigit())
         if layout and sorted(layout) != list(range(rank)):
             raise self.fail(line, f"the layout {text} does not fit {rank} dimensions")
@@ -383,7 +383,7 @@ class _Parser:
                 continue
             name = words[-1].lstrip("%")
             if not name or any(mark in name for mark in "(){}[]"):
-                raise self.fail(line, f"{each.strip()[:60]!r} is no operand")
+                raise self.fail(line, f"{each.strip()[:60]!r} is not an operand")
             yield name
 
     def _attributes(self, text: str, at: int, line: int) -> dict[str, str]:
@@ -393,7 +393,7 @@ class _Parser:
             if head is None:
                 rest = _NOTE.sub("", text[at:]).strip()
                 if rest and not rest.startswith("//"):
-                    raise self.fail(line, f"{rest[:60]!r} is not understood; ', name=value' is wanted here")
+                    raise self.fail(line, f"{rest[:60]!r} is not understood; expected ', name=value'")
                 return found
             end = _value_end(text, head.end())
             found[head[1]] = text[head.end() : end].strip()

@@ -130,7 +130,7 @@ class _Import:
         for raw in _ordered(computation):
             if raw.opcode == "parameter":
                 if number(raw) >= len(arguments):
-                    raise raw.fail(f"there are {len(arguments)} arguments")
+                    raise raw.fail(f"the computation is given {len(arguments)} arguments only")
                 bound[raw.name] = arguments[number(raw)]
                 continue
             missing = [each for each in raw.operands if each not in bound]
@@ -393,7 +393,7 @@ def _with_window(raw: Raw) -> Raw:
     if raw.opcode == "custom-call" and _target(raw) == windows.TARGET:
         return dataclasses.replace(raw, opcode="window")
     if raw.opcode == "window":
-        raise raw.fail("is no operation of HLO")
+        raise raw.fail("is not an operation of HLO")
     return raw
 
 

@@ -1,4 +1,4 @@
-"""Results of a loop that are none: what each trip lays down without the state is a map.
+"""Results of a loop that need no loop: what each trip lays down without the state is a map.
 
     ys = while(x), body: ys' = ys with sigmoid(x[i]) at i
       -->  ys = sigmoid(x)                     an ordinary value, computed where it is read
@@ -90,7 +90,7 @@ class Maps:
         return found
 
     def value(self, name: str) -> str | None:
-        """The value of all trips, outside; None where it is no map."""
+        """The value of all trips, outside; None where it is not a map."""
         if name not in self._known:
             self._known[name] = self._made(self.body[name])
         return self._known[name]

@@ -109,7 +109,7 @@ class Sums:
         return each.opcode == "constant" and not any(each.attributes["values"])
 
     def _all_trips(self, name: str) -> str:
-        """A value of all trips, outside: where it is no map, the loop lays it down."""
+        """A value of all trips, outside: where it is not a map, the loop lays it down."""
         known = self._maps.value(name)
         if known is not None:
             return known

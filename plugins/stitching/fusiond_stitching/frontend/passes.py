@@ -54,7 +54,7 @@ Pass: TypeAlias = Callable[[HloGraph], HloGraph]
 
 
 def canonical(graph: HloGraph) -> HloGraph:
-    """The graph behind all passes. AssertionError where one of them gives what is no graph: that is a fault of ours."""
+    """The graph behind all passes. AssertionError where one of them breaks the graph, which is a bug of this plugin."""
     return _behind(graph, PASSES)
 
 

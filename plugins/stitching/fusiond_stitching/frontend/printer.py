@@ -123,7 +123,9 @@ def _candidates(word: str) -> Iterator[str]:
 def _base(reduce: HloInstruction) -> str:
     base, dot, place = reduce.name.rpartition(".")
     if not dot or place != str(reduce.attributes["result"]):
-        raise ValueError(f"{reduce.name!r} is result {reduce.attributes['result']} of a reduce, and is not called so")
+        raise ValueError(
+            f"{reduce.name!r} is result {reduce.attributes['result']} of a reduce, but its name does not say so"
+        )
     return base
 
 

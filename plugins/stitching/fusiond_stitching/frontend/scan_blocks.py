@@ -41,13 +41,13 @@ def kept(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
         varying = [name for name in _values(each) if name in axes.varying]
         if not varying:
             if each.opcode == "dot":
-                return f"what it multiplies in {each.name!r} could be multiplied before it"
+                return f"the product {each.name!r} could be computed before the loop"
             continue
         if each.opcode == "dot":
             read += sum(axes.inside_elements(name) * BYTES[body[name].dtype] for name in _values(each)
                         if name not in axes.varying)  # fmt: skip
         elif math.prod(body[each.operands[0]].dims[at] for at in each.attributes["dimensions"]) > MOST_SUMMED:
-            return f"it adds up more than {MOST_SUMMED} numbers of its state"
+            return f"it sums more than {MOST_SUMMED} numbers of its state"
         found |= dict.fromkeys(name for name in varying if not at_hand(name))
         found[each.name] = None
     if read > MOST_READ:

@@ -143,7 +143,7 @@ class _Recognised:
                 return f"{next(iter(part.foreign.values()))} in it"
         if any(each.opcode == OPCODE for each in self.body.instructions):
             return "there is a loop in it"
-        return "how often it runs is not known before"
+        return "how often it runs is not known beforehand"
 
     def _run(self) -> tuple[int, Mapping[str, Sequence[int]]] | None:
         """(trips, the whole numbers of each); None where that is not known before, or there is more in the body than
@@ -232,7 +232,7 @@ class _Recognised:
         )
         places = axes.found(self._slices(state.steps), by_block=not threads)
         if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
-            return "its state does not fall apart into threads"
+            return "its state cannot be divided among threads"
         self.shared = shared_by_threads(axes, places) if threads else ()
         kept = () if threads else scan_blocks.kept(axes, places)
         if isinstance(kept, str):
@@ -247,7 +247,7 @@ class _Recognised:
         steps = {name: step for name, values in numbers.items() if (step := _steps(values)) is not None}
         needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
         if stacked & needed:
-            return "what its trips lay down is read by others of them"
+            return "its trips read what other trips have stored"
         carried = [at for at in needed if body.outputs[at] != body.parameters[at]]
         carried.sort(key=lambda at: (body.number[body.outputs[at]], at))
         return _State(tuple(sorted(needed)), tuple(carried), tuple(sorted(stacked)), steps)

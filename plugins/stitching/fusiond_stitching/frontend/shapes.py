@@ -39,7 +39,7 @@ def _arity(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> s
         if instruction.opcode in opcodes:
             wanted = count
     if wanted is not None and len(operands) != wanted:
-        return f"has {len(operands)} operands; {wanted} are wanted"
+        return f"has {len(operands)} operands; expected {wanted}"
     return "" if operands or wanted == 0 else "has no operands"
 
 
@@ -74,11 +74,11 @@ def _elementwise_types(instruction: HloInstruction, operands: Sequence[HloInstru
         return ""
     if opcode in ("compare", "is-finite"):
         if instruction.dtype != "pred":
-            return f"gives pred, and {instruction.dtype} is written"
+            return f"gives pred, but the text says {instruction.dtype}"
         return "" if operands[0].dtype == operands[-1].dtype else "compares two types"
     if opcode == "select":
         if operands[0].dtype != "pred":
-            return f"chooses by {operands[0].dtype}; pred is wanted"
+            return f"its first operand is {operands[0].dtype}; expected pred"
         return _same_type(instruction, operands[1:])
     if opcode in _LOGICAL and instruction.dtype != "pred" and not instruction.dtype.startswith(_WHOLE):
         return f"is for whole numbers and pred, not {instruction.dtype}"
@@ -110,7 +110,7 @@ def _broadcast(instruction: HloInstruction, operands: Sequence[HloInstruction]) 
 def _transpose(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     at, dims = instruction.attributes["dimensions"], operands[0].dims
     if sorted(at) != list(range(len(dims))):
-        return f"dimensions={list(at)} is no order of {len(dims)} dimensions"
+        return f"dimensions={list(at)} is not a permutation of {len(dims)} dimensions"
     return _wanted(instruction, [dims[each] for each in at]) or _same_type(instruction, operands)
 
 
@@ -136,7 +136,7 @@ def _slice(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> s
 def _pad(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     attributes, dims = instruction.attributes, operands[0].dims
     if operands[1].dims:
-        return "the padding value is no scalar"
+        return "the padding value is not a scalar"
     edges = list(zip(attributes["low"], attributes["high"], attributes["interior"], strict=True))
     if len(edges) != len(dims):
         return f"padding of {len(edges)} dimensions for {list(dims)}"
@@ -150,7 +150,7 @@ def _pad(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str
 
 def _window(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> str:
     if operands[1].dims:
-        return "the value outside is no scalar"
+        return "the value outside is not a scalar"
     return _wanted(instruction, windows.dims_of(instruction.attributes, operands[0].dims)) or _same_type(
         instruction, operands
     )
@@ -174,7 +174,7 @@ def _applied(computation: Computation, values: Sequence[HloInstruction]) -> str:
     """Why a computation cannot combine values of these types."""
     dtypes = [each.dtype for each in values]
     if [each.dtype for each in computation.parameters] != dtypes * 2:
-        return f"its computation has {len(computation.parameters)} parameters; {2 * len(dtypes)} of {dtypes} are wanted"
+        return f"its computation has {len(computation.parameters)} parameters; expected {2 * len(dtypes)} of {dtypes}"
     by_name = {each.name: each for each in (*computation.parameters, *computation.instructions)}
     for each in computation.instructions:
         if each.dims:
@@ -191,10 +191,10 @@ def _reduce(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> 
     count, odd = divmod(len(operands), 2)
     at, result = instruction.attributes["dimensions"], instruction.attributes["result"]
     if odd or not 0 <= result < count:
-        return f"has {len(operands)} operands; as many arrays as inits are wanted"
+        return f"has {len(operands)} operands; expected as many arrays as init values"
     values, inits = operands[:count], operands[count:]
     if any(each.dims for each in inits):
-        return "an init is no scalar"
+        return "an init is not a scalar"
     if any(each.dims != values[0].dims for each in values):
         return f"its arrays differ: {_dims(values)}"
     if any(one.dtype != other.dtype for one, other in zip(values, inits, strict=True)):
@@ -203,7 +203,7 @@ def _reduce(instruction: HloInstruction, operands: Sequence[HloInstruction]) -> 
     if any(not 0 <= each < len(dims) for each in at) or len(set(at)) != len(at):
         return f"dimensions={list(at)} do not fit {list(dims)}"
     if values[result].dtype != instruction.dtype:
-        return f"gives {values[result].dtype}, and {instruction.dtype} is written"
+        return f"gives {values[result].dtype}, but the text says {instruction.dtype}"
     kept = [dim for place, dim in enumerate(dims) if place not in at]
     return _wanted(instruction, kept) or _applied(instruction.attributes["computation"], values)
 
@@ -286,7 +286,7 @@ def _starts(instruction: HloInstruction, starts: Sequence[HloInstruction], rank:
     if len(starts) != rank:
         return f"{len(starts)} start indices for {rank} dimensions"
     if any(each.dims or not each.dtype.startswith(_WHOLE) for each in starts):
-        return "a start index is no whole number"
+        return "a start index is not a whole number"
     return ""
 
 

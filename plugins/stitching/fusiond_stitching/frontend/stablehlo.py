@@ -1,6 +1,6 @@
 """StableHLO as text (what jax prints by default, and what exporters of PyTorch write) as HLO text, by jaxlib.
 
-jaxlib is no dependency: where it is missing, the text is refused with what to do.
+jaxlib is not a dependency: where it is missing, the text is refused and the message says what to install.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def to_hlo(text: str, path: str) -> str:
         found: str = computation.as_hlo_text(print_large_constants=True)
     except Exception as problem:  # jaxlib raises what XLA says, in many lines
         said = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-        raise RequestError(f"jaxlib does not read this module: {said[:300]}", where=path) from None
+        raise RequestError(f"jaxlib cannot read this module: {said[:300]}", where=path) from None
     return found
 
 

@@ -1,6 +1,6 @@
 """`topk` of few as so many reductions: the largest, then the largest of what comes after it, and so on.
 
-    order    a before b  :=  a > b, or a is no number and b is one; of equals, the one with the lower index
+    order    a before b  :=  a > b, or a is NaN and b is not; of equals, the one with the lower index
     step t   (value, index) of the first, in this order, of those elements that the last step's element is before
 
 No element is marked or moved, so a row that is held in registers is read once. XLA sorts the row or keeps heaps; a

@@ -47,7 +47,7 @@ def member(raw: Raw, members: Value) -> Value:
     """The element of a tuple that a get-tuple-element names."""
     index = raw.integer("index")
     if not isinstance(members, tuple):
-        raise raw.fail("its operand is no tuple")
+        raise raw.fail("its operand is not a tuple")
     if not 0 <= index < len(members):
-        raise raw.fail(f"index={index}, and the tuple has {len(members)}")
+        raise raw.fail(f"index={index} is out of range: the tuple has {len(members)} elements")
     return members[index]

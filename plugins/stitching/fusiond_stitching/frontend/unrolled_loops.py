@@ -1,4 +1,4 @@
-"""Loops that are no frames: counted ones over whole numbers, as jax writes its random bits (threefry: five rounds).
+"""Counted loops over whole numbers, written out, as jax writes its random bits (threefry: five rounds).
 
 Everything else that loops is a boundary, its body a module of its own (section 3.1). Here the body is element-wise work
 on integers alone, the condition compares a counter with a constant, and the whole is short: it is written out when
@@ -21,7 +21,7 @@ _WHOLE = frozenset({"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"
 
 
 def counter(module: RawModule, loop: Raw) -> int | None:
-    """The place in the loop's state of what its condition compares with a constant; None where it is no such loop."""
+    """The place in the loop's state of what its condition compares with a constant; None for any other loop."""
     found = _condition(module, loop)
     return None if found is None else found[0]
 

@@ -48,7 +48,7 @@ def attributes_of(raw: Raw) -> dict[str, Any]:
         found["low"], found["high"] = tuple(low for low, _ in edges), tuple(high for _, high in edges)
         found["interior"] = tuple(int(each) - 1 for each in fields.get("lhs_dilate", ones))
     except ValueError:
-        raise raw.fail(f"window={raw.text('window')[:60]}: whole numbers are wanted") from None
+        raise raw.fail(f"window={raw.text('window')[:60]}: expected whole numbers") from None
     return found
 
 
@@ -124,7 +124,7 @@ def reduced(
     except ValueError:
         raise raw.fail(f"its window does not fit {list(source.dims)}") from None
     if dims != shape.dims:
-        raise raw.fail(f"gives {list(dims)}, and {list(shape.dims)} is written")
+        raise raw.fail(f"gives {list(dims)}, but the text says {list(shape.dims)}")
     maker = _Maker(name, source.dtype, init.name, computation, add)
     along = _running(attributes, source.dims)
     if along is not None and source.dims[along[0]] > LONG and neutral(computation, init):

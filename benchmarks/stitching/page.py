@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from benchmarks.pages import DOCS, table
@@ -23,8 +24,8 @@ UNMEASURED = f"""\
 ## Measured on a GPU
 
 **Not yet measured on a GPU.** On a machine with one, `python -m benchmarks.stitching` makes the measurements and
-`python -m benchmarks.stitching --page` puts them here. What they will stand beside: the paper's fusable portion became
-{paper.FUSION_SPEEDUP_MEAN} times as fast in the geometric mean ({paper.FUSION_SPEEDUP["W2V"]} to
+`python -m benchmarks.stitching --page` puts them here. They will be compared with the paper's: its fusable portion
+became {paper.FUSION_SPEEDUP_MEAN} times as fast in the geometric mean ({paper.FUSION_SPEEDUP["W2V"]} to
 {paper.FUSION_SPEEDUP["Speech"]}), whole networks {paper.END_TO_END_MEAN} times.
 
 **Against XLA today: not yet measured on a GPU.** Where jax sees the GPU, the same command times XLA's own executable of
@@ -40,13 +41,22 @@ TITLES = {
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated runs are left out: they are no results."""
+    """The page. Emulated runs are left out: they are not results."""
     runs = list(runs)
-    return "\n".join([
+    parts = [
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [UNMEASURED]),
         *(part for run in newest(runs, "static") for part in _static(run)),
-    ])  # fmt: skip
+    ]
+    return "\n\n".join(_filled(each) for each in "\n".join(parts).split("\n\n"))
+
+
+def _filled(paragraph: str) -> str:
+    """Its words in lines of equal length, whatever figures stand in it; tables and headings as they are."""
+    if paragraph.lstrip().startswith(("|", "#", "-", "```")) or "\n|" in paragraph:
+        return paragraph
+    end = "\n" if paragraph.endswith("\n") else ""
+    return textwrap.fill(" ".join(paragraph.split()), 120, break_on_hyphens=False, break_long_words=False) + end
 
 
 def _static(run: Run) -> list[str]:
@@ -75,7 +85,7 @@ def _kernels(run: Run) -> str:
     return f"""\
 ## Kernels: {run["device"]["arch"]}
 
-{run["date"][:10]}, `{run["command"]}`, evidence: static. Launches that are no library calls; every
+{run["date"][:10]}, `{run["command"]}`, evidence: static. Launches other than library calls; every
 dot is left to the library. The columns of XLA are what its GPU compiler launches for the same modules
 ({run["xla"]["target"]}; {versions}).
 
@@ -114,7 +124,7 @@ def _others(run: Run) -> list[str]:
 
 Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them for a GPU; counted as above
 ({run["others"]["target"]}; {versions}),
-XLA's in the instructions of its executable. What stands in the body or the condition of a loop or in a branch is
+XLA's in the instructions of its executable. The bodies and conditions of loops, and branches, are
 counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in kernels of its
 own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. Of the
 {len(whole)} functions without a boundary the packed plan has fewer kernels than XLA for {fewer}. It has more for:
@@ -158,8 +168,7 @@ def _shared(run: Run) -> str:
     return f"""\
 ## Shared memory
 
-Bytes per kernel. The paper's workloads are larger and other ones; their table 3 stands beside for the order of
-magnitude only.
+Bytes per kernel. The paper's workloads are different and larger; its table 3 is shown for the order of magnitude only.
 
 {table(head, lines)}"""
 
@@ -182,8 +191,8 @@ def _growth(run: Run) -> str:
 
 Seconds of processor time, Python {machine["python"]} on {machine["processor"]}, on cores that other work was sharing.
 Generated modules: attention, recurrent cells and dense layers with their updates, in turn. *Instructions*: those left
-after doubled and dead ones went. *Analysis*: all that `fusiond plan` shows, which is these five plans and a look at
-their code. The goal of {static.GOAL_SECS:.0f} s for reading and analysing the largest is {met}. Between the last two
+after duplicate and dead ones are gone. *Analysis*: all that `fusiond plan` shows, which is these five plans and a look
+at their code. The goal of {static.GOAL_SECS:.0f} s for reading and analysing the largest is {met}. Between the last two
 rows the time grows with this power of the number of instructions: {powers}. (Up to a number of instructions, packed
 plans are made several times over, to move less; beyond it once.) A chain of {run["crossing"]["instructions"]:,}
 instructions that go over the rows and the columns of a tensor in turn, of which no block has room for much: {crossing}.

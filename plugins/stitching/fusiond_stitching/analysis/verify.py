@@ -5,7 +5,7 @@
                     (so the quotient graph has no cycle); every element of a buffer is written, by one block
     index sets      what a block reads of its own block program it has computed itself (`containment`: for all blocks
                     at once, in a time that does not depend on the sizes)
-    scatters        one in place changes what was laid down in an earlier launch and nobody else reads; each update is
+    scatters        one in place changes what was stored in an earlier launch and nobody else reads; each update is
                     applied once
     shared memory   no two buffers with a byte in common are alive in one stage, but for a write in place; buffers and
                     workspaces are large enough, aligned, and inside the arena (`shared_use`)
@@ -211,7 +211,7 @@ class _Checking:
             say(problem)
 
     def _in_place(self, say: _Saying, here: _Place, program: BlockProgram) -> None:
-        """The updates of a scatter: each applied once, to what has been laid down before and nobody else reads."""
+        """The updates of a scatter: each applied once, to what has been stored before and nobody else reads."""
         results = list(program.results)
         name = results[0].instruction if len(program.stages) == len(results) == 1 else program.root
         if len(results) != 1 or name not in self.module.in_place:

@@ -1,9 +1,9 @@
-"""Results of a loop that need no loop: what each trip lays down without the state is a map.
+"""Results of a loop that need no loop: what each trip stores without the state is a map.
 
     ys = while(x), body: ys' = ys with sigmoid(x[i]) at i
       -->  ys = sigmoid(x)                     an ordinary value, computed where it is read
 
-Where the state itself is laid down, what depends on it and on nothing of other trips is a map of that. The residuals of
+Where the state itself is stored, what depends on it and on nothing of other trips is a map of that. The residuals of
 a loop's gradient are such maps in good part: they are computed again, not kept.
 """
 
@@ -40,7 +40,7 @@ class Maps:
         self.numbers = numbers
         self.trips = trips
         self.laid = laid
-        """States, before or after a trip -> (the dynamic-update-slice that lays them down, the result outside)."""
+        """States, before or after a trip -> (the dynamic-update-slice that stores them, the result outside)."""
         self.begin = begin
         """Parameter of the body -> what it is in the first trip, outside."""
         self.made: dict[str, HloInstruction] = {}
@@ -48,7 +48,7 @@ class Maps:
         self._fresh = itertools.count()
 
     def result(self, last: HloInstruction, into: HloInstruction) -> bool:
-        """Whether `into`, a result of the loop that `last` (a dynamic-update-slice) lays down, is a map, and was made
+        """Whether `into`, a result of the loop that `last` (a dynamic-update-slice) stores, is a map, and was made
         one."""
         update = self.body[last.operands[1]]
         place, order = self._piece(last, update, last.operands[2:])
@@ -195,7 +195,7 @@ class Maps:
         return self._in_front(result, place, order, each.dims) if order else None
 
     def _before(self, each: HloInstruction) -> str | None:
-        """The states before all trips, where those behind them are laid down: one trip later, but for the first."""
+        """The states before all trips, where those behind them are stored: one trip later, but for the first."""
         after = self.body[self.body.outputs[self.body.parameters.index(each.name)]]
         whole = self.value(after.name) if after.name in self.laid else None
         if whole is None or self.trips == 1:

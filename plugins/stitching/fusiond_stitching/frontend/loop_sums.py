@@ -1,4 +1,4 @@
-"""What a loop only adds up, or only lays down, leaves it: its trips lay down the parts, and one product or sum follows.
+"""What a loop only adds up, or only stores, leaves it: its trips store the parts, and one product or sum follows.
 
     (w, ...) = while(w0, ...), body: w' = w + dot(x[t], d)        contracting the batch: a gradient of weights
       -->  ds = scan of d,   w~ = w0 + dot(x, ds)                 contracting the trips and the batch
@@ -6,7 +6,7 @@
     ys = while(...), body: ys' = ys with dot(d, w) at t           a gradient of inputs
       -->  ds = scan of d,   ys = dot(ds, w)                      all trips' rows at once
 
-No row of the batch has such a sum to itself, and all else of the loop falls apart into rows.
+No row of the batch has such a sum to itself, and everything else in the loop can be divided into rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUMMED = ("f32", "f64")
 
 
 class Sums:
-    """`body` and `operands` are the loop's, with what has to be laid down; `laid`: place in the state -> a result that
+    """`body` and `operands` are the loop's, with what has to be stored; `laid`: place in the state -> a result that
     the loop did not have; `totals`: the sums, by the names of the results that they are."""
 
     def __init__(self, body: HloModule, operands: list[HloInstruction], trip: str, maps: Maps) -> None:
@@ -53,7 +53,7 @@ class Sums:
         return True
 
     def take_product(self, at: int, result: HloInstruction) -> bool:
-        """Whether a result is laid down product by product, of one matrix and what nobody else reads, and has become
+        """Whether a result is stored product by product, of one matrix and what nobody else reads, and has become
         one product."""
         body = self.body
         last = body[body.outputs[at]]
@@ -109,7 +109,7 @@ class Sums:
         return each.opcode == "constant" and not any(each.attributes["values"])
 
     def _all_trips(self, name: str) -> str:
-        """A value of all trips, outside: where it is not a map, the loop lays it down."""
+        """A value of all trips, outside: where it is not a map, the loop stores it."""
         known = self._maps.value(name)
         if known is not None:
             return known

@@ -1,6 +1,6 @@
 """Loops whose state is too much for a thread: a block has some rows of it, in shared memory.
 
-What is multiplied by a matrix, or reduced, is laid down whole before it is read crosswise; so is what comes of it. All
+What is multiplied by a matrix, or reduced, is stored whole before it is read crosswise; so is what comes of it. All
 else of a trip is element by element, and computed where it is read.
 """
 
@@ -25,7 +25,7 @@ _SEEN_THROUGH = frozenset({"reshape", "transpose", "broadcast", "slice", "conver
 
 
 def kept(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
-    """What each trip lays down beside the state, in order; why a block cannot run the loop."""
+    """What each trip stores beside the state, in order; why a block cannot run the loop."""
     body = axes.body
     found: dict[str, None] = {}
 

@@ -25,7 +25,7 @@ class Loop:
     carries: Mapping[str, str]
     """Parameter -> what it is after a trip, those first that others are computed of."""
     stacked: tuple[str, ...]
-    """The dynamic-update-slices that lay down a trip's part of a result: all trips' parts are the whole of it."""
+    """The dynamic-update-slices that store a trip's part of a result: all trips' parts are the whole of it."""
     numbers: Mapping[str, tuple[int, int]]
     """Whole scalars of the body -> (in the first trip, how much more in each that follows)."""
     reads: tuple[str, ...]
@@ -40,7 +40,7 @@ class Loop:
     before: frozenset[str] = frozenset()
     """Those of `inputs` that are computed before the loop because its trips would do it many times."""
     kept: tuple[str, ...] = ()
-    """What blocks lay down in shared memory beside the state in each trip, in order."""
+    """What blocks store in shared memory beside the state in each trip, in order."""
 
     def __repr__(self) -> str:
         """Equal for loops that do the same, whatever the names are."""

@@ -1,6 +1,6 @@
-"""What comes behind a loop joins it: it is laid down at once, and what nobody else reads is never stored.
+"""What comes behind a loop joins it: its results are stored directly, and what nobody else reads is not stored.
 
-    z = convert(ys * gate + x)                 element by element of what the loop's trips lay down
+    z = convert(ys * gate + x)                 element by element of what the loop's trips store
       -->  z = scan of convert(y * gate[i] + x[i])
 
 It joins only where less is moved: a value that is stored anyway is not stored twice.
@@ -45,7 +45,7 @@ class _Users:
         }
 
     def join(self) -> None:
-        """Takes in what lies behind the results of each kind: laid down in pieces of equal dims at equal places."""
+        """Takes in what lies behind the results of each kind: stored in pieces of equal dims at equal places."""
         kinds = {_kind(self.loop.body, each): None for each in self.stacked.values()}
         for kind in kinds:
             own = {name for name, each in self.stacked.items() if _kind(self.loop.body, each) == kind}
@@ -150,7 +150,7 @@ class _Users:
 
 
 class _GrownBody:
-    """The body of a loop with more in it: pieces of values outside, what is computed of them, what is laid down.
+    """The body of a loop with more in it: pieces of values outside, what is computed of them, what is stored.
     `first`: the dynamic-update-slice at whose places all of it is."""
 
     def __init__(
@@ -175,7 +175,7 @@ class _GrownBody:
         return self._add(f"{self.loop.name}@+{each.name}", each, dims=self.update.dims, operands=values)
 
     def laid(self, each: HloInstruction, piece: str) -> str:
-        """The whole of it, of which each trip lays down a piece."""
+        """The whole of it, of which each trip stores a piece."""
         label = f"{self.loop.name}@+{each.name}/laid"
         before = self._parameter(f"{label}/before", each)
         return self._add(

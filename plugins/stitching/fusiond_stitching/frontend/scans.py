@@ -1,14 +1,14 @@
-"""Loops that run a known number of times and whose state falls apart into threads, or into blocks: scans.
+"""Loops that run a known number of times and whose state can be divided among threads, or among blocks: scans.
 
     (i, h, ys) = while(0, h0, ys0), i < 1000, body: h' = f(h, xs[i]); ys' = ys with g(h') at i
       -->  h~ = scan(h0, xs), ys~ = scan(h0, xs)          two results of one loop, `Loop` in their attributes
 
 A scan is one launch of ours: each thread runs the whole loop for its own part of the state, which never leaves its
-registers, or each block for some rows of it, in its shared memory; what the trips lay down goes to its place at once.
+registers, or each block for some rows of it, in its shared memory; what the trips store goes to its place at once.
 All other loops stay boundaries, their bodies modules of their own (section 3.1).
 
-Which parts these are follows from the body (`scan_axes`, `scan_blocks`). How often the body runs, and where a trip lays
-down its part, is found by running the loop's whole numbers alone (`loop_numbers`). What needs no loop leaves it
+Which parts these are follows from the body (`scan_axes`, `scan_blocks`). How often the body runs, and where a trip
+stores its part, is found by running the loop's whole numbers alone (`loop_numbers`). What needs no loop leaves it
 (`loop_maps`), and what comes behind it element by element joins it (`scan_users`).
 """
 
@@ -115,7 +115,7 @@ class _State:
     carried: tuple[int, ...]
     """Those that a trip changes, in the order in which it computes them."""
     stacked: tuple[int, ...]
-    """Those that are laid down piece by piece."""
+    """Those that are stored piece by piece."""
     steps: Mapping[str, tuple[int, int]]
     """Whole numbers that grow by the same amount from trip to trip: (first, step)."""
 
@@ -165,7 +165,7 @@ class _Recognised:
         trips, numbers = self.run
         body = self.body
         fixed = self._fixed()
-        # A state is laid down before or after each trip; where both are, the earlier ones follow from the later ones.
+        # A state is stored before or after each trip; where both are, the earlier ones follow from the later ones.
         states = {name for pair in zip(body.parameters, body.outputs, strict=True) for name in pair} - fixed.keys()
         laid: dict[str, tuple[HloInstruction, HloInstruction]] = {}
         others: dict[int, HloInstruction] = {}
@@ -368,7 +368,7 @@ class _Recognised:
         return found
 
     def _stacks(self, at: int, trips: int, numbers: Mapping[str, Sequence[int]]) -> bool:
-        """Whether a member of the state is laid down piece by piece, the whole of it, and not read meanwhile."""
+        """Whether a member of the state is stored piece by piece, the whole of it, and not read meanwhile."""
         body = self.body
         parameter, last = body.parameters[at], body[body.outputs[at]]
         if last.opcode != "dynamic-update-slice" or last.operands[0] != parameter or body.users[last.name]:

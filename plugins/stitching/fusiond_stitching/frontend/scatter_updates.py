@@ -1,4 +1,4 @@
-"""Scatters as a GPU does them: the operand is laid down first, then every update goes to its element, by itself.
+"""Scatters as a GPU does them: the operand is stored first, then every update goes to its element, by itself.
 
     y = scatter(x, indices, u), add
       -->  y~base = copy(x)                          an ordinary value, fused with whatever makes x

@@ -11,45 +11,53 @@ from fusiond.language.extents import Extent
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """What holds no Extent: an Extent is an int of a class of its own."""
 
+_EMPTY = ()
+
 
 def formulas(value: Any) -> Iterator[tuple[str, int]]:
     """(formula, value) of each in a nest of dataclasses and tuples."""
-    if type(value) in _PLAIN:
-        return
-    if isinstance(value, Extent):
-        yield value.text, int(value)
+    found: list[tuple[str, int]] = []
+    _collect(value, found)
+    return iter(found)
+
+
+def _collect(value: Any, found: list[tuple[str, int]]) -> None:
+    kind = type(value)
+    if kind is Extent:
+        found.append((value.text, int(value)))
     elif isinstance(value, tuple):
         for each in value:
             if type(each) not in _PLAIN:
-                yield from formulas(each)
+                _collect(each, found)
     else:
-        for name in _parts(type(value)):
+        for name in _fields(kind)[0]:
             each = getattr(value, name)
-            if type(each) not in _PLAIN:  # most of a program of a thousand kernels
-                yield from formulas(each)
+            if each is not _EMPTY and type(each) not in _PLAIN:  # few are left, in a program of a thousand kernels
+                _collect(each, found)
 
 
-_KNOWN_PARTS: dict[type, tuple[str, ...]] = {}
-
-
-def _parts(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass; none of anything else."""
-    if kind not in _KNOWN_PARTS:
+def _fields(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All fields of a dataclass, and those that it is made with."""
+    if kind not in _FIELDS:
         fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        _KNOWN_PARTS[kind] = tuple(each.name for each in fields)
-    return _KNOWN_PARTS[kind]
+        _FIELDS[kind] = tuple(each.name for each in fields), tuple(each.name for each in fields if each.init)
+    return _FIELDS[kind]
+
+
+_FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
 
 def replaced(value: Any, change: Callable[[Extent], int]) -> Any:
     """A nest of dataclasses and tuples with each Extent changed; what holds none is the very same."""
-    if isinstance(value, Extent):
+    kind = type(value)
+    if kind is Extent:
         return change(value)
     if isinstance(value, tuple):
-        found = tuple(replaced(each, change) for each in value)
+        found = tuple(each if type(each) in _PLAIN else replaced(each, change) for each in value)
         return found if any(a is not b for a, b in zip(found, value, strict=True)) else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
-        changed = {name: replaced(each, change) for name, each in parts.items()}
-        changed = {name: each for name, each in changed.items() if each is not parts[name]}
-        return dataclasses.replace(value, **changed) if changed else value
-    return value
+    changed = {}
+    for name in _fields(kind)[1]:
+        part = getattr(value, name)
+        if type(part) not in _PLAIN and (new := replaced(part, change)) is not part:
+            changed[name] = new
+    return dataclasses.replace(value, **changed) if changed else value

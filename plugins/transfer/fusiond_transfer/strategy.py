@@ -23,7 +23,7 @@ from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristi
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
-from fusiond_transfer.analysis.script import script
+from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
@@ -166,7 +166,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
                 schedule = _schedules_of(about, config).separate(early=config["when"] == "early")
                 execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
-                return emit.program(script(schedule), execution, name=f"{about.asked.graph.name}, separate")
+                return _program(schedule, script(schedule), execution, f"{about.asked.graph.name}, separate")
 
             counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
             found.append(
@@ -203,7 +203,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             chunk_order=str(config.get("chunk_order", "depth_first")),
         )
         plan = one_memory.placed(schedule, **_one_memory(config))
-        program = emit.program(plan, execution, name=f"{graph.name}, {config['grouping']}")
+        program = _program(schedule, plan, execution, f"{graph.name}, {config['grouping']}")
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
             if broken:
@@ -257,6 +257,14 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = _composed(analysis.payload, config, answers)
         found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
         return () if found is None else (found,)
+
+
+def _program(schedule: Schedule, plan: Script, execution: Execution, name: str) -> Program:
+    """The Program of a script. That of a large graph is kept, if it is the schedule's own: it is a baseline too."""
+    if len(schedule.graph.kernels) <= sizes.MANY_KERNELS or plan is not script(schedule):
+        return emit.program(plan, execution, name=name)
+    made = schedule.kept(f"{execution}", lambda _: emit.program(plan, execution, name=name))
+    return dataclasses.replace(made, name=name)
 
 
 def _only_planned(analysis: KnownGraph) -> bool:

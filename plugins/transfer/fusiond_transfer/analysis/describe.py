@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.drawing import MOST_SPANS, Timeline, TimelineLane, TimelineSpan
+from fusiond.drawing import MOST_SPANS, LaneDrawing, TimelineLane, TimelineSpan
 from fusiond.words import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
@@ -59,7 +59,7 @@ def timeline(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def lanes(schedule: Schedule) -> Timeline | None:
+def lanes(schedule: Schedule) -> LaneDrawing | None:
     """The same for a page: kernels on both sides, and what each message carries, over the slots; None where there is
     too much to see."""
     kernels = schedule.graph.kernels
@@ -86,7 +86,7 @@ def lanes(schedule: Schedule) -> Timeline | None:
         found.append(TimelineLane(name=name, spans=tuple(spans)))
     messages = counted(len(schedule.messages), "message")
     title = f"Time line: {messages} for {counted(len(schedule.crossings), 'vector')} to carry"
-    return Timeline(title=title, unit="slot", lanes=tuple(found))
+    return LaneDrawing(title=title, unit="slot", lanes=tuple(found))
 
 
 def _place(each: Crossing, slot: int, chosen: int) -> str:

@@ -16,11 +16,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, layout, min_residency
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
+Made = TypeVar("Made")
 GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency", "local_search")
 
 
@@ -48,6 +50,14 @@ class Schedule:
     arenas: tuple[tuple[str, ...], ...]
     leaves: tuple[tuple[str, int], ...] = ()
     """(vector, kernel): behind that kernel it is evicted, to come up again (`eviction`)."""
+
+    def kept(self, name: str, make: Callable[[Schedule], Made]) -> Made:
+        """What is made of it, once."""
+        held = self.__dict__.setdefault("_kept", {})
+        if name not in held:
+            held[name] = make(self)
+        found: Made = held[name]
+        return found
 
     @property
     def startups(self) -> int:

@@ -116,6 +116,10 @@ class Script:
 
 def script(schedule: Schedule) -> Script:
     """The script of a schedule. Every op has a name of its own, whatever the user's kernels are called."""
+    return schedule.kept("script", _script)
+
+
+def _script(schedule: Schedule) -> Script:
     return with_own_names(_looped(schedule) if schedule.graph.loop else _straight(schedule))
 
 

@@ -20,6 +20,7 @@ from fusiond.keys import text_key
 from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
 from fusiond.program import Argument, Pointer, Scalar, Source, SourceKind
+from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
@@ -106,8 +107,21 @@ class Generated:
     entries: dict[str, Entry]
 
 
+def called(script: Script) -> Generated:
+    """What a script calls: the graph's own kernels, but in a loop."""
+    graph = script.graph
+    return code(graph if script.calls is graph.kernels else replace(graph, kernels=script.calls))
+
+
 def code(graph: Graph) -> Generated:
     """The sources of a graph: one for what is generated on each side, one for each text of the user's and side."""
+    if "code" not in graph.derived:
+        graph.derived["code"] = _code(graph)
+    made: Generated = graph.derived["code"]
+    return made
+
+
+def _code(graph: Graph) -> Generated:
     texts: dict[tuple[str, str], str] = {}  # (side, entry) -> its text
     own: dict[tuple[str, str], list[str]] = {}  # (side, user's text) -> its entries
     entries: dict[str, Entry] = {}

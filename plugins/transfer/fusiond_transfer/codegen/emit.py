@@ -72,7 +72,7 @@ class Execution:
 
 def program(script: Script, execution: Execution, *, name: str) -> Program:
     """The Program of a script."""
-    code = body.code(replace(script.graph, kernels=script.calls))
+    code = body.called(script)
     cut = chunks(script, execution.chunks, least_bytes=execution.least_chunk_bytes)
     found = Program(
         name=name,
@@ -330,6 +330,8 @@ class _Steps:
 
     def _passed(self, op: Call) -> tuple[str, ...]:
         """Where vectors are cut: the buffers that a kernel is passed. Of several pieces that is the first."""
+        if not self._script.graph.cut:
+            return ()
         runs = dict(self._script.graph.runs)
         names = (runs.get(name, (name,))[0] for each in op.kernel.passed for name in each)
         return tuple(device(name) if op.kernel.device else name for name in names)
@@ -383,6 +385,8 @@ class _Steps:
 
     def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], stream: int) -> tuple[str, ...]:
         """The steps of other streams that this one has to wait for, without those that others wait for already."""
+        if not self._overlapped:
+            return ()
         waits: list[str] = []
         written = self._atoms(writes)
         for name in self._atoms(reads):

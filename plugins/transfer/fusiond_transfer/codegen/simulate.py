@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusiond.keys import text_key
@@ -34,7 +34,7 @@ from fusiond.program import (
     Step,
 )
 from fusiond_transfer.analysis.script import Script
-from fusiond_transfer.codegen.body import code
+from fusiond_transfer.codegen.body import called, code
 from fusiond_transfer.frontend.graph import Graph, Kernel, Made
 
 POISON = "poison"
@@ -173,7 +173,7 @@ class _Machine:
         self.problems += _untiled(program, self._chunks)
         self.peak_bytes = 0
         self._whole = {part: whole for whole, parts in self._chunks.items() for part in parts}
-        self._entries = code(replace(script.graph, kernels=script.calls)).entries
+        self._entries = called(script).entries
         self._kernels = {kernel.name: kernel for kernel in script.calls}
         self._runs = dict(script.graph.runs)
         self._wanted = {op.name: set(op.wanted) for op in script.ops if hasattr(op, "wanted")}

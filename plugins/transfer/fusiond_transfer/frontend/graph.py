@@ -193,6 +193,11 @@ class Graph:
     """What its numbers may follow from (they are Extents then), by name."""
 
     @functools.cached_property
+    def derived(self) -> dict[str, Any]:
+        """What is made of it again and again, kept by whoever makes it: texts, for one."""
+        return {}
+
+    @functools.cached_property
     def index(self) -> Mapping[str, int]:
         """Vector name -> its place in `vectors`."""
         return MappingProxyType({each.name: number for number, each in enumerate(self.vectors)})

@@ -1,6 +1,6 @@
 """Pictures as data: what a strategy has to show of an answer, for pages and files to draw.
 
-Timeline      :=  title, unit, TimelineLane+     who has which part of an axis: threads, blocks, time
+LaneDrawing   :=  title, unit, TimelineLane+     who has which part of an axis: threads, blocks, time
 TimelineLane  :=  name, TimelineSpan*
 TimelineSpan  :=  start, end, text, kind
 DrawnGraph    :=  title, DrawnNode+, Edge*       what depends on what, and what is one kernel
@@ -33,7 +33,7 @@ class TimelineLane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class LaneDrawing:
     title: str
     unit: str
     """What the axis counts: `thread`, `block`, `slot`."""
@@ -63,9 +63,9 @@ class DrawnGraph:
     """Between two groups, what crosses is written to memory and read again."""
 
 
-Drawing: TypeAlias = Timeline | DrawnGraph
+Drawing: TypeAlias = LaneDrawing | DrawnGraph
 
-_KINDS: Mapping[type, str] = {Timeline: "lanes", DrawnGraph: "graph"}
+_KINDS: Mapping[type, str] = {LaneDrawing: "lanes", DrawnGraph: "graph"}
 """What each is called where it is kept."""
 
 
@@ -87,7 +87,7 @@ def _drawing(entry: Mapping[str, Any]) -> Drawing:
             TimelineLane(name=each["name"], spans=tuple(TimelineSpan(**span) for span in each["spans"]))
             for each in entry["lanes"]
         )
-        return Timeline(title=entry["title"], unit=entry["unit"], lanes=lanes)
+        return LaneDrawing(title=entry["title"], unit=entry["unit"], lanes=lanes)
     if entry["is"] == "graph":
         nodes, edges = (
             tuple(DrawnNode(**each) for each in entry["nodes"]),

@@ -36,7 +36,7 @@ SHOWN = ("event_us", "empty_kernel_us", "steady_mhz", "settle_secs", "copy_gbs",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at. `state` is ok, missing (something is the less for it) or broken."""
 
     name: str
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 # --- what is looked at ----------------------------------------------------------------------------------
 
 
-def _machine() -> Iterator[Finding]:
-    yield Finding(
+def _machine() -> Iterator[Diagnosis]:
+    yield Diagnosis(
         name="fusiond", state="ok", detail=f"{__version__}, Python {platform.python_version()} ({sys.executable})"
     )
     gxx = shutil.which("g++")
@@ -95,7 +95,7 @@ def _machine() -> Iterator[Finding]:
     )
     version = driver.version()
     loads = _loads("libcuda.so.1")
-    yield Finding(
+    yield Diagnosis(
         name="libcuda",
         state="ok" if loads else "missing",
         detail=f"loads, driver {version or 'of unknown version'}" if loads else "libcuda.so.1 does not load",
@@ -104,28 +104,28 @@ def _machine() -> Iterator[Finding]:
     yield _module("pycuda", "GPUs are driven with it", "pip install 'fusiond[cuda]', with nvcc on PATH")
     nvml = _module("pynvml", "clocks, temperature and other users of a GPU", "pip install nvidia-ml-py")
     if nvml.state == "ok" and not _loads("libnvidia-ml.so.1"):
-        nvml = Finding(
+        nvml = Diagnosis(
             name="NVML", state="missing", detail="libnvidia-ml.so.1 does not load", remedy="it is part of the driver"
         )
     yield nvml
 
 
-def _program(name: str, path: str | Path | None, use: str, remedy: str) -> Finding:
+def _program(name: str, path: str | Path | None, use: str, remedy: str) -> Diagnosis:
     if path is None:
-        return Finding(name=name, state="missing", detail=f"not found; {use}", remedy=remedy)
+        return Diagnosis(name=name, state="missing", detail=f"not found; {use}", remedy=remedy)
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as problem:
-        return Finding(name=name, state="broken", detail=f"{path} does not run: {problem}", remedy=remedy)
+        return Diagnosis(name=name, state="broken", detail=f"{path} does not run: {problem}", remedy=remedy)
     lines = result.stdout.strip().splitlines() or [""]
     shown = next((line for line in lines if "release" in line), lines[0])
-    return Finding(name=name, state="ok", detail=f"{path}: {shown.strip()}")
+    return Diagnosis(name=name, state="ok", detail=f"{path}: {shown.strip()}")
 
 
-def _module(name: str, use: str, remedy: str) -> Finding:
+def _module(name: str, use: str, remedy: str) -> Diagnosis:
     if importlib.util.find_spec(name) is None:
-        return Finding(name=name, state="missing", detail=f"not installed; {use}", remedy=remedy)
-    return Finding(name=name, state="ok", detail="installed")
+        return Diagnosis(name=name, state="missing", detail=f"not installed; {use}", remedy=remedy)
+    return Diagnosis(name=name, state="ok", detail="installed")
 
 
 def _loads(library: str) -> bool:
@@ -136,38 +136,40 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _devices(registry: Registry) -> Iterator[Finding]:
+def _devices(registry: Registry) -> Iterator[Diagnosis]:
     for kind, provider in registry.providers.items():
         try:
             found, missing = provider.devices(), provider.missing()
         except Exception as problem:  # a provider is a plugin's: it may raise anything
-            yield Finding(name=kind, state="broken", detail=f"{type(problem).__name__}: {problem}")
+            yield Diagnosis(name=kind, state="broken", detail=f"{type(problem).__name__}: {problem}")
             continue
         for text in missing:
-            yield Finding(name=kind, state="missing", detail=text.removeprefix(f"{kind}: "))
+            yield Diagnosis(name=kind, state="missing", detail=text.removeprefix(f"{kind}: "))
         for info in found:
             state = "missing" if missing else "ok"
             is_here = info.evidence != COUNTED
             times = f"times are {info.evidence}" if is_here else "not here: bounds are counted, nothing is measured"
             detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, {times}"
-            yield Finding(name=info.name, state=state, detail=detail)
+            yield Diagnosis(name=info.name, state=state, detail=detail)
     if not registry.providers:
-        yield Finding(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")
+        yield Diagnosis(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")
 
 
-def _cache() -> Finding:
+def _cache() -> Diagnosis:
     folder = default_folder()
     made = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     if made.is_dir() and os.access(made, os.W_OK | os.X_OK):
-        return Finding(name="cache", state="ok", detail=f"builds are kept in {folder}")
+        return Diagnosis(name="cache", state="ok", detail=f"builds are kept in {folder}")
     remedy = "name another folder in FUSIOND_CACHE"
-    return Finding(name="cache", state="broken", detail=f"{folder} cannot be written, so nothing builds", remedy=remedy)
+    return Diagnosis(
+        name="cache", state="broken", detail=f"{folder} cannot be written, so nothing builds", remedy=remedy
+    )
 
 
-def _store(database: Path) -> Iterator[Finding]:
+def _store(database: Path) -> Iterator[Diagnosis]:
     kind = file_system(Path(os.path.realpath(database)), _mounts()) or "unknown file system"
     if not database.exists():
-        yield Finding(name="store", state="ok", detail=f"{database} ({kind}): not made yet")
+        yield Diagnosis(name="store", state="ok", detail=f"{database} ({kind}): not made yet")
         return
     try:
         with Store.open(database, create=False) as store:
@@ -178,27 +180,27 @@ def _store(database: Path) -> Iterator[Finding]:
             waiting = store.jobs([JobState.WAITING], limit=20)
     except FusiondError as problem:
         remedy = "name another file with --db or FUSIOND_DB"
-        yield Finding(name="store", state="broken", detail=str(problem), remedy=remedy)
+        yield Diagnosis(name="store", state="broken", detail=str(problem), remedy=remedy)
         return
-    yield Finding(
+    yield Diagnosis(
         name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}"
     )
     for each in calibrations:
         shown = [f"{name} {each.figures[name]:.4g} {FIGURES[name][0]}" for name in SHOWN if name in each.figures]
-        yield Finding(
+        yield Diagnosis(
             name=f"calibration {names.get(each.device_key, each.device_key[:8])}",
             state="ok",
             detail=f"{each.at[:10]}, driver {each.driver or 'none'}: {', '.join(shown)}",
         )
     for job in waiting:
-        yield Finding(
+        yield Diagnosis(
             name=f"job {job.id}",
             state="missing",
             detail=f"waits: {job.waiting_for}",
             remedy="it goes on by itself when the cause is gone",
         )
     for row in sick:
-        yield Finding(
+        yield Diagnosis(
             name=row.info.name or row.info.model,
             state="broken",
             detail=f"sick since {row.seen_at}: {row.sick}",
@@ -213,23 +215,23 @@ def _mounts() -> str:
         return ""
 
 
-def _daemon(database: Path) -> Iterator[Finding]:
+def _daemon(database: Path) -> Iterator[Diagnosis]:
     holder = lock.holder(database)
     if holder is None:
-        yield Finding(
+        yield Diagnosis(
             name="daemon", state="missing", detail="none serves this store", remedy="start one: `fusiond serve`"
         )
     elif sockets.answers(holder.socket):
-        yield Finding(name="daemon", state="ok", detail=f"pid {holder.pid} on {holder.socket}")
+        yield Diagnosis(name="daemon", state="ok", detail=f"pid {holder.pid} on {holder.socket}")
     else:
         detail = f"pid {holder.pid} holds the store, but does not answer on {holder.socket}"
-        yield Finding(name="daemon", state="broken", detail=detail, remedy=f"stop it: kill {holder.pid}")
+        yield Diagnosis(name="daemon", state="broken", detail=detail, remedy=f"stop it: kill {holder.pid}")
 
 
-def _plugins(registry: Registry) -> Iterator[Finding]:
+def _plugins(registry: Registry) -> Iterator[Diagnosis]:
     for state in registry.states:
         if state.problem:
             remedy = f"pip install --upgrade {state.distribution}, or uninstall it"
-            yield Finding(name=f"plugin {state.name}", state="broken", detail=state.problem, remedy=remedy)
+            yield Diagnosis(name=f"plugin {state.name}", state="broken", detail=state.problem, remedy=remedy)
     loaded = [state.name for state in registry.states if not state.problem]
-    yield Finding(name="plugins", state="ok", detail=", ".join(loaded) or "none")
+    yield Diagnosis(name="plugins", state="ok", detail=", ".join(loaded) or "none")

@@ -35,7 +35,7 @@ class Unsolved(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LineCounts:
     """What a line of the PTX did in a launch."""
 
     opcodes: tuple[str, ...]
@@ -74,7 +74,7 @@ class _Block(Protocol):
     def calls(self) -> int | None: ...
 
 
-def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, Line]) -> list[Often]:
+def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, LineCounts]) -> list[Often]:
     """The frequencies of a kernel's blocks, of which the first is where it begins. Unsolved where there are none, as of
     a kernel that never ends."""
     entering = max((each.threads for each in lines.values()), default=0)
@@ -151,7 +151,7 @@ def _principal(opcode: str) -> tuple[re.Pattern[str], float] | None:
 class _Places:
     """Where copies of each line are."""
 
-    def __init__(self, blocks: Sequence[_Block], lines: Mapping[int, Line]) -> None:
+    def __init__(self, blocks: Sequence[_Block], lines: Mapping[int, LineCounts]) -> None:
         self._lines = lines
         self.evidence: dict[int, tuple[Counter[tuple[int, bool]], float]] = {}
         """Line -> how many copies there are in each block (and whether under a predicate), and the weight."""

@@ -29,7 +29,7 @@ class CountError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchShape:
+class CountedShape:
     """How a kernel is launched."""
 
     grid: tuple[int, int, int]
@@ -108,7 +108,7 @@ class LoadedPtx:
     def launch(
         self,
         kernel: str,
-        shape: LaunchShape,
+        shape: CountedShape,
         arguments: Sequence[bytes],
         memory: Sequence[NDArray[np.uint8]],
         cache: Cache,

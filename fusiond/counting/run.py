@@ -22,7 +22,7 @@ from fusiond.counting import bounds, dependence, kept, layout, library, sass
 from fusiond.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.counting.certainty import MOST as MOST_ERROR
 from fusiond.counting.certainty import Traffic, known, traffic
-from fusiond.counting.kernels import CountError, CountLimits, LaunchCounts, LaunchShape, LoadedPtx
+from fusiond.counting.kernels import CountedShape, CountError, CountLimits, LaunchCounts, LoadedPtx
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
 from fusiond.counting.ptx import PtxError, PtxKernel
@@ -296,7 +296,7 @@ class _Run:
             view[begin : begin + data.size] = data[: view.size - begin]
 
     def _launch(self, step: Launch, cache: Cache) -> LaunchCounts:
-        shape = LaunchShape(
+        shape = CountedShape(
             grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative
         )
         kernel = self._names[step.source][step.entry]

@@ -75,7 +75,7 @@ class Executed:
     """Summed over warps."""
 
 
-def executed(function: SassFunction, lines: Mapping[int, frequencies.Line]) -> Executed:
+def executed(function: SassFunction, lines: Mapping[int, frequencies.LineCounts]) -> Executed:
     """What a launch executed whose PTX lines did what `lines` say. SassError where the solver gives up."""
     threads: dict[str, float] = {}
     warps: dict[str, float] = {}
@@ -93,12 +93,12 @@ def executed(function: SassFunction, lines: Mapping[int, frequencies.Line]) -> E
     )
 
 
-def lines_of(result: LaunchCounts) -> dict[int, frequencies.Line]:
+def lines_of(result: LaunchCounts) -> dict[int, frequencies.LineCounts]:
     """How often each line of the PTX was executed in a launch. Instructions of one line (inline assembly) are taken to
     be executed as often as the one of them that was executed most."""
     threads, warps = result.counts["lanes"].tolist(), result.counts["warps"].tolist()
     entered = _entered(result, threads)
-    found: dict[int, frequencies.Line] = {}
+    found: dict[int, frequencies.LineCounts] = {}
     for k, source in enumerate(result.code.sources):
         if not source.line:  # the end that every kernel is given, behind its text
             continue
@@ -106,7 +106,9 @@ def lines_of(result: LaunchCounts) -> dict[int, frequencies.Line]:
         opcodes = (source.opcode,) if known is None else tuple(dict.fromkeys((*known.opcodes, source.opcode)))
         guarded = source.guard is not None and (known is None or known.guarded)
         if known is None or threads[k] > known.threads:
-            known = frequencies.Line(opcodes=(), guarded=False, threads=threads[k], warps=warps[k], entered=entered[k])
+            known = frequencies.LineCounts(
+                opcodes=(), guarded=False, threads=threads[k], warps=warps[k], entered=entered[k]
+            )
         found[source.line] = dataclasses.replace(known, opcodes=opcodes, guarded=guarded)
     return found
 

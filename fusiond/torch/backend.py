@@ -18,7 +18,7 @@ from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
 from fusiond.torch import explaining, importer, recording, regions, splicing
-from fusiond.torch.explaining import Record, Region
+from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.operators import Unsupported
 from fusiond.torch.regions import FxSegment
@@ -76,7 +76,7 @@ class _ByShape:
     MOST = 16
     """Shapes; from then on it is eager torch's."""
 
-    def __init__(self, graph: Any, compiling: Callable[..., Any], record: Record) -> None:
+    def __init__(self, graph: Any, compiling: Callable[..., Any], record: CompiledGraphs) -> None:
         self._graph, self._compiling, self._record = graph, compiling, record
         self._found: dict[tuple[Any, ...], Any] = {}
 
@@ -159,7 +159,7 @@ def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any
 
 
 def _compiled(
-    options: BackendOptions, record: Record, module: Any, part: str, default: Callable[[], Any], inner: Any
+    options: BackendOptions, record: CompiledGraphs, module: Any, part: str, default: Callable[[], Any], inner: Any
 ) -> Any:
     """A graph of AOTAutograd's as something to call with a list of its inputs."""
     try:

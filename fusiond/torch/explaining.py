@@ -46,7 +46,7 @@ def _counted(operators: Sequence[str]) -> str:
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
 
 
-class Record:
+class CompiledGraphs:
     """What is known of the graphs of one compilation."""
 
     def __init__(self, context: object) -> None:
@@ -55,15 +55,15 @@ class Record:
         self.graphs: list[Callable[[], Sequence[Region]]] = []
 
 
-_records: list[Record] = []
+_records: list[CompiledGraphs] = []
 _guard = threading.Lock()
 MOST = 1000
 """Compilations that are remembered."""
 
 
-def opened() -> Record:
+def opened() -> CompiledGraphs:
     """The record of the compilation that is under way in this thread."""
-    record = Record(_compiling())
+    record = CompiledGraphs(_compiling())
     with _guard:
         _records.append(record)
         del _records[:-MOST]

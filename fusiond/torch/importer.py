@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusiond.torch.graphs import FxNode, Tensor
-from fusiond.torch.instructions import HloWriter, Value
+from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators import TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
 
@@ -31,7 +31,7 @@ def text(name: str, nodes: Sequence[FxNode], inputs: Mapping[str, Tensor], outpu
     shapes = {each.name: each.results[0] for each in nodes}
     for output in outputs:
         value, shape = values[output], shapes[output]
-        if not isinstance(value, Value) or shape is None:
+        if not isinstance(value, HloValue) or shape is None:
             raise Unsupported(f"{output} is no tensor")
         results.append(writer.transpose(value, shape.order))
     return writer.module(name, results)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class HloValue:
     """What an instruction gives."""
 
     name: str
@@ -39,9 +39,9 @@ class HloWriter:
         self._lines: list[str] = []
         self._parameters = 0
         self._computations: dict[str, str] = {}
-        self._constants: dict[tuple[str, str], Value] = {}
+        self._constants: dict[tuple[str, str], HloValue] = {}
 
-    def module(self, name: str, results: Sequence[Value]) -> str:
+    def module(self, name: str, results: Sequence[HloValue]) -> str:
         """The text, with these results in a tuple."""
         shapes = ", ".join(_shape(each.dtype, each.dims) for each in results)
         names = ", ".join(each.name for each in results)
@@ -50,22 +50,22 @@ class HloWriter:
         return "\n".join([*lines, f"  ROOT result = ({shapes}) tuple({names})", "}", ""])
 
     def add(
-        self, opcode: str, dtype: str, dims: Sequence[int], operands: Sequence[Value], attributes: str = ""
-    ) -> Value:
+        self, opcode: str, dtype: str, dims: Sequence[int], operands: Sequence[HloValue], attributes: str = ""
+    ) -> HloValue:
         return self._add(dtype, dims, f"{opcode}({', '.join(each.name for each in operands)})", attributes)
 
-    def _add(self, dtype: str, dims: Sequence[int], call: str, attributes: str = "") -> Value:
-        made = Value(f"v{len(self._lines)}", dtype, tuple(dims))
+    def _add(self, dtype: str, dims: Sequence[int], call: str, attributes: str = "") -> HloValue:
+        made = HloValue(f"v{len(self._lines)}", dtype, tuple(dims))
         self._lines.append(f"{made.name} = {_shape(dtype, dims)} {call}{', ' if attributes else ''}{attributes}")
         return made
 
     # --- sources ---
 
-    def parameter(self, dtype: str, dims: Sequence[int]) -> Value:
+    def parameter(self, dtype: str, dims: Sequence[int]) -> HloValue:
         self._parameters += 1
         return self._add(dtype, dims, f"parameter({self._parameters - 1})")
 
-    def constant(self, value: Number, dtype: str, dims: Sequence[int] = ()) -> Value:
+    def constant(self, value: Number, dtype: str, dims: Sequence[int] = ()) -> HloValue:
         """A number, in all elements."""
         text = _literal(value, dtype)
         key = (dtype, text)
@@ -76,24 +76,24 @@ class HloWriter:
                 self._constants[key] = self._add(dtype, (), f"constant({text})")
         return self.broadcast(self._constants[key], dims, ())
 
-    def iota(self, dtype: str, dims: Sequence[int], dimension: int) -> Value:
+    def iota(self, dtype: str, dims: Sequence[int], dimension: int) -> HloValue:
         return self._add(dtype, dims, "iota()", f"iota_dimension={dimension}")
 
     # --- element by element ---
 
-    def unary(self, opcode: str, x: Value) -> Value:
+    def unary(self, opcode: str, x: HloValue) -> HloValue:
         return self.add(opcode, x.dtype, x.dims, [x])
 
-    def binary(self, opcode: str, a: Value, b: Value) -> Value:
+    def binary(self, opcode: str, a: HloValue, b: HloValue) -> HloValue:
         return self.add(opcode, a.dtype, a.dims, [a, b])
 
-    def compare(self, direction: str, a: Value, b: Value) -> Value:
+    def compare(self, direction: str, a: HloValue, b: HloValue) -> HloValue:
         return self.add("compare", "pred", a.dims, [a, b], f"direction={direction}")
 
-    def select(self, condition: Value, then: Value, otherwise: Value) -> Value:
+    def select(self, condition: HloValue, then: HloValue, otherwise: HloValue) -> HloValue:
         return self.add("select", then.dtype, then.dims, [condition, then, otherwise])
 
-    def convert(self, x: Value, dtype: str) -> Value:
+    def convert(self, x: HloValue, dtype: str) -> HloValue:
         """To another element type, as torch does it: what is not zero is true."""
         if x.dtype == dtype:
             return x
@@ -101,19 +101,19 @@ class HloWriter:
             return self.compare("NE", x, self.constant(0, x.dtype, x.dims))
         return self.add("convert", dtype, x.dims, [x])
 
-    def like(self, x: Value, value: Number) -> Value:
+    def like(self, x: HloValue, value: Number) -> HloValue:
         """A number in the shape and type of a value."""
         return self.constant(value, x.dtype, x.dims)
 
     # --- movement ---
 
-    def broadcast(self, x: Value, dims: Sequence[int], mapping: Sequence[int]) -> Value:
+    def broadcast(self, x: HloValue, dims: Sequence[int], mapping: Sequence[int]) -> HloValue:
         """`mapping`: dimension of x -> dimension of the result."""
         if tuple(dims) == x.dims and tuple(mapping) == tuple(range(len(dims))):
             return x
         return self.add("broadcast", x.dtype, dims, [x], f"dimensions={_list(mapping)}")
 
-    def expand(self, x: Value, dims: Sequence[int]) -> Value:
+    def expand(self, x: HloValue, dims: Sequence[int]) -> HloValue:
         """NumPy's broadcasting: trailing dimensions meet, and those of size 1 are repeated."""
         if x.dims == tuple(dims):
             return x
@@ -122,42 +122,42 @@ class HloWriter:
         narrow = self.reshape(x, [x.dims[at] for at in kept])
         return self.broadcast(narrow, dims, [front + at for at in kept])
 
-    def reshape(self, x: Value, dims: Sequence[int]) -> Value:
+    def reshape(self, x: HloValue, dims: Sequence[int]) -> HloValue:
         if math.prod(dims) != math.prod(x.dims):
             raise ValueError(f"{list(x.dims)} cannot be {list(dims)}")
         return x if x.dims == tuple(dims) else self.add("reshape", x.dtype, dims, [x])
 
-    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+    def transpose(self, x: HloValue, order: Sequence[int]) -> HloValue:
         """`order`: dimension of the result -> dimension of x."""
         if tuple(order) == tuple(range(len(x.dims))):
             return x
         return self.add("transpose", x.dtype, [x.dims[each] for each in order], [x], f"dimensions={_list(order)}")
 
-    def slice(self, x: Value, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> Value:
+    def slice(self, x: HloValue, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> HloValue:
         dims = [max(0, -(-(b - a) // s)) for a, b, s in zip(starts, limits, strides, strict=True)]
         if tuple(dims) == x.dims:
             return x
         ranges = ", ".join(f"[{a}:{b}:{s}]" for a, b, s in zip(starts, limits, strides, strict=True))
         return self.add("slice", x.dtype, dims, [x], f"slice={{{ranges}}}")
 
-    def pad(self, x: Value, value: Number, sides: Sequence[tuple[int, int, int]]) -> Value:
+    def pad(self, x: HloValue, value: Number, sides: Sequence[tuple[int, int, int]]) -> HloValue:
         """(low, high, interior) for each dimension."""
         dims = [size + low + high + max(0, size - 1) * inner
                 for size, (low, high, inner) in zip(x.dims, sides, strict=True)]  # fmt: skip
         text = "x".join("_".join(map(str, each)) for each in sides)
         return self.add("pad", x.dtype, dims, [x, self.constant(value, x.dtype)], f"padding={text}")
 
-    def concatenate(self, values: Sequence[Value], dimension: int) -> Value:
+    def concatenate(self, values: Sequence[HloValue], dimension: int) -> HloValue:
         if len(values) == 1:
             return values[0]
         dims = list(values[0].dims)
         dims[dimension] = sum(each.dims[dimension] for each in values)
         return self.add("concatenate", values[0].dtype, dims, values, f"dimensions={{{dimension}}}")
 
-    def reverse(self, x: Value, dimensions: Sequence[int]) -> Value:
+    def reverse(self, x: HloValue, dimensions: Sequence[int]) -> HloValue:
         return self.add("reverse", x.dtype, x.dims, [x], f"dimensions={_list(dimensions)}")
 
-    def point_gather(self, x: Value, indices: Value) -> Value:
+    def point_gather(self, x: HloValue, indices: HloValue) -> HloValue:
         """Elements of x at points: the last dimension of the indices holds one number for each of x's."""
         rank = len(x.dims)
         every = _list(range(rank))
@@ -169,7 +169,7 @@ class HloWriter:
 
     # --- reductions ---
 
-    def reduce(self, operation: str, x: Value, dimensions: Sequence[int]) -> Value:
+    def reduce(self, operation: str, x: HloValue, dimensions: Sequence[int]) -> HloValue:
         """add, multiply, maximum, minimum, and, or over dimensions, which are gone."""
         if not dimensions:
             return x

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from fusiond.drawing import Drawing, DrawnGraph, DrawnNode, Timeline
+from fusiond.drawing import Drawing, DrawnGraph, DrawnNode, LaneDrawing
 from fusiond.web.plots import figure
 from fusiond.words import shortened
 
@@ -19,13 +19,13 @@ _MOST_TEXT = 28
 
 
 def svg(drawing: Drawing) -> Markup:
-    return _lanes(drawing) if isinstance(drawing, Timeline) else _graph(drawing)
+    return _lanes(drawing) if isinstance(drawing, LaneDrawing) else _graph(drawing)
 
 
 # --- lanes ----------------------------------------------------------------------------------------------
 
 
-def _lanes(drawing: Timeline) -> Markup:
+def _lanes(drawing: LaneDrawing) -> Markup:
     spans = [span for lane in drawing.lanes for span in lane.spans]
     low, high = min((each.start for each in spans), default=0), max((each.end for each in spans), default=1)
     scale = (WIDTH - _NAME - 16) / max(high - low, 1e-9)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fusiond.composition.fragments import Unfit, fragment
+from fusiond.language.extents import ceil_div, size, text_of
 from fusiond.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Seam, Source
 
 X = Buffer(name="a.x", dtype="float32", elements=8, role=Role.INPUT)
@@ -31,6 +32,27 @@ def test_a_launch_in_other_words() -> None:
     )  # fmt: skip
     assert (found.launch.grid, found.launch.stream, found.launch.after) == ((2, 1, 1), 0, ())
     assert fragment(PROGRAM, {"a.x": "photo", "a.y": "light"}, BYTES) == found
+
+
+def test_numbers_follow_from_the_callers_sizes() -> None:
+    """Of two sizes one is twice the caller's n, the other stands in the text."""
+    rows, depth = size("a.rows", 8), size("a.depth", 3)
+    launch = dataclasses.replace(
+        LAUNCH, grid=(ceil_div(rows, 4), depth, 1), arguments=(*LAUNCH.arguments, Scalar(dtype="int32", value=rows + 1))
+    )
+    buffers = tuple(dataclasses.replace(each, elements=rows) for each in (X, Y))
+    program = dataclasses.replace(
+        PROGRAM, buffers=buffers, steps=(launch,), sizes=(("a.rows", 8), ("a.depth", 3)), fixed=("a.depth",)
+    )
+    n, d = size("n", 4), size("d", 3)
+    found = fragment(program, NAMES, {"photo": 8 * n, "light": 8 * n}, {"a.rows": 2 * n, "a.depth": d})
+    assert [text_of(each) for each in found.launch.grid] == ["ceil_div(2 * n, 4)", "d", "1"]
+    last = found.launch.arguments[-1]
+    assert isinstance(last, Scalar)
+    assert isinstance(last.value, int)
+    assert text_of(last.value) == "2 * n + 1"
+    assert found.fixed == {"d"}
+    assert fragment(program, NAMES, {"photo": 32, "light": 8 * n}, {"a.rows": 2 * n}).fixed == {"n"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fusiond.build.cache import BuildCache
 from fusiond.counting import layout, library
-from fusiond.counting.kernels import CountLimits, LaunchCounts, LaunchShape, LoadedPtx
+from fusiond.counting.kernels import CountedShape, CountLimits, LaunchCounts, LoadedPtx
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary
 from fusiond.counting.model import H100, Gpu
 
@@ -60,7 +60,7 @@ class Bench:
                 at += 1
             else:
                 packed.append(each.tobytes())
-        shape = LaunchShape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
+        shape = CountedShape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
         cache = Cache(self.library, gpu.l2_bytes)
         result = self.unit.launch(kernel, shape, packed, places, cache, gpu, limits=limits or CountLimits())
         cache.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.counting.frequencies import Line, Unsolved, of_blocks
+from fusiond.counting.frequencies import LineCounts, Unsolved, of_blocks
 from fusiond.counting.sass import BasicBlock, SassInstruction
 
 
@@ -13,14 +13,14 @@ def block(*successors: int, line: int = 0, opcode: str = "NOP", copies: int = 1,
     return BasicBlock((SassInstruction(opcode, False, line),) * copies, successors, ends, None)
 
 
-def line(threads: int, *, opcode: str = "ld.global.f32", entered: int | None = None) -> Line:
-    return Line(opcodes=(opcode,), guarded=False, threads=threads, warps=threads // 32 or 1, entered=entered)
+def line(threads: int, *, opcode: str = "ld.global.f32", entered: int | None = None) -> LineCounts:
+    return LineCounts(opcodes=(opcode,), guarded=False, threads=threads, warps=threads // 32 or 1, entered=entered)
 
 
 START = line(64, opcode="mov.u32")
 
 
-def threads(blocks: list[BasicBlock], lines: dict[int, Line]) -> list[int]:
+def threads(blocks: list[BasicBlock], lines: dict[int, LineCounts]) -> list[int]:
     return [round(each.threads) for each in of_blocks(blocks, {1: START, **lines})]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fusiond.counting import kernels, layout, sampling
 from fusiond.counting.certainty import Traffic, traffic
-from fusiond.counting.kernels import CountLimits, LaunchShape
+from fusiond.counting.kernels import CountedShape, CountLimits
 from fusiond.counting.library import Cache, CountingLibrary, Footprint
 from fusiond.counting.model import H100, Gpu
 
@@ -123,7 +123,7 @@ def second_reads(benches: dict[str, Bench], l2_kib: int, budget: int | None) -> 
     bench = benches["copy_float"]
     x, y, z = (layout.aligned(4 * N) for _ in range(3))
     cache = Cache(bench.library, l2_kib << 10)
-    shape = LaunchShape(grid=(N // 64, 1, 1), block=(64, 1, 1))
+    shape = CountedShape(grid=(N // 64, 1, 1), block=(64, 1, 1))
     gpu = dataclasses.replace(TINY, l2_bytes=l2_kib << 10)
     corrections = []
     for source, target in ((x, y), (y, z)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.drawing import Drawing, DrawnGraph, Timeline
+from fusiond.drawing import Drawing, DrawnGraph, LaneDrawing
 from fusiond.program import Copy, Launch, Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -39,8 +39,8 @@ def test_threads_and_blocks_of_a_fused_launch(registry: Registry) -> None:
     for name, program, (threads, blocks) in drawn(registry, "hist-maxpool.yaml"):
         seen.add(name)
         (launch,) = program.launches
-        assert isinstance(threads, Timeline)
-        assert isinstance(blocks, Timeline)
+        assert isinstance(threads, LaneDrawing)
+        assert isinstance(blocks, LaneDrawing)
         assert [each.name for each in threads.lanes] == ["a: hist", "b: maxpool"]
         assert max(span.end for lane in threads.lanes for span in lane.spans) == launch.block[0]
         assert max(span.end for lane in blocks.lanes for span in lane.spans) == launch.grid[0]
@@ -78,7 +78,7 @@ def test_a_time_line_has_a_span_for_each_message(registry: Registry) -> None:
     for name, program, (picture,) in drawn(registry, "transfer-fig2.yaml"):
         if name == "batch":
             continue
-        assert isinstance(picture, Timeline)
+        assert isinstance(picture, LaneDrawing)
         lanes = {each.name: each.spans for each in picture.lanes}
         messages = [*lanes["uploads, before"], *lanes["downloads, behind"]]
         assert len(messages) == sum(isinstance(each, Copy) and each.counted for each in program.steps), name

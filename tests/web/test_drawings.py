@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fusiond import drawing
-from fusiond.drawing import DrawnGraph, DrawnNode, Edge, Timeline, TimelineLane, TimelineSpan
+from fusiond.drawing import DrawnGraph, DrawnNode, Edge, LaneDrawing, TimelineLane, TimelineSpan
 from fusiond.store.database import Store
 from fusiond.web import drawings, plots, views
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = '<script>alert("x")</script>&'
-LANES = Timeline(
+LANES = LaneDrawing(
     title="Threads",
     unit="thread",
     lanes=(
@@ -72,7 +72,7 @@ def test_a_picture_says_in_words_what_it_shows_and_no_name_is_markup(picture: dr
 def test_a_cycle_and_nothing_at_all_are_drawn() -> None:
     nodes = tuple(DrawnNode(name=each, text=each, group=0) for each in "ab")
     loop = DrawnGraph(title="", nodes=nodes, edges=(Edge(source="a", target="b"), Edge(source="b", target="a")))
-    for picture in (loop, DrawnGraph(title="", nodes=(), edges=()), Timeline(title="", unit="", lanes=())):
+    for picture in (loop, DrawnGraph(title="", nodes=(), edges=()), LaneDrawing(title="", unit="", lanes=())):
         tree(picture)
 
 

@@ -35,7 +35,7 @@ class Unaskable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KernelParameter:
+class RecordedParameter:
     """Of a kernel, as its source has it."""
 
     pointer: bool
@@ -52,7 +52,7 @@ class Drafted:
 
     entry: str
     instance: str | None
-    parameters: tuple[KernelParameter, ...]
+    parameters: tuple[RecordedParameter, ...]
     shared: bool
     """It has a dynamic shared array."""
 
@@ -153,21 +153,21 @@ def _document(launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) ->
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _is_buffer(argument: Array | TypedNumber, parameter: KernelParameter) -> bool:
+def _is_buffer(argument: Array | TypedNumber, parameter: RecordedParameter) -> bool:
     return isinstance(argument, Array) and parameter.pointer
 
 
-def _elements(argument: Array | TypedNumber, parameter: KernelParameter) -> int:
+def _elements(argument: Array | TypedNumber, parameter: RecordedParameter) -> int:
     assert isinstance(argument, Array)
     return argument.size_bytes // DTYPES[_held(argument, parameter)].bytes
 
 
-def _held(argument: Array, parameter: KernelParameter) -> str:
+def _held(argument: Array, parameter: RecordedParameter) -> str:
     """What a buffer is made of."""
     return parameter.dtype or (argument.dtype if argument.dtype in DTYPES else "uint8")
 
 
-def _argument(argument: Array | TypedNumber, parameter: KernelParameter, value: Any, least: int) -> dict[str, Any]:
+def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value: Any, least: int) -> dict[str, Any]:
     if parameter.pointer:
         if argument == NULL:
             return {"dtype": "uint64", "value": "0"}
@@ -251,18 +251,18 @@ def _drafted(*origin: Any) -> Drafted | str:
     return Drafted(keys["entry"].text(), instance, parameters, "shared" in keys)
 
 
-def _parameter(keys: Mapping[str, documents.Node]) -> KernelParameter:
+def _parameter(keys: Mapping[str, documents.Node]) -> RecordedParameter:
     if "struct" in keys or "bytes" in keys:
         held = keys["struct"].mapping().values() if "struct" in keys else ()
         if any(isinstance(each.value, dict) for each in held):
             raise Unaskable(f"{keys['name'].text()} is a struct with addresses in it")
-        return KernelParameter(pointer=False, written=False, dtype=None, struct=True)
+        return RecordedParameter(pointer=False, written=False, dtype=None, struct=True)
     dtype = None if keys["dtype"].value == documents.UNKNOWN else keys["dtype"].text()
     if "elements" in keys:
-        return KernelParameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
+        return RecordedParameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
     if dtype is None or DTYPES[dtype].packed is None:
         raise Unaskable(f"{keys['name'].text()} is no number that can be passed by itself")
-    return KernelParameter(pointer=False, written=False, dtype=dtype)
+    return RecordedParameter(pointer=False, written=False, dtype=dtype)
 
 
 def _source_file(origin: Origin) -> Path:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fusiond.torch.instructions import HloWriter, Number, Value
+from fusiond.torch.instructions import HloValue, HloWriter, Number
 from fusiond.torch.operators.table import TABLE, OperatorCall, Unsupported, category, common, number, operator, working
 
 # --- of one tensor ---
 
 
-def _unary(name: str, write: Callable[[HloWriter, Value], Value]) -> None:
-    def written(call: OperatorCall) -> Value:
+def _unary(name: str, write: Callable[[HloWriter, HloValue], HloValue]) -> None:
+    def written(call: OperatorCall) -> HloValue:
         return call.finished(write(call.writer, call.wide(0)))
 
     operator(f"{name}.default")(written)
 
 
-def _times(w: HloWriter, x: Value, factor: Number) -> Value:
+def _times(w: HloWriter, x: HloValue, factor: Number) -> HloValue:
     return w.binary("multiply", x, w.like(x, factor))
 
 
@@ -33,20 +33,20 @@ for _name, _opcode in {
 _ROUNDING = frozenset({"floor", "ceil", "round-nearest-even"})
 
 
-def _same(w: HloWriter, x: Value, opcode: str) -> Value:
+def _same(w: HloWriter, x: HloValue, opcode: str) -> HloValue:
     if opcode in _ROUNDING and category(x.dtype) < 2:
         return x
     return w.unary(opcode, x)
 
 
-def _trunc(w: HloWriter, x: Value) -> Value:
+def _trunc(w: HloWriter, x: HloValue) -> HloValue:
     if category(x.dtype) < 2:
         return x
     negative = w.compare("LT", x, w.like(x, 0))
     return w.select(negative, w.unary("ceil", x), w.unary("floor", x))
 
 
-def _silu(w: HloWriter, x: Value) -> Value:
+def _silu(w: HloWriter, x: HloValue) -> HloValue:
     return w.binary("multiply", x, w.unary("logistic", x))
 
 
@@ -64,19 +64,19 @@ _unary("relu6", lambda w, x: w.binary("minimum", w.binary("maximum", x, w.like(x
 
 @operator("alias.default", "detach.default", view=True)
 @operator("clone.default", "lift_fresh_copy.default", "contiguous.default", movement=True)
-def _identity(call: OperatorCall) -> Value:
+def _identity(call: OperatorCall) -> HloValue:
     return call.tensor(0)
 
 
 @operator("_to_copy.default", "to.dtype", "prims.convert_element_type.default")
-def _to(call: OperatorCall) -> Value:
+def _to(call: OperatorCall) -> HloValue:
     if call.result.dims != call.tensor(0).dims:
         raise Unsupported("it changes the shape")
     return call.finished(call.tensor(0))
 
 
 @operator("logical_not.default", "bitwise_not.default")
-def _not(call: OperatorCall) -> Value:
+def _not(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     if call.node.operator == "aten.logical_not.default":
         x = call.writer.convert(x, "pred")
@@ -84,7 +84,7 @@ def _not(call: OperatorCall) -> Value:
 
 
 @operator("isnan.default", "isinf.default", "isfinite.default")
-def _is(call: OperatorCall) -> Value:
+def _is(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.floating(call.tensor(0))
     if category(x.dtype) < 2:
         return w.constant(call.node.operator == "aten.isfinite.default", "pred", x.dims)
@@ -100,7 +100,7 @@ def _is(call: OperatorCall) -> Value:
 
 def _binary(*names: str, opcode: str) -> None:
     @operator(*names)
-    def written(call: OperatorCall) -> Value:
+    def written(call: OperatorCall) -> HloValue:
         return call.finished(call.writer.binary(opcode, call.wide(0), call.wide(1)))
 
 
@@ -114,7 +114,7 @@ _binary("bitwise_xor.Tensor", "bitwise_xor.Scalar", opcode="xor")
 
 
 @operator("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def _sum(call: OperatorCall) -> Value:
+def _sum(call: OperatorCall) -> HloValue:
     """a + alpha b, a - alpha b, b - alpha a."""
     w, a, b = call.writer, call.wide(0), call.wide(1)
     name = call.node.operator.split(".")[1]
@@ -129,7 +129,7 @@ def _sum(call: OperatorCall) -> Value:
 
 
 @operator("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
-def _div(call: OperatorCall) -> Value:
+def _div(call: OperatorCall) -> HloValue:
     w, a, b = call.writer, call.wide(0), call.wide(1)
     mode = call.argument(2, "rounding_mode")
     whole = category(a.dtype) < 2
@@ -144,7 +144,7 @@ def _div(call: OperatorCall) -> Value:
     return call.finished(quotient)
 
 
-def _other_sign(w: HloWriter, rest: Value, b: Value) -> Value:
+def _other_sign(w: HloWriter, rest: HloValue, b: HloValue) -> HloValue:
     """Whether a remainder is not 0, and has not the divisor's sign."""
     zero = w.like(rest, 0)
     odd = w.compare("NE", w.compare("LT", rest, zero), w.compare("LT", b, zero))
@@ -152,7 +152,7 @@ def _other_sign(w: HloWriter, rest: Value, b: Value) -> Value:
 
 
 @operator("remainder.Tensor", "remainder.Scalar", "fmod.Tensor", "fmod.Scalar")
-def _remainder(call: OperatorCall) -> Value:
+def _remainder(call: OperatorCall) -> HloValue:
     w, a, b = call.writer, call.wide(0), call.wide(1)
     rest = w.binary("remainder", a, b)
     if "remainder" in call.node.operator:
@@ -161,7 +161,7 @@ def _remainder(call: OperatorCall) -> Value:
 
 
 @operator("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
-def _pow(call: OperatorCall) -> Value:
+def _pow(call: OperatorCall) -> HloValue:
     w, x, exponent = call.writer, call.wide(0), call.argument(1, "exponent")
     if isinstance(exponent, int | float) and exponent in (1, 2, 3, 4):
         found = x
@@ -181,7 +181,7 @@ def _pow(call: OperatorCall) -> Value:
 
 def _comparison(name: str, direction: str) -> None:
     @operator(f"{name}.Tensor", f"{name}.Scalar")
-    def written(call: OperatorCall) -> Value:
+    def written(call: OperatorCall) -> HloValue:
         a, b = call.argument(0), call.argument(1, "other")
         dtype = working(common((a, b)))
         return call.writer.compare(
@@ -194,7 +194,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 @operator("logical_and.default", "logical_or.default", "logical_xor.default")
-def _logical(call: OperatorCall) -> Value:
+def _logical(call: OperatorCall) -> HloValue:
     opcode = call.node.operator.split(".")[1].removeprefix("logical_")
     return call.writer.binary(opcode, call.wide(0, dtype="pred"), call.wide(1, dtype="pred"))
 
@@ -203,20 +203,20 @@ def _logical(call: OperatorCall) -> Value:
 
 
 @operator("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def _where(call: OperatorCall) -> Value:
+def _where(call: OperatorCall) -> HloValue:
     dtype = call.result.dtype
     return call.writer.select(call.wide(0, dtype="pred"), call.wide(1, dtype=dtype), call.wide(2, dtype=dtype))
 
 
 @operator("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(call: OperatorCall) -> Value:
+def _masked_fill(call: OperatorCall) -> HloValue:
     dtype = call.result.dtype
     return call.writer.select(call.wide(1, dtype="pred"), call.wide(2, dtype=dtype), call.wide(0, dtype=dtype))
 
 
 @operator("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_min.Tensor", "clamp_max.default",
           "clamp_max.Tensor", "hardtanh.default")  # fmt: skip
-def _clamp(call: OperatorCall) -> Value:
+def _clamp(call: OperatorCall) -> HloValue:
     """The lower bound first, as torch does it; what is no number stays so."""
     w, x = call.writer, call.wide(0)
     name = call.node.operator.split(".")[1]
@@ -231,7 +231,7 @@ def _clamp(call: OperatorCall) -> Value:
 
 
 @operator("lerp.Scalar", "lerp.Tensor")
-def _lerp(call: OperatorCall) -> Value:
+def _lerp(call: OperatorCall) -> HloValue:
     """start + weight (end - start), from the nearer end."""
     w, start, end, weight = call.writer, call.wide(0), call.wide(1), call.wide(2)
     span = w.binary("subtract", end, start)
@@ -243,7 +243,7 @@ def _lerp(call: OperatorCall) -> Value:
 
 
 @operator("addcmul.default", "addcdiv.default")
-def _addc(call: OperatorCall) -> Value:
+def _addc(call: OperatorCall) -> HloValue:
     w, x, a, b = call.writer, call.wide(0), call.wide(1), call.wide(2)
     value = number(call.argument(3, "value", 1))
     opcode = "multiply" if "mul" in call.node.operator else "divide"
@@ -259,7 +259,7 @@ _CUBIC = 0.044715
 
 
 @operator("gelu.default")
-def _gelu(call: OperatorCall) -> Value:
+def _gelu(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.wide(0)
     if call.argument(1, "approximate", "none") == "tanh":
         curve = w.unary("tanh", _tanh_argument(w, x))
@@ -269,13 +269,13 @@ def _gelu(call: OperatorCall) -> Value:
     return call.finished(w.binary("multiply", half, w.binary("add", w.like(x, 1), curve)))
 
 
-def _tanh_argument(w: HloWriter, x: Value) -> Value:
+def _tanh_argument(w: HloWriter, x: HloValue) -> HloValue:
     cube = w.binary("multiply", w.binary("multiply", x, x), x)
     return _times(w, w.binary("add", x, _times(w, cube, _CUBIC)), _TANH_SCALE)
 
 
 @operator("gelu_backward.default")
-def _gelu_backward(call: OperatorCall) -> Value:
+def _gelu_backward(call: OperatorCall) -> HloValue:
     w, gradient, x = call.writer, call.wide(0), call.wide(1)
     one = w.like(x, 1)
     if call.argument(2, "approximate", "none") == "tanh":
@@ -293,7 +293,7 @@ def _gelu_backward(call: OperatorCall) -> Value:
 
 
 @operator("silu_backward.default")
-def _silu_backward(call: OperatorCall) -> Value:
+def _silu_backward(call: OperatorCall) -> HloValue:
     w, gradient, x = call.writer, call.wide(0), call.wide(1)
     s = w.unary("logistic", x)
     one = w.like(x, 1)
@@ -302,14 +302,14 @@ def _silu_backward(call: OperatorCall) -> Value:
 
 
 @operator("threshold_backward.default")
-def _threshold_backward(call: OperatorCall) -> Value:
+def _threshold_backward(call: OperatorCall) -> HloValue:
     w, gradient, x = call.writer, call.wide(0), call.wide(1)
     below = w.compare("LE", x, call.shaped(call.argument(2, "threshold"), x.dtype, x.dims))
     return call.finished(w.select(below, w.like(gradient, 0), gradient))
 
 
 @operator("hardtanh_backward.default")
-def _hardtanh_backward(call: OperatorCall) -> Value:
+def _hardtanh_backward(call: OperatorCall) -> HloValue:
     w, gradient, x = call.writer, call.wide(0), call.wide(1)
     outside = w.binary(
         "or",
@@ -320,7 +320,7 @@ def _hardtanh_backward(call: OperatorCall) -> Value:
 
 
 @operator("tanh_backward.default", "sigmoid_backward.default")
-def _by_result(call: OperatorCall) -> Value:
+def _by_result(call: OperatorCall) -> HloValue:
     """g (1 - y y), g y (1 - y)."""
     w, gradient, y = call.writer, call.wide(0), call.wide(1)
     one = w.like(y, 1)
@@ -331,7 +331,7 @@ def _by_result(call: OperatorCall) -> Value:
 
 
 @operator("leaky_relu.default", "leaky_relu_backward.default")
-def _leaky_relu(call: OperatorCall) -> Value:
+def _leaky_relu(call: OperatorCall) -> HloValue:
     w, backward = call.writer, "backward" in call.node.operator
     gradient = call.wide(0)
     x = call.wide(1) if backward else gradient
@@ -341,7 +341,7 @@ def _leaky_relu(call: OperatorCall) -> Value:
 
 
 @operator("elu.default")
-def _elu(call: OperatorCall) -> Value:
+def _elu(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.wide(0)
     alpha, scale, inner = (number(call.argument(at, name, 1)) for at, name in
                            ((1, "alpha"), (2, "scale"), (3, "input_scale")))  # fmt: skip
@@ -350,7 +350,7 @@ def _elu(call: OperatorCall) -> Value:
 
 
 @operator("hardsigmoid.default", "hardswish.default")
-def _hard(call: OperatorCall) -> Value:
+def _hard(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.wide(0)
     moved = w.binary("add", x, w.like(x, 3))
     bounded = w.binary("minimum", w.binary("maximum", moved, w.like(x, 0)), w.like(x, 6))
@@ -359,7 +359,7 @@ def _hard(call: OperatorCall) -> Value:
 
 
 @operator("softplus.default")
-def _softplus(call: OperatorCall) -> Value:
+def _softplus(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.wide(0)
     beta, threshold = number(call.argument(1, "beta", 1)), number(call.argument(2, "threshold", 20))
     scaled = _times(w, x, beta)

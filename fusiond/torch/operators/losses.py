@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fusiond.torch.instructions import Value
+from fusiond.torch.instructions import HloValue
 from fusiond.torch.operators.reductions import mean
 from fusiond.torch.operators.table import OperatorCall, Unsupported, number, operator
 
 
 @operator("mse_loss.default")
-def _mse(call: OperatorCall) -> Value:
+def _mse(call: OperatorCall) -> HloValue:
     w = call.writer
     a, b = call.floating(call.tensor(0)), call.floating(call.tensor(1))
     off = w.binary("subtract", a, call.shaped(b, a.dtype, a.dims))
@@ -21,14 +21,16 @@ def _mse(call: OperatorCall) -> Value:
 
 
 @operator("mse_loss_backward.default")
-def _mse_backward(call: OperatorCall) -> Value:
+def _mse_backward(call: OperatorCall) -> HloValue:
     w, gradient, a, b = call.writer, call.wide(0), call.wide(1), call.wide(2)
     scale = 2 / call.result.elements if call.argument(3, "reduction", 1) == 1 else 2.0
     off = w.binary("multiply", w.binary("subtract", a, b), w.like(a, scale))
     return call.finished(w.binary("multiply", off, gradient))
 
 
-def _counted(call: OperatorCall, x: Value, target: Value, weight: Value | None, ignored: int) -> tuple[Value, Value]:
+def _counted(
+    call: OperatorCall, x: HloValue, target: HloValue, weight: HloValue | None, ignored: int
+) -> tuple[HloValue, HloValue]:
     """(one element of each row as an array of x's shape that is true there, the weight of each row)."""
     w = call.writer
     if len(x.dims) != 2 or len(target.dims) != 1:
@@ -44,7 +46,7 @@ def _counted(call: OperatorCall, x: Value, target: Value, weight: Value | None, 
 
 
 @operator("nll_loss_forward.default")
-def _nll(call: OperatorCall) -> tuple[Value, Value]:
+def _nll(call: OperatorCall) -> tuple[HloValue, HloValue]:
     """(loss, the weight of all rows)."""
     w = call.writer
     x, target = call.floating(call.tensor(0)), call.tensor(1)
@@ -63,7 +65,7 @@ def _nll(call: OperatorCall) -> tuple[Value, Value]:
 
 
 @operator("nll_loss_backward.default")
-def _nll_backward(call: OperatorCall) -> Value:
+def _nll_backward(call: OperatorCall) -> HloValue:
     w = call.writer
     gradient, x, target = call.floating(call.tensor(0)), call.floating(call.tensor(1)), call.tensor(2)
     reduction, ignored = call.argument(4, "reduction", 1), int(number(call.argument(5, "ignore_index", -100)))

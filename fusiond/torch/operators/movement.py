@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusiond.torch.instructions import Value
+from fusiond.torch.instructions import HloValue
 from fusiond.torch.operators.table import OperatorCall, Unsupported, hlo_type, number, operator
 
 
 @operator("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
           "squeeze.dim", "squeeze.dims", view=True)  # fmt: skip
-def _reshape(call: OperatorCall) -> Value:
+def _reshape(call: OperatorCall) -> HloValue:
     return call.writer.reshape(call.tensor(0), call.result.dims)
 
 
 @operator("permute.default", view=True)
-def _permute(call: OperatorCall) -> Value:
+def _permute(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     return call.writer.transpose(x, call.dimensions(x, 1, "dims"))
 
 
 @operator("transpose.int", "t.default", view=True)
-def _transpose(call: OperatorCall) -> Value:
+def _transpose(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     order = list(range(len(x.dims)))
     if call.node.operator == "aten.t.default":
@@ -33,11 +33,11 @@ def _transpose(call: OperatorCall) -> Value:
 
 
 @operator("expand.default", view=True)
-def _expand(call: OperatorCall) -> Value:
+def _expand(call: OperatorCall) -> HloValue:
     return call.writer.expand(call.tensor(0), call.result.dims)
 
 
-def _bounds(call: OperatorCall, x: Value, first: int) -> tuple[int, int, int, int]:
+def _bounds(call: OperatorCall, x: HloValue, first: int) -> tuple[int, int, int, int]:
     """(dimension, start, end, step) of a slice whose arguments begin here."""
     dimension = call.dimension(x, first)
     size = x.dims[dimension]
@@ -50,13 +50,13 @@ def _bounds(call: OperatorCall, x: Value, first: int) -> tuple[int, int, int, in
 
 
 @operator("slice.Tensor", view=True)
-def _slice(call: OperatorCall) -> Value:
+def _slice(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     dimension, start, end, step = _bounds(call, x, 1)
     return _part(call, x, dimension, start, end, step)
 
 
-def _part(call: OperatorCall, x: Value, dimension: int, start: int, end: int, step: int = 1) -> Value:
+def _part(call: OperatorCall, x: HloValue, dimension: int, start: int, end: int, step: int = 1) -> HloValue:
     def put(value: int, others: list[int]) -> list[int]:
         others[dimension] = value
         return others
@@ -66,7 +66,7 @@ def _part(call: OperatorCall, x: Value, dimension: int, start: int, end: int, st
 
 
 @operator("select.int", view=True)
-def _select(call: OperatorCall) -> Value:
+def _select(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     dimension = call.dimension(x, 1)
     index = int(number(call.argument(2, "index"))) % x.dims[dimension]
@@ -74,7 +74,7 @@ def _select(call: OperatorCall) -> Value:
 
 
 @operator("split.Tensor", "split_with_sizes.default", "unbind.int", view=True)
-def _split(call: OperatorCall) -> tuple[Value, ...]:
+def _split(call: OperatorCall) -> tuple[HloValue, ...]:
     x = call.tensor(0)
     dimension = call.dimension(x, 1 if "unbind" in call.node.operator else 2)
     found, at = [], 0
@@ -87,7 +87,7 @@ def _split(call: OperatorCall) -> tuple[Value, ...]:
 
 
 @operator("slice_scatter.default", "select_scatter.default", movement=True)
-def _slice_scatter(call: OperatorCall) -> Value:
+def _slice_scatter(call: OperatorCall) -> HloValue:
     w, x, source = call.writer, call.tensor(0), call.tensor(1)
     if "select" in call.node.operator:
         dimension = call.dimension(x, 2)
@@ -107,7 +107,7 @@ def _slice_scatter(call: OperatorCall) -> Value:
 
 
 @operator("constant_pad_nd.default", movement=True)
-def _pad(call: OperatorCall) -> Value:
+def _pad(call: OperatorCall) -> HloValue:
     x, sides = call.tensor(0), call.integers(1, "pad") or ()
     value = number(call.argument(2, "value", 0))
     found = [(0, 0, 0)] * len(x.dims)
@@ -117,14 +117,14 @@ def _pad(call: OperatorCall) -> Value:
 
 
 @operator("cat.default", movement=True)
-def _cat(call: OperatorCall) -> Value:
+def _cat(call: OperatorCall) -> HloValue:
     values = [each for each in call.argument(0, "tensors") if each.dims != (0,)]
     dimension = int(call.argument(1, "dim", 0)) % len(call.result.dims)
     return call.writer.concatenate([call.finished(each) for each in values], dimension)
 
 
 @operator("stack.default", movement=True)
-def _stack(call: OperatorCall) -> Value:
+def _stack(call: OperatorCall) -> HloValue:
     dimension = int(call.argument(1, "dim", 0)) % len(call.result.dims)
     values: Any = call.argument(0, "tensors")
     parts = [
@@ -134,7 +134,7 @@ def _stack(call: OperatorCall) -> Value:
 
 
 @operator("repeat.default", movement=True)
-def _repeat(call: OperatorCall) -> Value:
+def _repeat(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.tensor(0)
     times = call.integers(1, "repeats") or ()
     dims = (*(1,) * (len(times) - len(x.dims)), *x.dims)
@@ -144,13 +144,13 @@ def _repeat(call: OperatorCall) -> Value:
 
 
 @operator("flip.default", movement=True)
-def _flip(call: OperatorCall) -> Value:
+def _flip(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     return call.writer.reverse(x, sorted(call.dimensions(x, 1, "dims")))
 
 
 @operator("tril.default", "triu.default", movement=True)
-def _triangle(call: OperatorCall) -> Value:
+def _triangle(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.tensor(0)
     rank = len(x.dims)
     rows, columns = w.iota("s32", x.dims, rank - 2), w.iota("s32", x.dims, rank - 1)
@@ -160,7 +160,7 @@ def _triangle(call: OperatorCall) -> Value:
 
 
 @operator("gather.default", movement=True)
-def _gather(call: OperatorCall) -> Value:
+def _gather(call: OperatorCall) -> HloValue:
     w, x, index = call.writer, call.tensor(0), call.tensor(2)
     if not x.dims or len(index.dims) != len(x.dims):
         raise Unsupported("a gather of a number")
@@ -173,7 +173,7 @@ def _gather(call: OperatorCall) -> Value:
 
 
 @operator("scatter.src", "scatter.value", movement=True)
-def _scatter(call: OperatorCall) -> Value:
+def _scatter(call: OperatorCall) -> HloValue:
     """One element of each row is another: where the place is the one that is asked for."""
     w, x, index = call.writer, call.tensor(0), call.tensor(2)
     dimension = call.dimension(x, 1)
@@ -191,7 +191,7 @@ def _scatter(call: OperatorCall) -> Value:
 @operator("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default",
           "ones_like.default", "new_zeros.default", "new_ones.default", "new_full.default",
           "scalar_tensor.default", movement=True)  # fmt: skip
-def _full(call: OperatorCall) -> Value:
+def _full(call: OperatorCall) -> HloValue:
     name = call.node.operator.split(".")[1]
     at = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}.get(name)
     value = number(call.argument(at, "fill_value")) if at is not None else int("ones" in name)
@@ -199,7 +199,7 @@ def _full(call: OperatorCall) -> Value:
 
 
 @operator("arange.default", "arange.start", "arange.start_step", "prims.iota.default", movement=True)
-def _arange(call: OperatorCall) -> Value:
+def _arange(call: OperatorCall) -> HloValue:
     w, (size,) = call.writer, call.result.dims
     overload = call.node.operator
     if overload == "prims.iota.default":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from fusiond.torch.instructions import Value
+from fusiond.torch.instructions import HloValue
 from fusiond.torch.operators.reductions import kept, over, variance
 from fusiond.torch.operators.table import OperatorCall, number, operator, working
 
 
 @operator("_softmax.default", "_log_softmax.default")
-def _softmax(call: OperatorCall) -> Value:
+def _softmax(call: OperatorCall) -> HloValue:
     w = call.writer
     x = w.convert(call.tensor(0), working(call.result.dtype))
     if not x.dims:
@@ -25,7 +25,7 @@ def _softmax(call: OperatorCall) -> Value:
 
 
 @operator("_softmax_backward_data.default", "_log_softmax_backward_data.default")
-def _softmax_backward(call: OperatorCall) -> Value:
+def _softmax_backward(call: OperatorCall) -> HloValue:
     """y (g - sum(g y)), g - exp(y) sum(g)."""
     w = call.writer
     gradient, y = call.floating(call.tensor(0)), call.floating(call.tensor(1))
@@ -38,7 +38,7 @@ def _softmax_backward(call: OperatorCall) -> Value:
 
 
 @operator("native_layer_norm.default")
-def _layer_norm(call: OperatorCall) -> tuple[Value, Value, Value]:
+def _layer_norm(call: OperatorCall) -> tuple[HloValue, HloValue, HloValue]:
     """(normalised, mean, 1 / deviation)."""
     w = call.writer
     x = call.floating(call.tensor(0))
@@ -56,13 +56,13 @@ def _layer_norm(call: OperatorCall) -> tuple[Value, Value, Value]:
     return call.finished(found), middle, inverse
 
 
-def _rows(call: OperatorCall, x: Value, place: int) -> list[int]:
+def _rows(call: OperatorCall, x: HloValue, place: int) -> list[int]:
     count = len(call.integers(place, "normalized_shape") or ())
     return list(range(len(x.dims) - count, len(x.dims)))
 
 
 @operator("native_layer_norm_backward.default")
-def _layer_norm_backward(call: OperatorCall) -> tuple[Value | None, ...]:
+def _layer_norm_backward(call: OperatorCall) -> tuple[HloValue | None, ...]:
     """(dx, dweight, dbias), as far as they are asked for."""
     w = call.writer
     gradient, x = call.floating(call.tensor(0)), call.floating(call.tensor(1))
@@ -72,7 +72,7 @@ def _layer_norm_backward(call: OperatorCall) -> tuple[Value | None, ...]:
     weight = call.optional(5)
     mask = call.argument(7, "output_mask")
     normal = w.binary("multiply", w.binary("subtract", x, middle), inverse)
-    results: list[Value | None] = [None, None, None]
+    results: list[HloValue | None] = [None, None, None]
     if mask[0]:
         scaled = gradient if weight is None else w.binary("multiply", gradient, call.shaped(weight, x.dtype, x.dims))
         share = 1 / math.prod(x.dims[each] for each in rows)

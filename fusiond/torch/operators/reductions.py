@@ -5,30 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fusiond.torch.instructions import HloWriter, Value
+from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators.table import OperatorCall, Unsupported, number, operator, working
 
 
-def kept(w: HloWriter, x: Value, of: Value, dimensions: Sequence[int]) -> Value:
+def kept(w: HloWriter, x: HloValue, of: HloValue, dimensions: Sequence[int]) -> HloValue:
     """A reduced value with the dimensions that are gone back as 1."""
     return w.reshape(x, [1 if at in dimensions else size for at, size in enumerate(of.dims)])
 
 
-def over(w: HloWriter, operation: str, x: Value, dimensions: Sequence[int]) -> Value:
+def over(w: HloWriter, operation: str, x: HloValue, dimensions: Sequence[int]) -> HloValue:
     """A reduce whose result has x's shape again."""
     return w.expand(kept(w, w.reduce(operation, x, dimensions), x, dimensions), x.dims)
 
 
-def count(x: Value, dimensions: Sequence[int]) -> int:
+def count(x: HloValue, dimensions: Sequence[int]) -> int:
     return math.prod(x.dims[each] for each in dimensions)
 
 
-def mean(w: HloWriter, x: Value, dimensions: Sequence[int]) -> Value:
+def mean(w: HloWriter, x: HloValue, dimensions: Sequence[int]) -> HloValue:
     total = w.reduce("add", x, dimensions)
     return w.binary("multiply", total, w.like(total, 1 / count(x, dimensions)))
 
 
-def variance(w: HloWriter, x: Value, dimensions: Sequence[int], correction: float) -> tuple[Value, Value]:
+def variance(w: HloWriter, x: HloValue, dimensions: Sequence[int], correction: float) -> tuple[HloValue, HloValue]:
     """(variance, mean), without the dimensions; in two passes."""
     middle = mean(w, x, dimensions)
     off = w.binary("subtract", x, w.expand(kept(w, middle, x, dimensions), x.dims))
@@ -37,12 +37,12 @@ def variance(w: HloWriter, x: Value, dimensions: Sequence[int], correction: floa
     return w.binary("divide", total, w.like(total, rest)), middle
 
 
-def _ended(call: OperatorCall, x: Value, place: int = 0) -> Value:
+def _ended(call: OperatorCall, x: HloValue, place: int = 0) -> HloValue:
     return call.writer.reshape(call.finished(x, place), call.result_of(place).dims)
 
 
 @operator("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
-def _sum(call: OperatorCall) -> Value:
+def _sum(call: OperatorCall) -> HloValue:
     w = call.writer
     x = w.convert(call.tensor(0), working(call.result.dtype))
     dimensions = call.dimensions(x, 1) if call.node.operator.split(".")[2] != "default" else range(len(x.dims))
@@ -54,7 +54,7 @@ def _sum(call: OperatorCall) -> Value:
 
 @operator("amax.default", "amin.default", "max.default", "min.default", "any.default", "any.dim", "any.dims",
           "all.default", "all.dim", "all.dims")  # fmt: skip
-def _extreme(call: OperatorCall) -> Value:
+def _extreme(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.tensor(0)
     name, overload = call.node.operator.split(".")[1:]
     logical = name in ("any", "all")
@@ -66,7 +66,7 @@ def _extreme(call: OperatorCall) -> Value:
 
 
 @operator("var.correction", "var_mean.correction", "std.correction")
-def _variance(call: OperatorCall) -> Value | tuple[Value, Value]:
+def _variance(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
     x = call.floating(call.tensor(0))
     correction = call.argument(2, "correction")
     found, middle = variance(call.writer, x, call.dimensions(x, 1), 1.0 if correction is None else correction)
@@ -77,7 +77,7 @@ def _variance(call: OperatorCall) -> Value | tuple[Value, Value]:
 
 
 @operator("logsumexp.default")
-def _logsumexp(call: OperatorCall) -> Value:
+def _logsumexp(call: OperatorCall) -> HloValue:
     w = call.writer
     x = call.floating(call.tensor(0))
     dimensions = call.dimensions(x, 1)
@@ -90,7 +90,7 @@ def _logsumexp(call: OperatorCall) -> Value:
 
 
 @operator("linalg_vector_norm.default")
-def _norm(call: OperatorCall) -> Value:
+def _norm(call: OperatorCall) -> HloValue:
     w = call.writer
     x = call.floating(call.tensor(0))
     order = number(call.argument(1, "ord", 2))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond.torch.graphs import DTYPES, FxNode, Ref, Tensor
-from fusiond.torch.instructions import HloWriter, Number, Value
+from fusiond.torch.instructions import HloValue, HloWriter, Number
 
 
 class Unsupported(Exception):
     """This call of an operator is left to torch; the text is why."""
 
 
-Written: TypeAlias = "Value | tuple[Value | None, ...] | None"
+Written: TypeAlias = "HloValue | tuple[HloValue | None, ...] | None"
 Function: TypeAlias = "Callable[[OperatorCall], Written]"
 
 TABLE: dict[str, Function] = {}
@@ -63,7 +63,7 @@ class OperatorCall:
     # --- arguments ---
 
     def argument(self, place: int, name: str = "", default: Any = None) -> Any:
-        """By place or by name; a Value, a number, a text, or a tuple of them."""
+        """By place or by name; an HloValue, a number, a text, or a tuple of them."""
         if place < len(self.node.arguments):
             return self._value(self.node.arguments[place])
         return self._value(self.node.named[name]) if name in self.node.named else default
@@ -75,15 +75,15 @@ class OperatorCall:
             return tuple(self._value(each) for each in argument)
         return argument
 
-    def tensor(self, place: int, name: str = "") -> Value:
+    def tensor(self, place: int, name: str = "") -> HloValue:
         found = self.argument(place, name)
-        if not isinstance(found, Value):
+        if not isinstance(found, HloValue):
             raise Unsupported(f"argument {place} is no tensor")
         return found
 
-    def optional(self, place: int, name: str = "") -> Value | None:
+    def optional(self, place: int, name: str = "") -> HloValue | None:
         found = self.argument(place, name)
-        return found if isinstance(found, Value) else None
+        return found if isinstance(found, HloValue) else None
 
     def integers(self, place: int, name: str = "", default: Sequence[int] | None = ()) -> tuple[int, ...] | None:
         found = self.argument(place, name, default)
@@ -94,12 +94,12 @@ class OperatorCall:
             raise Unsupported("a size is not fixed")
         return found
 
-    def dimensions(self, x: Value, place: int, name: str = "dim") -> tuple[int, ...]:
+    def dimensions(self, x: HloValue, place: int, name: str = "dim") -> tuple[int, ...]:
         """Which are meant, from 0; none named: all."""
         rank = len(x.dims)
         return tuple(each % rank for each in self.integers(place, name) or range(rank)) if rank else ()
 
-    def dimension(self, x: Value, place: int, name: str = "dim", default: int = 0) -> int:
+    def dimension(self, x: HloValue, place: int, name: str = "dim", default: int = 0) -> int:
         return int(self.argument(place, name, default)) % max(1, len(x.dims))
 
     # --- the result ---
@@ -116,22 +116,22 @@ class OperatorCall:
 
     # --- values as they are computed with ---
 
-    def wide(self, place: int, name: str = "", dtype: str | None = None) -> Value:
+    def wide(self, place: int, name: str = "", dtype: str | None = None) -> HloValue:
         """A tensor or a number in the type in which the result is computed, and in its shape."""
         return self.shaped(self.argument(place, name), dtype or working(self.result.dtype), self.result.dims)
 
-    def shaped(self, value: Any, dtype: str, dims: Sequence[int]) -> Value:
-        if isinstance(value, Value):
+    def shaped(self, value: Any, dtype: str, dims: Sequence[int]) -> HloValue:
+        if isinstance(value, HloValue):
             return self.writer.expand(self.writer.convert(value, dtype), dims)
         if isinstance(value, bool | int | float):
             return self.writer.constant(value, dtype, dims)
         raise Unsupported("an argument is missing" if value is None else f"{value!r} is neither a tensor nor a number")
 
-    def floating(self, x: Value) -> Value:
+    def floating(self, x: HloValue) -> HloValue:
         """A tensor as it is computed with, in its own shape."""
         return self.writer.convert(x, working(x.dtype))
 
-    def finished(self, x: Value, place: int = 0) -> Value:
+    def finished(self, x: HloValue, place: int = 0) -> HloValue:
         """In the type of the result."""
         return self.writer.convert(x, self.result_of(place).dtype)
 
@@ -141,7 +141,7 @@ def common(values: Iterable[Any]) -> str:
     without, then numbers; a later kind counts only where it is of a higher category (bool, whole, float)."""
     ranked: list[list[str]] = [[], [], []]
     for each in values:
-        if isinstance(each, Value):
+        if isinstance(each, HloValue):
             ranked[0 if each.dims else 1].append(each.dtype)
         elif isinstance(each, bool):
             ranked[2].append("pred")

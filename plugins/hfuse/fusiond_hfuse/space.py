@@ -35,7 +35,7 @@ from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.search.space import EMPTY, Parameter, Space
 from fusiond_hfuse.analysis import pairing, partition, registers
-from fusiond_hfuse.frontend.fusion_group import FusionGroup
+from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, volume
 
 FIT = "fit"
@@ -55,7 +55,7 @@ KEPT = (24, 32, 40, 56, 72, 96)
 class _Ways:
     """What decides in which ways a group can be one launch."""
 
-    group: FusionGroup
+    group: KernelGroup
     limits: DeviceLimits
     counts: Mapping[str, tuple[int, ...]]
     """Letter -> the block sizes of the side."""
@@ -76,7 +76,7 @@ class _Ways:
         return self.limits.registers_per_sm > 0
 
 
-def fused(group: FusionGroup, limits: DeviceLimits, arch: str) -> Space:
+def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
     """All ways to fuse a group into one launch; an empty space when there are none."""
     counts = {letter: _counts(group, letter, limits) for letter in group.letters}
     if not all(counts.values()):
@@ -138,7 +138,7 @@ def _restrictions(ways: _Ways) -> Iterator[str]:
         yield from _resident_together(ways)
 
 
-def of_paper(group: FusionGroup, limits: DeviceLimits) -> Space:
+def of_paper(group: KernelGroup, limits: DeviceLimits) -> Space:
     """What Figure 6 of the paper tries (Li et al., CGO 2022): each partition of a block of `PAPER_THREADS` threads in
     steps of the granularity, without a register bound and with r0. Empty where the kernels have no such partition."""
     first, second = list(group.letters)
@@ -169,7 +169,7 @@ def paper_order(space: Space) -> tuple[tuple[str, Config], ...]:
     return tuple((named(config), config) for config in space.points())
 
 
-def _counts(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def _counts(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a side. Of more than two sides, only the given one and those that double a warp: with every
     multiple of the granularity for each, there would be millions of partitions that hardly differ."""
     counts = partition.counts(group, letter, limits)
@@ -178,25 +178,25 @@ def _counts(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int,
     return tuple(each for each in counts if each == counts[0] or (each // WARP).bit_count() == 1)
 
 
-def _common(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...]:
+def _common(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
     if len(group.slots) >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
         return ()
     return partition.common(group, limits)
 
 
-def _orders(group: FusionGroup) -> tuple[str, ...]:
+def _orders(group: KernelGroup) -> tuple[str, ...]:
     """Of two, who is first; of more, as they are, or the one with the most threads first."""
     return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
 
 
-def trades_registers(group: FusionGroup, arch: str) -> bool:
+def trades_registers(group: KernelGroup, arch: str) -> bool:
     """Whether warpgroups can give registers to each other: on Hopper and later."""
     number = arch.removeprefix("sm_")
     return len(group.slots) == 2 and number.isdigit() and int(number) >= 90
 
 
-def _trades(group: FusionGroup, limits: DeviceLimits) -> Iterator[str]:
+def _trades(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
     """Whole warpgroups, a number of registers at launch that is known, and something to give (`registers.traded`)."""
     steps = " or ".join(f"cap == '{cap}'" for cap in CAPS)
     yield f"taker == 'none' or {steps}"
@@ -249,7 +249,7 @@ def completed(config: Config, offered: Space) -> Config:
     return Config.of({**plain, **config})
 
 
-def unfused(group: FusionGroup, limits: DeviceLimits) -> Space:
+def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
     """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair."""
     parameters = [
         Parameter(name=f"threads.{slot.letter}", values=_alone(group, slot.letter, limits)) for slot in group.slots
@@ -259,7 +259,7 @@ def unfused(group: FusionGroup, limits: DeviceLimits) -> Space:
     return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
 
 
-def _resident(group: FusionGroup, limits: DeviceLimits) -> Iterator[str]:
+def _resident(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
     """How many threads a block has at most that is to be resident so often."""
     for cap in CAPS if limits.registers_per_sm > 0 else ():
         for letter in group.letters:
@@ -286,7 +286,7 @@ def _most_threads(limits: DeviceLimits, cap: str) -> int:
     return max((each for each in sizes if registers.fitting(limits, each, int(cap.removeprefix(FIT)))), default=0)
 
 
-def _alone(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def _alone(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a kernel by itself, the given one first, whether it is whole warps or not."""
     given = volume(group.slot(letter).kernel.block.shapes[0])
     return tuple(dict.fromkeys([given, *partition.counts(group, letter, limits)]))
@@ -296,7 +296,7 @@ def _alone(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, 
 
 
 def composed(
-    group: FusionGroup, limits: DeviceLimits, arch: str, *, whole: bool, best: Mapping[pairing.Pair, Config]
+    group: KernelGroup, limits: DeviceLimits, arch: str, *, whole: bool, best: Mapping[pairing.Pair, Config]
 ) -> Space:
     """Which kernels to fuse, and how.
 
@@ -341,7 +341,7 @@ _Seed: TypeAlias = tuple[str, dict[str, Value]]
 
 
 def seeds(
-    group: FusionGroup, limits: DeviceLimits, space: Space, natives: Mapping[str, int]
+    group: KernelGroup, limits: DeviceLimits, space: Space, natives: Mapping[str, int]
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose without profiling, and the plain ways; only points of the space, each once.
     `natives`: letter -> registers of the kernel by itself, as far as a compiler says."""
@@ -357,7 +357,7 @@ def _valid(wanted: Sequence[_Seed], space: Space, *, caps: bool) -> tuple[tuple[
     return tuple((name, config) for config, name in found.items())
 
 
-def _wanted(group: FusionGroup, limits: DeviceLimits, natives: Mapping[str, int]) -> list[_Seed]:
+def _wanted(group: KernelGroup, limits: DeviceLimits, natives: Mapping[str, int]) -> list[_Seed]:
     caps = limits.registers_per_sm > 0
     bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
     inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
@@ -388,7 +388,7 @@ def _wanted(group: FusionGroup, limits: DeviceLimits, natives: Mapping[str, int]
     return wanted
 
 
-def _by_blocks(group: FusionGroup, limits: DeviceLimits) -> Iterator[_Seed]:
+def _by_blocks(group: KernelGroup, limits: DeviceLimits) -> Iterator[_Seed]:
     """Each kernel in blocks of its own, dealt out in every way; and small blocks side by side in one."""
     own = {f"threads.{letter}": next(iter(partition.counts(group, letter, limits)), 0) for letter in group.letters}
     for assign in ASSIGNS:
@@ -427,7 +427,7 @@ def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[st
     return None
 
 
-def _filled(group: FusionGroup, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
+def _filled(group: KernelGroup, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
     """How many blocks of each kernel fill a fused block that is as large as the largest of them."""
     sizes = {letter: int(str(own[f"threads.{letter}"])) for letter in group.letters}
     largest = max(sizes.values())
@@ -442,7 +442,7 @@ def _filled(group: FusionGroup, own: Mapping[str, Value], limits: DeviceLimits) 
 
 
 def composed_seeds(
-    group: FusionGroup, limits: DeviceLimits, space: Space, best: Mapping[pairing.Pair, Config]
+    group: KernelGroup, limits: DeviceLimits, space: Space, best: Mapping[pairing.Pair, Config]
 ) -> tuple[tuple[str, Config], ...]:
     """The matching in each way to launch it, all in one launch as a pair would begin, and nothing fused."""
     letters = group.letters

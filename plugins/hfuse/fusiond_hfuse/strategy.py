@@ -1,6 +1,6 @@
 """Horizontal fusion as a strategy (Li et al., CGO 2022), for two kernels and for more.
 
-job --parse--> FusionGroup --analyse--> rejections, registers, r0 --space--> kind, level ... --emit--> one launch
+job --parse--> KernelGroup --analyse--> rejections, registers, r0 --space--> kind, level ... --emit--> one launch
 
 Of three kernels and more, every pair is a workload of its own (`parts`); what the pairs saved when they were measured
 decides how they are paired, and the launches that come of it are one Program, measured whole.
@@ -37,7 +37,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import draft, kernel, schema, shapes
-from fusiond_hfuse.frontend.fusion_group import FusionGroup
+from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
@@ -227,7 +227,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             return analysis.rejections[0]
         return self._fused(about, about.group, config)
 
-    def _fused(self, about: GroupAnalysis, group: FusionGroup, config: Config) -> Program | Rejection:
+    def _fused(self, about: GroupAnalysis, group: KernelGroup, config: Config) -> Program | Rejection:
         """A group as one launch."""
         limits = about.target.limits
         offered = space.fused(group, limits, about.target.arch)
@@ -355,11 +355,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         return odd or None
 
 
-def _plan(about: GroupAnalysis, group: FusionGroup, config: Config) -> FusionSchedule:
+def _plan(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:
     return partition.plan(group, config, about.target.limits.multiprocessors)
 
 
-def _groups(group: FusionGroup, config: Config) -> tuple[str, ...]:
+def _groups(group: KernelGroup, config: Config) -> tuple[str, ...]:
     """The letters of each launch of a config."""
     return pairing.read(config.text("groups"), group.letters) if "groups" in config else (group.letters,)
 

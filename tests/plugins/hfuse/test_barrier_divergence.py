@@ -12,7 +12,7 @@ import pytest
 
 from fusiond_hfuse.frontend import cursors, parse
 from fusiond_hfuse.frontend.parse import Reading, parse_unit
-from fusiond_hfuse.frontend.source_kernel import Parsed, SourceUnit
+from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit
 
 HEAD = (
     "__global__ void k(int* out, const int* __restrict__ in, int n)\n"
@@ -111,7 +111,7 @@ def read(text: str) -> Parsed:
     lines = text.count("\n")
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
     text = text.replace("#include <cooperative_groups.h>", "")  # as it is when includes are expanded
-    unit = SourceUnit(
+    unit = TranslationUnit(
         text=text, origins=tuple(("k.cu", n + 1) for n in range(lines)), system=groups, macros=(), files={}
     )
     return parse_unit(unit, Reading(entry="k", name="k", where="k.yaml:1"))

@@ -13,7 +13,7 @@ def test_groupings_are_written_one_way():
     assert pairing.read("a+c|b", "abc") == ("ac", "b")
     assert pairing.with_rest([("c", "a")], "abcd") == "a+c|b|d"
     for wrong in ("c+a|b", "b|a+c", "a+c", "a+c|b|b", "a+c|b|d", "ac|b", "", "a+c||b"):
-        with pytest.raises(ValueError, match="no grouping"):
+        with pytest.raises(ValueError, match="is not a grouping"):
             pairing.read(wrong, "abc")
 
 

@@ -24,7 +24,7 @@ from fusiond_hfuse.frontend import (
     includes,
     slicing,
 )
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 YAML = """\
 kernel: k
@@ -180,9 +180,9 @@ def test_nvcc_takes_what_is_left(beside_hist, strategy, tmp_path, name):
     assert done.returncode == 0, done.stderr
 
 
-def unit_of(text: str, missing: tuple[str, ...] = ()) -> SourceUnit:
+def unit_of(text: str, missing: tuple[str, ...] = ()) -> TranslationUnit:
     lines = text.count("\n") + 1
-    return SourceUnit(
+    return TranslationUnit(
         text=text, origins=tuple(("k.cu", at) for at in range(1, lines + 1)), system=(), macros=(), files={},
         missing=dict.fromkeys(missing, (0,)),
     )  # fmt: skip

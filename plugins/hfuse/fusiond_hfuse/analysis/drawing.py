@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.drawing import Drawing, Timeline, TimelineLane, TimelineSpan
+from fusiond.drawing import Drawing, LaneDrawing, TimelineLane, TimelineSpan
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 
@@ -15,7 +15,7 @@ def of_plan(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> tuple[Dr
     return _threads(plan), _blocks(plan, shapes)
 
 
-def _threads(plan: FusionSchedule) -> Timeline:
+def _threads(plan: FusionSchedule) -> LaneDrawing:
     lanes = []
     for number, side in enumerate(plan.sides):
         first = side.first if plan.kind == "horizontal" and plan.level == "warp" else 0
@@ -35,7 +35,7 @@ def _threads(plan: FusionSchedule) -> Timeline:
         title = f"Threads of a block of {plan.threads}: each block is of one kernel"
     else:
         title = f"Threads of a block of {plan.threads}: the kernels lie side by side"
-    return Timeline(title=title, unit="thread", lanes=tuple(lanes))
+    return LaneDrawing(title=title, unit="thread", lanes=tuple(lanes))
 
 
 def _said(side: FusedSide, number: int) -> str:
@@ -45,7 +45,7 @@ def _said(side: FusedSide, number: int) -> str:
     return f"{side.threads} threads, {barrier}{registers}{virtual}"
 
 
-def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> Timeline:
+def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> LaneDrawing:
     counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in plan.sides]
     apart = plan.level == "block" and plan.assign == "sequential"
     total, first, lanes = sum(counts), 0, []
@@ -59,4 +59,4 @@ def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> Timeline
         first += count if apart else 0
         lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=(span,)))
     how = f", assigned: {plan.assign}" if plan.level == "block" else ""
-    return Timeline(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))
+    return LaneDrawing(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from fusiond.model import Config, Record, Value, Verdict
-from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionGroup, FusionSlot
+from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionSlot, KernelGroup
 
 Pair = tuple[str, str]
 """Two letters, in the order in which their kernels stand in the pair's own workload."""
@@ -54,7 +54,7 @@ def with_rest(pairs: Iterable[Pair], letters: str) -> str:
 # --- a pair out of a group ------------------------------------------------------------------------------
 
 
-def pairs(group: FusionGroup) -> Iterator[Pair]:
+def pairs(group: KernelGroup) -> Iterator[Pair]:
     """All pairs of slots, each in the order that makes equal pairs equal workloads."""
     ordered = sorted(group.slots, key=lambda slot: (*_identity(slot), slot.letter))
     for first, second in itertools.combinations(ordered, 2):
@@ -65,16 +65,16 @@ def _identity(slot: FusionSlot) -> tuple[str, str, tuple[tuple[str, int], ...]]:
     return slot.kernel.name, slot.kernel.content_key, tuple(sorted(slot.sizes.items()))
 
 
-def as_pair(group: FusionGroup, pair: Pair) -> FusionGroup:
+def as_pair(group: KernelGroup, pair: Pair) -> KernelGroup:
     """Two slots of a group as a pair of its own, with the letters a and b."""
     return regrouped([group.slot(letter) for letter in pair], group.granularity)
 
 
-def regrouped(slots: Iterable[FusionSlot], granularity: int) -> FusionGroup:
+def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:
     """Slots as a group with letters from a on, each with the prefix that its sizes have there."""
     given = list(slots)
     names = [each.kernel.name for each in given]
-    return FusionGroup(
+    return KernelGroup(
         slots=tuple(
             FusionSlot(
                 letter=letter,

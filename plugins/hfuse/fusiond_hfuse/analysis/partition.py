@@ -12,7 +12,7 @@ from fusiond.model import Config, DeviceLimits
 from fusiond.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend import barriers
-from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.shapes import shares_a_block, thread_counts
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
@@ -23,7 +23,7 @@ PAPER_THREADS = 1024
 """d0 of Fig. 6: the paper searches partitions of a block of this size."""
 
 
-def counts(group: FusionGroup, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
+def counts(group: KernelGroup, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
     """How many threads a slot's block can have, the given count first; `beside` another kernel's in the same block."""
     slot = group.slot(letter)
     found = _counts(slot, group.granularity, limits.threads_per_block)
@@ -44,7 +44,7 @@ def _counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
     return thread_counts(slot, granularity, most)
 
 
-def choices(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+def choices(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """How many threads a slot may have in one block with all the others, the given count first."""
     others = [counts(group, slot.letter, limits, beside=True) for slot in group.slots if slot.letter != letter]
     if not all(others):
@@ -53,13 +53,13 @@ def choices(group: FusionGroup, letter: str, limits: DeviceLimits) -> tuple[int,
     return tuple(threads for threads in counts(group, letter, limits, beside=True) if threads <= room)
 
 
-def common(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...]:
+def common(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes that all kernels can have: what a vertically fused block may have."""
     first, *others = (counts(group, slot.letter, limits, beside=True) for slot in group.slots)
     return tuple(threads for threads in first if all(threads in each for each in others))
 
 
-def even(group: FusionGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
+def even(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
     """The even split of the paper's block, slot by slot; when that is not a choice, the one nearest to even, then to
     its size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
     do not fit one block."""
@@ -91,7 +91,7 @@ def may_go_on(kernel: SourceKernel) -> bool:
     return not (kernel.parsed.leaves and kernel.parsed.meets)
 
 
-def plan(group: FusionGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
+def plan(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
     """The plan of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a shape
     that a kernel does not have."""
     kind = config.text("kind")
@@ -116,7 +116,7 @@ def plan(group: FusionGroup, config: Config, multiprocessors: int = 0) -> Fusion
 
 
 def _blocks_of_sides(
-    group: FusionGroup, order: str, threads: Mapping[str, int], config: Config
+    group: KernelGroup, order: str, threads: Mapping[str, int], config: Config
 ) -> tuple[FusedSide, ...]:
     """Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours."""
     virtual = {
@@ -136,7 +136,7 @@ def _blocks_of_sides(
 
 
 def _threads_of_sides(
-    group: FusionGroup, order: str, threads: Mapping[str, int], *, beside: bool
+    group: KernelGroup, order: str, threads: Mapping[str, int], *, beside: bool
 ) -> tuple[FusedSide, ...]:
     """Sides that share every block, each with a barrier of its own. `beside`: the threads of one behind another's."""
     slots = {slot.letter: slot for slot in placed(group)}
@@ -163,14 +163,14 @@ def static_bytes(slots: Iterable[FusionSlot]) -> int:
     return sum(slot.kernel.parsed.static_shared_bytes or 0 for slot in slots)
 
 
-def placed(group: FusionGroup) -> tuple[FusionSlot, ...]:
+def placed(group: KernelGroup) -> tuple[FusionSlot, ...]:
     """The slots, with their static shared arrays in the dynamic one where they are too large together to be static."""
     if static_bytes(group.slots) <= STATIC_SHARED_BYTES:
         return group.slots
     return tuple(_moved(slot) for slot in group.slots)
 
 
-def overlaid(group: FusionGroup, virtual_blocks: Mapping[str, int]) -> tuple[FusionSlot, ...]:
+def overlaid(group: KernelGroup, virtual_blocks: Mapping[str, int]) -> tuple[FusionSlot, ...]:
     """The slots for blocks that are one side's each. Of static shared arrays such a block would have all sides'; in the
     dynamic array they lie over each other. Virtual blocks need one each."""
     several = sum(slot.kernel.parsed.static_shared_bytes != 0 for slot in group.slots) > 1

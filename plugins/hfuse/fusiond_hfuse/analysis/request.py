@@ -10,7 +10,7 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Job, frozen
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import pairing
-from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionGroup, FusionSlot
+from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, SourceKernel
 
 
@@ -18,7 +18,7 @@ from fusiond_hfuse.frontend.source_kernel import WARP, SourceKernel
 class FusionRequest:
     """A Workload's payload: the group, and what is needed to ask for parts of it."""
 
-    group: FusionGroup
+    group: KernelGroup
     job: Job = field(repr=False)
     names: Mapping[str, str]
     """Letter -> what the job calls the kernel: a catalogue name or a path."""
@@ -36,7 +36,7 @@ class GroupAnalysis:
     """All of a group of three or more can be one launch."""
 
     @property
-    def group(self) -> FusionGroup:
+    def group(self) -> KernelGroup:
         return self.request.group
 
 
@@ -61,7 +61,7 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
     return tuple(members), where
 
 
-def group_of(job: Job, kernels: list[SourceKernel]) -> FusionGroup:
+def group_of(job: Job, kernels: list[SourceKernel]) -> KernelGroup:
     granularity = _granularity(job)
     plain = [
         FusionSlot(letter=letter, kernel=each, sizes=each.sizes, prefix="")
@@ -69,7 +69,7 @@ def group_of(job: Job, kernels: list[SourceKernel]) -> FusionGroup:
     ]
     slots = pairing.regrouped(plain, granularity).slots
     sizes = _sizes(job, slots)
-    return FusionGroup(
+    return KernelGroup(
         slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
         granularity=granularity,
     )

@@ -13,7 +13,7 @@ from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, sides
-from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot, LaunchShape
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
 from fusiond_hfuse.frontend.kernel import define_values
 from fusiond_hfuse.frontend.shapes import buffers_of, shape_of
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
@@ -41,7 +41,7 @@ MOST_BLOCKS = 2**31 - 1
 
 
 def unfused(
-    group: FusionGroup,
+    group: KernelGroup,
     threads: Mapping[str, int],
     caps: Mapping[str, int | None],
     *,
@@ -96,7 +96,7 @@ def _native_shape(slot: FusionSlot, threads: int) -> LaunchShape:
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def fused(group: FusionGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Program:
+def fused(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
     grid = launched_blocks(plan, shapes)
@@ -165,7 +165,7 @@ def block_arguments(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> 
     return found
 
 
-def composed(group: FusionGroup, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
+def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
     """Several programs over parts of a group (letters, program), as one: one after the other (`sequence`), each on a
     stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
     parts = [
@@ -231,7 +231,7 @@ class _Part:
         return dataclasses.replace(step, name=name, stream=self.stream)
 
 
-def fused_source(group: FusionGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Source:
+def fused_source(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Source:
     return Source(
         name="fused",
         text=fuse.write(plan, version, cap)
@@ -280,7 +280,7 @@ def arena_bytes(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
     return most(*ends) if ends else 0
 
 
-def _buffers(group: FusionGroup, places: Mapping[str, str]) -> tuple[Buffer, ...]:
+def _buffers(group: KernelGroup, places: Mapping[str, str]) -> tuple[Buffer, ...]:
     """All slots' buffers. `places`: by letter, what stands before the name of a variable of that slot's source."""
     found = []
     for slot in group.slots:

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from fusiond.program import Buffer, Bytes, Copy, Launch, Pointer, Role, Step
-from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot, LaunchShape
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 
 
@@ -58,7 +58,7 @@ def buffers(slot: FusionSlot, place: str) -> Iterator[Buffer]:
         yield dataclasses.replace(staged, name=f"variable.{of_each}", symbol=f"{place}{each.symbol}")
 
 
-def steps(group: FusionGroup, shapes: Mapping[str, LaunchShape], places: Mapping[str, str]) -> tuple[Step, ...]:
+def steps(group: KernelGroup, shapes: Mapping[str, LaunchShape], places: Mapping[str, str]) -> tuple[Step, ...]:
     """What sets the variables of all slots. `places`: by letter, `source:` and the namespace of the slot there."""
     found: list[Step] = []
     for slot in group.slots:

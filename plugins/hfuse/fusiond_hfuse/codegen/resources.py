@@ -17,7 +17,7 @@ from fusiond_hfuse.analysis import partition, registers
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit
-from fusiond_hfuse.frontend.fusion_group import FusionGroup, FusionSlot
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import volume
 
@@ -42,7 +42,7 @@ def described(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> dic
 
 
 def own_problems(
-    group: FusionGroup, slot: FusionSlot, target: Target, facts: CompileFacts | BuildFailed | None
+    group: KernelGroup, slot: FusionSlot, target: Target, facts: CompileFacts | BuildFailed | None
 ) -> list[Rejection]:
     """Why a kernel cannot be fused with anything."""
     found = list(slot.kernel.parsed.rejections)
@@ -56,7 +56,7 @@ def own_problems(
     return found
 
 
-def alone_in_blocks(group: FusionGroup, target: Target) -> list[str]:
+def alone_in_blocks(group: KernelGroup, target: Target) -> list[str]:
     """Why kernels can only be fused block by block."""
     found = []
     for slot in group.slots:
@@ -70,7 +70,7 @@ def alone_in_blocks(group: FusionGroup, target: Target) -> list[str]:
 
 
 def joint_problems(
-    group: FusionGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
+    group: KernelGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
 ) -> list[Rejection]:
     """Why kernels that could be fused cannot be one launch."""
     found = []
@@ -101,7 +101,7 @@ def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) ->
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule) -> registers.RegisterBound | None:
+def _bound(known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule) -> registers.RegisterBound | None:
     """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
     used = _natives(known, plan)
     if used is None:
@@ -145,7 +145,7 @@ def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
 
 
 def cap(
-    known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule, config: Config
+    known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule, config: Config
 ) -> registers.RegisterCap | Rejection:
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
     has are refused here, before anything is compiled."""
@@ -210,7 +210,7 @@ def own_cap(known: GroupAnalysis, threads: int, wanted: Value) -> int | None:
     return registers.fitting(known.target.limits, threads, int(str(wanted).removeprefix(space.FIT)))
 
 
-def launchable(known: GroupAnalysis, group: FusionGroup, plan: FusionSchedule, program: Program) -> Program | Rejection:
+def launchable(known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule, program: Program) -> Program | Rejection:
     """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
 
     A cap above what the kernel uses without one has an effect: it lets ptxas take more (seen: 32 without, 48 under
@@ -264,6 +264,6 @@ def carved(known: GroupAnalysis, program: Program) -> Program:
     return dataclasses.replace(program, steps=tuple(steps))
 
 
-def _no_room(most: int, shared: int, group: FusionGroup) -> Rejection:
+def _no_room(most: int, shared: int, group: KernelGroup) -> Rejection:
     detail = f"{shared} bytes of shared memory in one block; there are {most}"
     return Rejection(rule="shared_memory", nodes=group.names, detail=detail)

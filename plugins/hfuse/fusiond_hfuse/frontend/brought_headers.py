@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fusiond_hfuse.frontend import directives
 from fusiond_hfuse.frontend.includes import without_comments
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
@@ -25,7 +25,7 @@ CUDA = {
 """Those of CUDA that are so."""
 
 
-def headers(unit: SourceUnit) -> tuple[str, ...]:
+def headers(unit: TranslationUnit) -> tuple[str, ...]:
     """Those that a unit includes, and those of CUDA that others may have brought whose names it uses."""
     return tuple(dict.fromkeys([*unit.system, *(_brought(unit.text, CUDA) if unit.missing else ())]))
 
@@ -53,7 +53,7 @@ def may_define(header: str) -> bool:
     return header.startswith('"') and re.match(r'"cu[a-z]+(?:Lt|_v2|_kernel)?\.h"', header) is None
 
 
-def asked_for(unit: SourceUnit, unread: Iterable[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
+def asked_for(unit: TranslationUnit, unread: Iterable[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
     """Of the headers that were not read, those that a compiler would ask for: no condition leaves them out."""
     starts = [0]
     for line in unit.text.encode().split(b"\n"):
@@ -71,7 +71,7 @@ _LARGE = {"cuda.h": "CUDA_VERSION|CU[a-z]|cu[A-Z]", "curand_kernel.h": "curand",
 """Headers that are large, or not in every toolkit, and how names of theirs begin."""
 
 
-def without_idle_headers(unit: SourceUnit, text: str) -> SourceUnit:
+def without_idle_headers(unit: TranslationUnit, text: str) -> TranslationUnit:
     """The unit without those that only what is gone has asked for."""
     idle = {each for each in _LARGE if each in unit.system}.difference(_brought(text, _LARGE))
     if not idle:

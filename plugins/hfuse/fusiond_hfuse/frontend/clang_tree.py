@@ -17,7 +17,7 @@ from fusiond.errors import RequestError
 from fusiond_hfuse.frontend import cursors, groups, host_headers, library_declarations, messages, overloads, shadows
 from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS, STANDARD
 from fusiond_hfuse.frontend.includes import GROUPS, OF_STANDARDS, without_comments
-from fusiond_hfuse.frontend.source_kernel import KernelParameter, SourceUnit
+from fusiond_hfuse.frontend.source_kernel import KernelParameter, TranslationUnit
 
 ARCHITECTURES = ("750", "800", "900", "1000", "1200")
 """What `__CUDA_ARCH__` may be; a source that asks for it is read as each, and as a compiler that does not define it."""
@@ -50,7 +50,7 @@ class ClangTree:
 
     def __init__(
         self,
-        unit: SourceUnit,
+        unit: TranslationUnit,
         text: str,
         instance: str,
         defines: tuple[tuple[str, str], ...],
@@ -92,7 +92,7 @@ class ClangTree:
 
     @staticmethod
     def _parse(
-        unit: SourceUnit,
+        unit: TranslationUnit,
         text: str,
         declarations: str,
         defines: tuple[tuple[str, str], ...],
@@ -237,7 +237,7 @@ class ClangTree:
         return None
 
 
-def sentence(unit: SourceUnit, message: str, line: int) -> str:
+def sentence(unit: TranslationUnit, message: str, line: int) -> str:
     """What clang says of a line of a unit, for the person who wrote it."""
     written = unit.text.split("\n")[line - 1] if line > 0 else ""
     file = unit.where(line).rpartition(":")[0]
@@ -249,7 +249,9 @@ def sentence(unit: SourceUnit, message: str, line: int) -> str:
     return messages.sentence(message, sorted(unit.missing, key=lambda each: each not in own), written)
 
 
-def mistakes(unit: SourceUnit, instance: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...] = ()) -> int:
+def mistakes(
+    unit: TranslationUnit, instance: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...] = ()
+) -> int:
     """How much is wrong with an instance of a unit's kernel, its body included, that is not wrong with all of them; as
     the first architecture reads it."""
     arch = architectures(unit.text)[0]

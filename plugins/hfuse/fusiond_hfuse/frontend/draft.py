@@ -14,7 +14,7 @@ from fusiond_hfuse.frontend import clang_tree, draft_yaml, includes, instances, 
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
 from fusiond_hfuse.frontend.launches import launches
 from fusiond_hfuse.frontend.parse import Reading, parse_kernel
-from fusiond_hfuse.frontend.source_kernel import Parsed, SourceUnit
+from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit
 
 _MOST_ABOVE = 5
 _MOST_OF_REPOSITORY = 16
@@ -65,7 +65,7 @@ class _Source:
     """A file as it is drafted from: the macros that have to be defined for it to be read, and what there is to say."""
 
     path: str
-    unit: SourceUnit
+    unit: TranslationUnit
     code: str
     """Its text without comments."""
     said: list[str]
@@ -100,7 +100,7 @@ class _Source:
             raise unread
         return known
 
-    def read(self, entry: str, given: str) -> tuple[SourceUnit, Parsed, str]:
+    def read(self, entry: str, given: str) -> tuple[TranslationUnit, Parsed, str]:
         """The text that the kernel reaches, what stands in it, and the instance that was taken; `given`: by the user.
         Each round defines one macro more, and there is a most of them."""
         first: RequestError | None = None
@@ -187,12 +187,17 @@ def _switch(condition: str, defines: tuple[tuple[str, str], ...]) -> tuple[str, 
     return None if asked.group(1) in {name for name, _ in defines} else (asked.group(1), "1")
 
 
-def _why(define: tuple[str, str], unit: SourceUnit, left_out: tuple[int, str]) -> str:
+def _why(define: tuple[str, str], unit: TranslationUnit, left_out: tuple[int, str]) -> str:
     return f"Defined: {define[0]}, for `{left_out[1]}` ({PurePath(unit.where(left_out[0])).name})"
 
 
 def _instance(
-    unit: SourceUnit, entry: str, code: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], path: str
+    unit: TranslationUnit,
+    entry: str,
+    code: str,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    path: str,
 ) -> tuple[str, str]:
     """The instance of a template, or which of several kernels of a name, and what there is to say of it."""
     several = slicing.overloads_of(unit, entry, defines, flags)
@@ -214,7 +219,7 @@ def _instance(
 
 def _with_headers(
     inputs: Inputs, path: str, include: tuple[str, ...]
-) -> tuple[SourceUnit, tuple[str, ...], tuple[str, ...]]:
+) -> tuple[TranslationUnit, tuple[str, ...], tuple[str, ...]]:
     """A file with its headers; the folders that they were looked for in, and those of them that the user did not name:
     headers of a project lie above its sources, in folders with the usual names."""
     unit = includes.expand(inputs, path, include, yaml=path, where=path)

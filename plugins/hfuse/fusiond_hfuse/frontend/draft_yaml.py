@@ -9,7 +9,7 @@ from pathlib import PurePath
 from fusiond.inputs.documents import UNKNOWN
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond_hfuse.frontend.launches import LaunchSite
-from fusiond_hfuse.frontend.source_kernel import DeviceVariable, KernelParameter, Parsed, SourceUnit, StructField
+from fusiond_hfuse.frontend.source_kernel import DeviceVariable, KernelParameter, Parsed, StructField, TranslationUnit
 
 _WHOLE = ("int16", "uint16", "int32", "uint32", "int64", "uint64")
 
@@ -19,7 +19,7 @@ class KernelDraft:
     """What was found out about a kernel of a file."""
 
     path: str
-    unit: SourceUnit
+    unit: TranslationUnit
     parsed: Parsed
     instance: str
     """Empty where the kernel is not a template."""

@@ -13,13 +13,15 @@ from collections.abc import Collection, Iterator
 from fusiond.model import Rejection
 from fusiond_hfuse.frontend import clang_tree, cursors
 from fusiond_hfuse.frontend.cursors import cindex
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 
 class EditedText:
     """The text of one reading."""
 
-    def __init__(self, unit: SourceUnit, tree: clang_tree.ClangTree, name: str, macros: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, unit: TranslationUnit, tree: clang_tree.ClangTree, name: str, macros: list[tuple[int, int]]
+    ) -> None:
         self.unit = unit
         self.tree = tree
         self.name = name

@@ -1,6 +1,6 @@
 """Kernels that are to be fused, with their sizes.
 
-FusionGroup  :=  FusionSlot+, granularity              kernels that share nothing; two of them are a pair
+KernelGroup  :=  FusionSlot+, granularity              kernels that share nothing; two of them are a pair
 FusionSlot   :=  letter, SourceKernel, sizes           a kernel may stand in several slots
 LaunchShape  :=  a slot's launch at one block shape
 """
@@ -47,7 +47,7 @@ class FusionSlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FusionGroup:
+class KernelGroup:
     """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
     group may be part of a larger one."""
 
@@ -61,9 +61,9 @@ class FusionGroup:
                 return each
         raise KeyError(letter)
 
-    def among(self, letters: str) -> FusionGroup:
+    def among(self, letters: str) -> KernelGroup:
         """The group of some of the slots, in the order of their letters."""
-        return FusionGroup(
+        return KernelGroup(
             slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity
         )
 

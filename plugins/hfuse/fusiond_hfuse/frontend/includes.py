@@ -17,7 +17,7 @@ import re
 from fusiond.errors import RequestError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import library_declarations
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
 _DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
@@ -60,7 +60,7 @@ GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
 """Headers whose place groups.py takes: a thread block's group must be a side's."""
 
 
-def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> SourceUnit:
+def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> TranslationUnit:
     """Read a source and all that it includes in quotes.
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
@@ -91,9 +91,9 @@ class _Expansion:
         self.guards: dict[str, str] = {}
         """Files with `#pragma once` that it may have read: the macro that says so."""
 
-    def run(self, path: str, where: str) -> SourceUnit:
+    def run(self, path: str, where: str) -> TranslationUnit:
         self._file(path, where, ())
-        return SourceUnit(
+        return TranslationUnit(
             text="\n".join(self.lines) + "\n",
             origins=tuple(self.origins),
             system=tuple(self.system),

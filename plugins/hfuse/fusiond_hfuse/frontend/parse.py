@@ -56,7 +56,7 @@ from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import Parameters
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
-from fusiond_hfuse.frontend.source_kernel import Edit, Parsed, SourceUnit
+from fusiond_hfuse.frontend.source_kernel import Edit, Parsed, TranslationUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,10 @@ class Reading:
     """Those that the host sets."""
 
 
-def parse_kernel(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parsed]:
+def parse_kernel(unit: TranslationUnit, reading: Reading) -> tuple[TranslationUnit, Parsed]:
     """The unit cut down to one kernel, and what stands in it: with the declarations that the front end has, or, where
     these do not suffice, with the headers of the host's compiler. Errors are those of `parse_unit`."""
-    found: tuple[SourceUnit, Parsed] | None = None
+    found: tuple[TranslationUnit, Parsed] | None = None
     try:
         found = _cut_and_read(unit, reading)
         if not any(each.rule == "rewrite" for each in found[1].rejections):
@@ -97,7 +97,7 @@ def parse_kernel(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parsed
         return found
 
 
-def _cut_and_read(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parsed]:
+def _cut_and_read(unit: TranslationUnit, reading: Reading) -> tuple[TranslationUnit, Parsed]:
     """Where what is reached cannot be read, with less of it: in three ways, each of which leaves out more."""
     known: set[str] = set()
     first: RequestError | None = None
@@ -123,7 +123,7 @@ def _cut_and_read(unit: SourceUnit, reading: Reading) -> tuple[SourceUnit, Parse
     raise first
 
 
-def parse_unit(unit: SourceUnit, reading: Reading, *, move: bool = False) -> Parsed:
+def parse_unit(unit: TranslationUnit, reading: Reading, *, move: bool = False) -> Parsed:
     """Parse a unit and look at one kernel of it.
 
     With `move`, static shared arrays become part of the dynamic one. RequestError for what is not CUDA or has no such
@@ -142,7 +142,7 @@ class _ParseRequest:
     text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...], bool]
     reading: Reading
     move: bool
-    unit: SourceUnit = field(compare=False)
+    unit: TranslationUnit = field(compare=False)
 
 
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again

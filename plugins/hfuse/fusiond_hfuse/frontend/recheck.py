@@ -16,11 +16,11 @@ from fusiond.errors import RequestError
 from fusiond.model import Rejection
 from fusiond_hfuse.frontend import cursors, groups, overloads, shadows
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN, NAME_OF_CUDA, ClangTree
-from fusiond_hfuse.frontend.source_kernel import HERE, Parsed, SourceUnit
+from fusiond_hfuse.frontend.source_kernel import HERE, Parsed, TranslationUnit
 
 
 def rejections(
-    unit: SourceUnit,
+    unit: TranslationUnit,
     parsed: Parsed,
     tree: ClangTree,
     instance: str,
@@ -51,7 +51,7 @@ def rejections(
     return found
 
 
-def _surroundings(unit: SourceUnit, parsed: Parsed, tree: ClangTree) -> str:
+def _surroundings(unit: TranslationUnit, parsed: Parsed, tree: ClangTree) -> str:
     """What stands before the edited text in a fused source, as far as it decides what the text means."""
     counted = "".join(
         f"struct fusiond_barrier_{name.removeprefix('__syncthreads_')} "

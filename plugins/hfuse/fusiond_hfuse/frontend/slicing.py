@@ -32,11 +32,11 @@ from fusiond_hfuse.frontend import blanking, brought_headers, clang_tree, cursor
 from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration, grouped
 from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.instances import TemplateParameter
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 
 def sliced(
-    unit: SourceUnit,
+    unit: TranslationUnit,
     entry: str,
     *,
     instance: str | None,
@@ -46,7 +46,7 @@ def sliced(
     variables: tuple[str, ...] = (),
     broken: bool = True,
     resolved: bool = False,
-) -> SourceUnit:
+) -> TranslationUnit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
     `resolved`: words that clang resolves to something else reach no declaration (references.py), which takes longer to
@@ -83,7 +83,7 @@ def sliced(
 
 
 def condition_round(
-    unit: SourceUnit,
+    unit: TranslationUnit,
     entry: str,
     defines: tuple[tuple[str, str], ...] = (),
     flags: tuple[str, ...] = (),
@@ -94,7 +94,7 @@ def condition_round(
 
 
 def declared_left_out(
-    unit: SourceUnit, name: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: TranslationUnit, name: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> tuple[int, str] | None:
     """The same for the first text that is left out and declares a name, or may."""
     head = rf"(?:struct|class|enum|union|using|define|typedef\b[^;]*)\s{name}\b"
@@ -102,7 +102,7 @@ def declared_left_out(
 
 
 def condition_of(
-    unit: SourceUnit,
+    unit: TranslationUnit,
     pattern: str,
     defines: tuple[tuple[str, str], ...] = (),
     flags: tuple[str, ...] = (),
@@ -116,20 +116,22 @@ def condition_of(
     return None
 
 
-def kernels(unit: SourceUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
+def kernels(
+    unit: TranslationUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
     return frozenset(name for each in declarations(unit, defines, flags) for name in each.kernels)
 
 
 def declarations(
-    unit: SourceUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: TranslationUnit, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> tuple[SourceDeclaration, ...]:
     """All of a unit."""
     return _walked(unit.text, brought_headers.headers(unit), unit.host_headers, defines, flags).groups
 
 
 def template_of(
-    unit: SourceUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: TranslationUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> tuple[tuple[TemplateParameter, ...], tuple[str, ...], dict[str, bool]]:
     """The parameters of a kernel that is a template, none for another; the classes of the file; all names that it
     declares (True) or defines as macros."""
@@ -411,7 +413,7 @@ def is_overload(instance: str | None) -> bool:
 
 
 def overloads_of(
-    unit: SourceUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
+    unit: TranslationUnit, entry: str, defines: tuple[tuple[str, str], ...] = (), flags: tuple[str, ...] = ()
 ) -> list[str]:
     """The kernels of one name, as `instance:` tells them apart; empty for one, or a template."""
     groups = declarations(unit, defines, flags)

@@ -1,8 +1,8 @@
 """A kernel of the user's: its source, as clang reads it, and its launch, as its YAML file describes it.
 
-    SourceKernel  :=  SourceUnit, entry, Parsed, KernelArgument*, BlockShapes, grid, shared
-    SourceUnit    :=  the text of one .cu with the user's own headers put in their places
-    Parsed        :=  KernelParameter*, Edit*, DeviceVariable*, and what decides whether and how it can be fused
+    SourceKernel     :=  TranslationUnit, entry, Parsed, KernelArgument*, BlockShapes, grid, shared
+    TranslationUnit  :=  the text of one .cu with the user's own headers put in their places
+    Parsed           :=  KernelParameter*, Edit*, DeviceVariable*, and what decides whether and how it can be fused
 
 Everything here is frozen; the functions that make and use these values are in the files named after the verbs.
 """
@@ -24,7 +24,7 @@ HERE = "FUSIOND_HERE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceUnit:
+class TranslationUnit:
     """A translation unit with the user's quoted includes expanded."""
 
     text: str
@@ -281,7 +281,7 @@ class SourceKernel:
     name: str
     path: str
     """Of the YAML file, for messages."""
-    unit: SourceUnit
+    unit: TranslationUnit
     entry: str
     instance: str
     """What a launch names: the entry, with template arguments where it is a template."""

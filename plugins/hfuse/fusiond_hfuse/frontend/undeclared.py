@@ -10,7 +10,7 @@ import re
 from fusiond.errors import RequestError
 from fusiond_hfuse.frontend import clang_tree, cursors, slicing
 from fusiond_hfuse.frontend.cursors import cindex
-from fusiond_hfuse.frontend.source_kernel import SourceUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 _NAMED = re.compile(
     r"`(\w+)` is declared in none of the files"
@@ -19,7 +19,7 @@ _NAMED = re.compile(
 
 
 def reason(
-    problem: RequestError, unit: SourceUnit, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+    problem: RequestError, unit: TranslationUnit, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> RequestError:
     """A problem with a name as a problem with its declaration, where the unit has one; else the same."""
     named = _NAMED.match(problem.problem)
@@ -53,7 +53,7 @@ def _is_macro(code: str, name: str) -> bool:
     return name in ("alignas", "final") or re.search(rf"#[ \t]*define[ \t]+{re.escape(name)}\b", code) is not None
 
 
-def _left_out(unit: SourceUnit) -> str:
+def _left_out(unit: TranslationUnit) -> str:
     return f" (not read: {', '.join([*unit.missing][:_MOST_LISTED])})" if unit.missing else ""
 
 
@@ -61,7 +61,7 @@ _MOST_LISTED = 6
 
 
 def kernel(
-    unit: SourceUnit, name: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+    unit: TranslationUnit, name: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> RequestError | None:
     """What is wrong with the head of a kernel that a text has and clang does not; None where there is no such text."""
     code = clang_tree.blanked(unit.text.encode())

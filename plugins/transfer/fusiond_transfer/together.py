@@ -17,6 +17,9 @@ from pathlib import Path
 from fusiond.composition import MADE, fragments, groups
 from fusiond.composition.fragments import Fragment, Unfit
 from fusiond.composition.groups import GroupCandidate
+from fusiond.language import extents
+from fusiond.language.dtypes import DTYPES
+from fusiond.language.extents import text_of
 from fusiond.model import Job, Rejection, Verdict, frozen
 from fusiond.program import Fill, Scalar
 from fusiond.strategy import Answers, Asked, Others
@@ -40,6 +43,8 @@ class Offered:
     places: Mapping[str, str] = field(repr=False)
     """Its buffer -> the vector."""
     writes: frozenset[str]
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Its size -> what that is in the graph."""
 
     def saves_us(self, answers: Answers) -> float | None:
         """What it saves by its own answer: nothing unless that says to fuse; None without one."""
@@ -106,9 +111,9 @@ class Together:
         program = offered.asked.program(answers)
         if isinstance(program, Rejection):
             return dataclasses.replace(program, nodes=offered.kernels, detail=f"{offered.name}: {program.detail}")
-        lengths = {vector.name: vector.size_bytes for vector in self.graph.vectors}
+        lengths = {each.name: each.elements * DTYPES[each.dtype].bytes for each in self.graph.vectors}
         try:
-            return _checked(offered, fragments.fragment(program, offered.places, lengths))
+            return _checked(offered, fragments.fragment(program, offered.places, lengths, offered.sizes))
         except Unfit as why:
             return Rejection(rule="no_part", nodes=offered.kernels, detail=f"{offered.name}: {why}")
 
@@ -166,7 +171,8 @@ def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple
         strategy, key = taker
         request = {key: region.path, **region.keys}
         part = dataclasses.replace(
-            job, strategy=strategy, request=frozen(request), sizes=frozen(region.sizes), lines=frozen(),
+            job, strategy=strategy, request=frozen(request), lines=frozen(),
+            sizes=frozen({name: int(value) for name, value in region.sizes.items()}),
             files=frozen({region.path: region.text}), accept_constant=True,
         )  # fmt: skip
         asked = others.ask(part)
@@ -175,7 +181,7 @@ def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple
             continue
         places = {**region.reads, **region.writes}
         yield Offered(name=region.name, strategy=strategy, kernels=kernels, asked=asked, places=places,
-                      writes=frozenset(region.writes.values()))  # fmt: skip
+                      writes=frozenset(region.writes.values()), sizes=region.sizes)  # fmt: skip
 
 
 def _inside(graph: Graph, region: Region) -> tuple[str, ...] | str:
@@ -248,7 +254,9 @@ def _pair(
         return name, asked.replace(f"{folder}/", "")
     writes = frozenset(vector for _, kernel in pair for vector in kernel.writes)
     names = tuple(kernel.name for _, kernel in pair)
-    return Offered(name=name, strategy=strategy, kernels=names, asked=asked, places=places, writes=writes)
+    known = {each: extents.size(each, value) for each, value in graph.sizes}
+    sizes = {f"{kernel.name}.{each}": value for _, kernel in pair for each, value in known.items()}
+    return Offered(name=name, strategy=strategy, kernels=names, asked=asked, places=places, writes=writes, sizes=sizes)
 
 
 # --- a kernel as a document -----------------------------------------------------------------------------
@@ -264,21 +272,23 @@ def _document(graph: Graph, number: int, kernel: Kernel) -> tuple[str, str]:
         vector = graph.vector(name)
         role = "input" if position < len(kernel.reads) else "output"
         said: dict[str, object] = {"name": _place(number, position), "dtype": vector.dtype, "role": role}
-        said["elements"] = str(int(vector.elements))
+        said["elements"] = text_of(vector.elements)
         if role == "input":
             said["fill"] = _fill(vector.fill)
         arguments.append(said)
     for position, value in enumerate(entry.scalars):
         assert isinstance(value, Scalar)
-        arguments.append({"name": f"v{position}", "dtype": value.dtype, "value": str(int(value.value))})
+        number = value.value if isinstance(value.value, int) else int(value.value)
+        arguments.append({"name": f"v{position}", "dtype": value.dtype, "value": text_of(number)})
     document = {
         "kernel": kernel.name,
         "source": f"{kernel.name}.cu",
         "entry": entry.entry,
+        "sizes": {name: int(value) for name, value in graph.sizes},
         "arguments": arguments,
         "block": {"shape": [int(each) for each in entry.block]},
-        "grid": [str(int(each)) for each in entry.grid],
-        **({"shared": str(int(entry.shared_bytes))} if entry.shared_bytes else {}),
+        "grid": [text_of(each) for each in entry.grid],
+        **({"shared": text_of(entry.shared_bytes)} if entry.shared_bytes else {}),
     }
     return json.dumps(document), source.text  # JSON is YAML
 

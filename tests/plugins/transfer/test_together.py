@@ -173,6 +173,28 @@ def test_awkward_sizes(analysed: Callable[..., Analysis], device: Any, width: in
     same_as_numpy(device, program, 1, (height, width))
 
 
+@pytest.mark.parametrize("label", ["everything", "hfuse"])
+def test_a_composition_can_be_moved_to_odd_sizes(analysed: Callable[..., Analysis], device: Any, label: str) -> None:
+    """As finals do: the numbers of others' launches follow from the graph's sizes, in pairs and in regions."""
+    analysis = analysed()
+    odd = Transfer().odd_sizes(analysis.workload)
+    assert odd == {"width": 37, "height": 11, "bins": 64}
+    program = emitted(analysis, label, answered(analysis, {"detail + count": 5.0, "smooth + find_edges": 2.0}))
+    assert (program.fixed, len(launches(program)) < 5) == ((), True)
+    for sizes in (odd, {"width": 1, "height": 1}, {"width": 130, "height": 3}):
+        same_as_numpy(device, program.at(sizes), 1, (sizes["height"], sizes["width"]))
+
+
+def test_what_holds_at_one_size_only_is_fixed(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+    """A module for 640 elements, in a graph of n: it can be no other n."""
+    text = CHAIN_OF_FLOATS.replace("elements: 640\n", "sizes: {n: 640}\nelements: n\n", 1)
+    (tmp_path / "graph.yaml").write_text(text)
+    (tmp_path / "roots.hlo").write_text(ROOTS)
+    analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
+    assert emitted(analysis, together.EVERYTHING).fixed == ("n",)
+    assert emitted(analysis, together.APART).fixed == ()
+
+
 def test_a_fused_launch_on_mapped_memory(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
     """What no message carries: the launch is handed the host's own buffers."""
     text = (JOB.parent / "image" / "graph.yaml").read_text()

@@ -41,7 +41,7 @@ def read(
         path=path,
         text=text,
         keys=frozen({name: each.plain() for name, each in keys["keys"].mapping().items()} if "keys" in keys else {}),
-        sizes=frozen({name: int(values.integer(each, sizes)) for name, each in given.items()}),
+        sizes=frozen({name: values.integer(each, sizes) for name, each in given.items()}),
         reads=_vectors(keys["reads"], vectors),
         writes=_vectors(keys["writes"], vectors),
     )

@@ -4,7 +4,7 @@ Texts and schedules are made at the sizes of a job. Nearly all of what they take
 what is decided by them is here:
 
 - under a limit, who may be on the device at once
-- what another strategy made of several kernels
+- what stands in the text that another strategy made of several kernels
 - how often a loop is unrolled
 - lengths that are equal at these sizes, though nothing says that they always are: one loop over both, one storage
 - a vector of one element where a formula takes that element for all of an output
@@ -38,10 +38,11 @@ def settled(graph: Graph) -> Graph:
 
 def fixed(graph: Graph) -> set[str]:
     """The names of those sizes."""
-    made = any(isinstance(kernel.body, Made) for kernel in graph.kernels)
-    if made or graph.limit_bytes is not None or len(graph.kernels) > MANY_KERNELS:
+    if graph.limit_bytes is not None or len(graph.kernels) > MANY_KERNELS:
         return {name for name, _ in graph.sizes}
-    return {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
+    made = (kernel.body.fragment.fixed for kernel in graph.kernels if isinstance(kernel.body, Made))
+    found = {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
+    return found.union(*made)
 
 
 def _decisive(graph: Graph) -> Iterator[int]:

@@ -24,8 +24,8 @@ from . import oracle
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS
+from .scan_cases import RULES, SLOW, drawn, wide
 from .test_codegen_mutants import killed, with_text
-from .test_scans import RULES, SLOW, drawn, wide
 
 _NUMBERS = np.random.default_rng(5)
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
-import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 import fusiond_stitching.plugin as plugin
 from fusiond.devices.cpu.provider import CpuProvider
@@ -21,8 +17,8 @@ from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.inputs.fills import fill
 from fusiond.keys import canonical, plain
-from fusiond.model import Analysis, Config, Job, JobState, Outcome, Record, Rejection, Verdict
-from fusiond.program import Launch, Program
+from fusiond.model import Config, Job, JobState, Outcome, Record, Rejection
+from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
@@ -31,98 +27,16 @@ from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
 from fusiond.tuning import tuner
 from fusiond_stitching import space
-from fusiond_stitching.analysis import parts, planner, split_reductions, verify
-from fusiond_stitching.analysis.composition import Way, composed
-from fusiond_stitching.analysis.planner import PlannedModule
-from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.analysis import parts
+from fusiond_stitching.analysis.composition import Way
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import fills, importer, printer
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.strategy import Stitching
 
 from . import oracle
-from .graphs import modules
-from .policies import LIMITS
-from .test_strategy import H100, job, registry
-
-TWICE = """HloModule twice
-
-add { a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-ENTRY main {
-  x = f32[64,96] parameter(0)
-  w = f32[96,96] parameter(1)
-  zero = f32[] constant(0)
-  e = f32[64,96] exponential(x)
-  s = f32[64] reduce(e, zero), dimensions={1}, to_apply=add
-  b = f32[64,96] broadcast(s), dimensions={0}
-  y = f32[64,96] divide(e, b)
-  h = f32[64,96] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  again = f32[64,96] exponential(h)
-  sum = f32[64] reduce(again, zero), dimensions={1}, to_apply=add
-  wide = f32[64,96] broadcast(sum), dimensions={0}
-  ROOT z = f32[64,96] divide(again, wide)
-}
-"""
-"""Softmax, a library call, softmax."""
-
-FOUND = {"dots": "library"}
-BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A catalogue module under the packed seed."""
-
-    module: HloModule
-    planned: PlannedModule
-    fills: dict
-
-    @staticmethod
-    @functools.cache
-    def of(name: str) -> Split:
-        module = importer.read((plugin.MODULES / f"{name}.hlo").read_text(), name)
-        cut = split_reductions.reductions(module, H100.multiprocessors)
-        large = cut is not module
-        offered = space.offered(H100, dots="library", large=large)
-        seed = dict(space.seeds(H100, offered, dots="library", large=large))["packed"]
-        planned = planner.plan(cut, space.policy(seed, H100, dots="library"), H100)
-        return Split(cut, planned, fills.read(module, None, lambda node: ("", "")))
-
-    def parts(self) -> dict[str, parts.Part]:
-        return parts.of_plan(self.module, self.planned, self.fills, dots="library")
-
-
-def analysed(text_: str, folder: Path | None = None, target: Target | None = None) -> Analysis:
-    path = str(folder / "job.yaml") if folder else "job.yaml"
-    target = target or Target(arch="sm_90", limits=H100, facts=lambda source: None)
-    return Stitching().analyse(prepare(registry(), job(text_, path)).workload, target)
-
-
-def recorded(workload, config: Config | None, time_us: float | None = 10.0) -> Record:
-    return Record(
-        strategy="stitching", workload_name=workload.name, workload_key=workload.key, sizes={}, device_name="fake",
-        device_key="k", env_key="e", verdict=Verdict.FUSE, config=config, program_key="p", time_us=time_us,
-        baseline="unfused", baseline_us=20.0, speedup=2.0, ci95=(1.9, 2.1), verified=True, evidence="measured",
-        trials=3, found_at="2026-01-01T00:00:00Z",
-    )  # fmt: skip
-
-
-def known(analysis: Analysis, ways: dict[str, Way | None], *, rest: Way | None = None, **times: float):
-    """Records of an analysis' parts: name -> way; None: no candidate was ever measured; others have none."""
-    found = {}
-    for each in Stitching().parts(analysis):
-        workload = prepare(registry(), each).workload
-        way = ways.get(workload.name, rest)
-        if way is not None:
-            config = Config.of(dataclasses.asdict(way))
-            found[workload.key] = recorded(workload, config, times.get(workload.name, 10.0))
-        elif workload.name in ways:
-            found[workload.key] = recorded(workload, None, None)
-    return found
+from .jobs import H100, job, registry
+from .recorded_parts import FOUND, TWICE, Split, analysed
 
 
 @pytest.fixture(scope="module")
@@ -453,231 +367,6 @@ def test_a_mistake_about_groups_is_one_line_that_says_where(text_, said):
     assert said in str(caught.value)
     assert "job.yaml" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-# --- composition ----------------------------------------------------------------------------------------
-
-DEFAULT = Way(threads=256, grain=8192, exchange="warp", shared="device", rows="16")
-OTHER = Way(threads=128, grain=2048, exchange="shared", shared="paper", rows="shared")
-
-
-def measured(analysis: Analysis, found: dict, seed: str = "packed_as_measured") -> tuple[Config, Program]:
-    strategy = Stitching()
-    offered = strategy.space(analysis, found)
-    config = dict(strategy.seeds(analysis, offered, found))[seed]
-    assert offered.problems(config) == ()
-    program = strategy.emit(analysis, config, found)
-    assert isinstance(program, Program), program
-    return config, program
-
-
-def threads(program: Program) -> list[int]:
-    return [step.block[0] for step in program.steps if isinstance(step, Launch) and not emit.is_library(step)]
-
-
-def test_nothing_is_composed_before_something_is_known(folder):
-    analysis = analysed("module: twice.hlo", folder)
-    strategy = Stitching()
-    for found in ({}, known(analysis, {strategy.parts(analysis)[0].request["module"].split()[1]: None})):
-        offered = strategy.space(analysis, found)
-        assert "schedules" not in {each.name for each in offered.parameters}
-        assert len(strategy.seeds(analysis, offered, found)) == 6
-    found = known(analysis, {}, rest=OTHER)
-    names = [name for name, _ in strategy.seeds(analysis, strategy.space(analysis, found), found)]
-    assert names[:4] == ["packed", "packed_as_measured", "barriers", "barriers_as_measured"]
-
-
-@pytest.mark.parametrize("name", ["speech_fwd", "lr_step"])
-def test_parts_that_are_fastest_as_everything_is_anyway_change_nothing(name):
-    analysis = analysed(f"module: {name}\ngroups: 50")
-    found = known(analysis, {}, rest=DEFAULT)
-    assert found
-    strategy = Stitching()
-    plainly = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))
-    for seed in ("packed", "barriers"):
-        _, program = measured(analysis, found, f"{seed}_as_measured")
-        given = strategy.emit(analysis, plainly[seed], {})
-        assert isinstance(given, Program)
-        assert program.key == given.key
-
-
-def test_each_group_takes_its_own_way_wherever_it_stands(folder):
-    analysis = analysed("module: twice.hlo", folder)
-    found = known(analysis, {}, rest=OTHER)
-    config, program = measured(analysis, found)
-    assert threads(program) == [128, 128]
-    # What is stored says all of it: no record is needed to make the same Program again.
-    assert dict(config)[f"at.{analysis.report['parts'][0]['name']}"] == "128/2048/shared/paper/shared"
-    again = Stitching().emit(analysis, config, {})
-    assert isinstance(again, Program)
-    assert again.key == program.key
-    shown = [Stitching().resolved(analysis, config, each)["schedules"] for each in ({}, found)]
-    assert shown == [
-        "measured: 2 of 2 groups; launches: 2 at 128 threads",
-        "measured: 2 of 2 groups, 20.0 us by themselves; launches: 2 at 128 threads",
-    ]
-    # It is what the part's own job measured, under the names of the module.
-    inner = prepare(registry(), Stitching().parts(analysis)[0]).workload
-    alone = Stitching().emit(
-        Stitching().analyse(inner, Target(arch="sm_90", limits=H100, facts=lambda source: None)),
-        Config.of(dataclasses.asdict(OTHER)),
-        {},
-    )
-    assert isinstance(alone, Program)
-    inside = re.findall(r"^    (.*?)(?://.*)?$", BUFFER.sub("B", alone.sources[0].text), re.M)
-    whole = BUFFER.sub("B", program.sources[0].text)
-    assert len(inside) > 10
-    assert all(line in whole for line in inside)
-
-
-def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_config():
-    analysis = analysed("module: w2v_step\ngroups: 50")
-    names = [each["name"] for each in analysis.report["parts"]]
-    strategy = Stitching()
-    base = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["packed"]
-    plainly = strategy.emit(analysis, base, {})
-    planned = planner.plan(analysis.payload.forms("split"), space.policy(base, H100, dots="library"), H100)
-    where = {}
-    own = parts.of_plan(analysis.payload.forms("split"), planned, analysis.payload.request.fills, dots="library")
-    for number, kernel in enumerate(planned.plan.kernels):
-        for each in kernel.programs:
-            if each.root in own:  # no part: what is laid down for a scatter, and the scatter
-                where[own[each.root].name] = number
-    shared = next(number for number, count in Counter(where.values()).items() if count > 1)
-    together = sorted(name for name in names if where[name] == shared)
-    # One of several was measured: the others follow. All agree: so be it. They differ: the config decides, and the seed
-    # has what those want that take longest.
-    for ways, times, wanted in (
-        ({together[0]: OTHER}, {}, 128),
-        (dict.fromkeys(together, OTHER), {}, 128),
-        ({together[0]: OTHER, together[1]: dataclasses.replace(OTHER, threads=512)}, {together[1]: 90.0}, 512),
-        ({together[0]: OTHER, together[1]: dataclasses.replace(OTHER, threads=512)}, {together[0]: 90.0}, 128),
-    ):
-        config, program = measured(analysis, known(analysis, ways, **times))
-        assert threads(program)[shared] == wanted, ways
-        assert len(threads(program)) == len(threads(plainly))
-        assert config.integer("threads") in (wanted, 256)
-
-
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"schedules": "some"}, "schedules is 'some'"),
-        ({"schedules": "uniform"}, "schedules is 'uniform'"),
-        ({"at.x": "128/2048/warp"}, "does not say how to compute a group"),
-        ({"at.x": "128/2048/warp/all"}, "does not say how to compute a group"),
-        ({"fusion": "paper"}, "does not apply"),
-        ({"grain": 3}, "grain is 3"),
-    ],
-)
-def test_a_config_that_says_what_cannot_be_is_rejected(change, rule, folder):
-    analysis = analysed("module: twice.hlo", folder)
-    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
-    refused = Stitching().emit(analysis, Config.of({**config, **change}), {})
-    assert isinstance(refused, Rejection)
-    assert refused.rule == "not_in_space"
-    assert rule in refused.detail
-
-
-def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
-    """Four elements for a block: the rows of a softmax do not go together."""
-    analysis = analysed("module: twice.hlo", folder)
-    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
-    name = analysis.report["parts"][0]["name"]
-    tiny = Config.of({**config, f"at.{name}": "128/4/shared/paper/shared"})
-    made = Stitching().emit(analysis, tiny, {})
-    assert isinstance(made, Program)
-    rest = {name: value for name, value in config.items() if not name.startswith("at.")}
-    plainly = Stitching().emit(analysis, Config.of({**rest, "schedules": "uniform"}), {})
-    assert isinstance(plainly, Program)
-    assert made.key == plainly.key
-    assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
-
-
-RULES = FusionPolicy(
-    layers=False, merge=True, recompute=True, middle=True, spill=True, warp=True, lift=True, packing=True, grain=64,
-    threads=64, shared_limit=4096, multiprocessors=4,
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(modules(), st.integers(0, 2**30))
-def test_any_graph_can_be_taken_apart_and_put_together(written, seed):
-    """Every group is one part, and says so in its text; in whatever ways the parts run, the plan is proved."""
-    module = importer.read(written, "random")
-    assume(not any("~out" in name for name in module.outputs))  # one value returned often: its copies are groups alone
-    random_ = random.Random(seed)
-    planned = planner.plan(module, RULES, LIMITS)
-    assert planned.problems == ()
-    ways = {}
-    for root, alone in parts.groups(module, planned).items():
-        each = parts.part(alone, {}, **FOUND)
-        if each is None:  # a constant that is stored for a library call: read again, it needs no reshape
-            assert not alone.parameters
-            continue
-        program = parts.only(parts.planned(importer.read(each.text, each.name), RULES, LIMITS))
-        assert not isinstance(program, str), program
-        mine = {each.names[result.instruction] for result in program.results}
-        assert mine == {result.instruction for result in planned.programs[root].results}
-        ways[each.name] = Way(
-            threads=random_.choice((32, 64, 128)), grain=random_.choice((16, 64, 512)),
-            exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
-            rows=random_.choice(("16", "4", "shared")),
-        )  # fmt: skip
-    for rules in (RULES, dataclasses.replace(RULES, barriers=True)):
-        found = planner.plan(module, rules, LIMITS)
-        again = {root: parts.part(alone, {}, **FOUND) for root, alone in parts.groups(module, found).items()}
-        again = {root: each for root, each in again.items() if each is not None}
-        made = composed(module, found, again, ways, rules, {"device": 4096, "paper": 1024}, LIMITS)
-        assert verify.problems(module, made.plan, shared_limit=4096) == ()
-        assert len(made.plan.steps) == len(found.plan.steps)
-
-
-def crossed(part: parts.Part) -> parts.Part:
-    """The part with its sum and its quotient taken for each other."""
-    first, second = (
-        next(each.name for each in part.module.instructions if each.opcode == opcode) for opcode in ("reduce", "divide")
-    )
-    names = {**part.names, first: part.names[second], second: part.names[first]}
-    return dataclasses.replace(part, names=names)
-
-
-def test_a_plan_that_is_put_together_wrongly_is_refused(monkeypatch, folder):
-    analysis = analysed("module: twice.hlo", folder)
-    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
-    of_plan = parts.of_plan
-    monkeypatch.setattr(
-        parts, "of_plan", lambda *given, **more: {root: crossed(each) for root, each in of_plan(*given, **more).items()}
-    )
-    refused = Stitching().emit(analysis, config, {})
-    assert isinstance(refused, Rejection)
-    assert refused.rule == "invariant"
-
-
-@pytest.mark.slow
-def test_what_is_composed_is_right(runner, folder):
-    """On the processor against XLA: every group in a way of its own, drawn anew for each seed."""
-    for number, name in enumerate(("lr_step", "speech_fwd")):
-        target = Target(arch="cpu", limits=LIMITS, facts=lambda source: None)
-        analysis = analysed(f"module: {name}\ngroups: 50", target=target)
-        random_ = random.Random(number)
-        ways = {}
-        for each in analysis.report["parts"]:
-            ways[each["name"]] = Way(
-                threads=random_.choice((128, 512, 1024)), grain=random_.choice(space.GRAINS),
-                exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
-            rows=random_.choice(("16", "4", "shared")),
-            )  # fmt: skip
-        seed = ("packed_as_measured", "barriers_as_measured")[number]
-        _, program = measured(analysis, known(analysis, ways), seed)
-        module = analysis.payload.request.module
-        given = {each: fill(program.buffer(each), 0) for each in map(module.buffer_of, module.parameters)}
-        got = runner.run(program, given, seed=number)
-        inputs = [given[module.buffer_of(each)].reshape(module[each].dims) for each in module.parameters]
-        wanted = oracle.run((plugin.MODULES / f"{name}.hlo").read_text(), inputs)
-        for place, theirs in enumerate(wanted):
-            np.testing.assert_allclose(got[f"out_{place}"], theirs.reshape(-1), rtol=2e-3, atol=2e-4)
 
 
 # --- from the job to the record -------------------------------------------------------------------------

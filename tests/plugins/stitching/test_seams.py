@@ -17,9 +17,9 @@ from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
 
 from . import handmade
+from .boundary_modules import module_of, planned, source, text_of, unsound, values_of
 from .policies import LIMITS, POLICIES
 from .running import Arrays, Runner
-from .test_boundaries import module_of, planned, source, text_of, unsound, values_of
 from .test_catalogue_results import NAMES
 from .test_catalogue_results import module as catalogue
 

@@ -22,10 +22,10 @@ from fusiond_stitching.strategy import Stitching
 
 from .cases import Case
 from .checking import Batch
+from .jobs import H100, job, registry
 from .policies import LIMITS
 from .test_codegen_mutants import killed, with_text
 from .test_scatter_updates import CASES, RULES, WIDE, WILD, normal, scatter_text
-from .test_strategy import H100, job, registry
 
 RANDOM = np.random.default_rng(23)
 AT = RANDOM.integers(-2, 42, 700).astype(np.int32)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from fusiond.errors import RequestError
+from fusiond.requests.planning import prepare
 from fusiond_stitching.frontend import importer, stablehlo
 
 jax = pytest.importorskip("jax", reason="StableHLO is read through jaxlib")
 import jax.numpy as jnp  # noqa: E402
 
-from .test_strategy import job, prepare, registry  # noqa: E402
+from .jobs import job, registry  # noqa: E402
 
 
 def lowered() -> Any:

@@ -321,11 +321,21 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
         name = "+".join(offered.kernels)
         node = Kernel(name=name, on="device", reads=part.reads, writes=part.writes, body=Made(fragment=part))
         kernels[offered.name] = first, node
+    ordered = _ordered(graph, kernels, home)
+    there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
+    vectors = tuple(each for each in graph.vectors if each.name in there)
+    adjacent = tuple(run for run in graph.adjacent if there.issuperset(run))
+    return dataclasses.replace(graph, kernels=tuple(ordered), vectors=vectors, adjacent=adjacent)
+
+
+def _ordered(graph: Graph, kernels: Mapping[str, tuple[int, Kernel]], home: Mapping[str, str]) -> list[Kernel]:
+    """Kernels behind those whose results they need, and otherwise as the graph has them. `home`: the kernel in which
+    one of the graph's has gone up."""
     needs = {name: set[str]() for name in kernels}
     for before, after in edges(graph):
-        first_name, second_name = home.get(before, before), home.get(after, after)
-        if first_name != second_name:
-            needs[second_name].add(first_name)
+        first, second = home.get(before, before), home.get(after, after)
+        if first != second:
+            needs[second].add(first)
     ordered: list[Kernel] = []
     while needs:
         ready = min((name for name, open_ in needs.items() if not open_), key=lambda name: kernels[name][0])
@@ -333,10 +343,7 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
         del needs[ready]
         for open_ in needs.values():
             open_.discard(ready)
-    there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
-    vectors = tuple(each for each in graph.vectors if each.name in there)
-    adjacent = tuple(run for run in graph.adjacent if there.issuperset(run))
-    return dataclasses.replace(graph, kernels=tuple(ordered), vectors=vectors, adjacent=adjacent)
+    return ordered
 
 
 # --- for people -----------------------------------------------------------------------------------------

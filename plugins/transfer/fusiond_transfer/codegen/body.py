@@ -302,19 +302,11 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     values = [_printed(found.root, output.dtype, place).code for found, output in zip(parsed, writes, strict=True)]
     summed = any(each.summed for each in parsed)
     text, inner = _function(kernel.device, name, parameters)
+    dtypes = [each.dtype for each in writes]
     if not summed and len(set(lengths)) == 1:
-        loop = _each(inner, kernel.device, "m0")
-        names = [loop.declare(computed(output.dtype), f"v{j}", values[j]) for j, output in enumerate(writes)]
-        loop.lines(
-            *(_stored(j, output.dtype, each) for j, (output, each) in enumerate(zip(writes, names, strict=True)))
-        )
+        _in_one_loop(inner, kernel, dtypes, values)
     else:
-        for j, (found, output) in enumerate(zip(parsed, writes, strict=True)):
-            if found.summed:
-                _summed(inner, kernel, j, output.dtype, values[j])
-            else:
-                loop = _each(inner, kernel.device, f"m{j}")
-                loop.line(_stored(j, output.dtype, loop.declare(computed(output.dtype), f"v{j}", values[j])))
+        _in_turn(inner, kernel, dtypes, values, [each.summed for each in parsed])
     entry = Entry(
         source=f"{kernel.on}_kernels",
         entry=name,
@@ -324,6 +316,25 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     )
     comments = [f"// {origin}: {w} = {each}\n" for w, each in zip(kernel.write_operands, body.texts, strict=True)]
     return entry, "".join(comments) + text.text()
+
+
+def _in_one_loop(body: Statements, kernel: Kernel, dtypes: Sequence[str], values: Sequence[Code]) -> None:
+    """All outputs element by element: what one of them overwrites in place, all have read."""
+    loop = _each(body, kernel.device, "m0")
+    names = [loop.declare(computed(dtype), f"v{j}", values[j]) for j, dtype in enumerate(dtypes)]
+    loop.lines(*(_stored(j, dtype, name) for j, (dtype, name) in enumerate(zip(dtypes, names, strict=True))))
+
+
+def _in_turn(
+    body: Statements, kernel: Kernel, dtypes: Sequence[str], values: Sequence[Code], summed: Sequence[bool]
+) -> None:
+    """One output after the other, each a sum or a loop of its own."""
+    for j, dtype in enumerate(dtypes):
+        if summed[j]:
+            _summed(body, kernel, j, dtype, values[j])
+        else:
+            loop = _each(body, kernel.device, f"m{j}")
+            loop.line(_stored(j, dtype, loop.declare(computed(dtype), f"v{j}", values[j])))
 
 
 def _stored(j: int, dtype: str, value: Code) -> Code:

@@ -117,21 +117,37 @@ def _wrong(tokens: Sequence[str], index: str, values: set[str], vectors: Mapping
         token = tokens[at]
         follows = tokens[at + 1 : at + 4]
         if token in vectors:
-            inside = follows[1] if len(follows) == 3 and follows[0] == "[" and follows[2] == "]" else "more"
-            if inside != index and not (inside == "0" and vectors[token] == 1):
+            if not _is_element(follows, index, vectors[token]):
                 return f"uses {token} otherwise than as {token}[{index}]"
             at += 4
             continue
         if re.match(r"[A-Za-z_]", token):
-            declared = at > 0 and tokens[at - 1] in _WORDS and tokens[at - 1] not in ("return", "else")
-            if declared and follows[:1] and follows[0] in ("=", ";", ","):
+            if _declares(tokens, at):
                 local.add(token)
-            known = _WORDS | _FUNCTIONS | local | values
-            if token == index or token not in known:
-                return f"uses {token}, which may depend on where a chunk begins"
-            if follows[:1] == ["("] and token not in _FUNCTIONS and token not in _WORDS:
-                return f"calls {token}"
+            problem = _wrong_name(token, follows, index, local | values)
+            if problem:
+                return problem
         elif token in ("[", "&", "#", ".", "\\"):
             return f"has a {token} that is not read"
         at += 1
+    return ""
+
+
+def _is_element(follows: Sequence[str], index: str, length: int) -> bool:
+    """Whether what follows a vector's name makes it one element: the thread's own, or the only one."""
+    inside = follows[1] if len(follows) == 3 and follows[0] == "[" and follows[2] == "]" else "more"
+    return inside == index or (inside == "0" and length == 1)
+
+
+def _declares(tokens: Sequence[str], at: int) -> bool:
+    """Whether a name is that of a new variable."""
+    typed = at > 0 and tokens[at - 1] in _WORDS and tokens[at - 1] not in ("return", "else")
+    return typed and tokens[at + 1 : at + 2] in (["="], [";"], [","])
+
+
+def _wrong_name(token: str, follows: Sequence[str], index: str, known: set[str]) -> str:
+    if token == index or token not in _WORDS | _FUNCTIONS | known:
+        return f"uses {token}, which may depend on where a chunk begins"
+    if follows[:1] == ["("] and token not in _FUNCTIONS and token not in _WORDS:
+        return f"calls {token}"
     return ""

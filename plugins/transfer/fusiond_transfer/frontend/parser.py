@@ -122,45 +122,55 @@ class _Reader:
         for name in ("inputs", "outputs", "kernels"):
             if name not in keys:
                 raise RequestError(f"the key {name!r} is missing", where=self._path)
-        inputs, outputs = _names(keys["inputs"]), _names(keys["outputs"])
+        inputs = _names(keys["inputs"])
         nodes = keys["kernels"].sequence()
         drafts = [self._draft(node) for node in nodes]
-        own = keys["vectors"].mapping() if "vectors" in keys else {}
-        written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
-        vectors = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
-        for name, node in own.items():
-            if name not in vectors:
-                raise UnknownName("vector", name, vectors, where=node.where)
+        vectors = self._vectors(inputs, drafts, default)
         spans = self._spans(nodes, {name: each.elements for name, each in vectors.items()})
         elements = {name: each.elements for name, each in vectors.items()}
         elements |= {name: each.end - each.first for name, each in spans.items()}
         kernels = tuple(
-            dataclasses.replace(draft, body=self._body(draft, node, elements, vectors))
+            dataclasses.replace(draft, body=self._body(draft, node, elements))
             for draft, node in zip(drafts, nodes, strict=True)
         )
         loop = "loop" in keys and keys["loop"].boolean()
-        iterations = self._integer(keys["iterations"]) if "iterations" in keys else (DEFAULT_ITERATIONS if loop else 1)
-        if "iterations" in keys and not 1 <= iterations <= 1000:
-            raise keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
+        carried = keys["carried"].mapping() if "carried" in keys else {}
         graph = Graph(
             name=keys["graph"].text(),
             vectors=tuple(vectors.values()),
             kernels=kernels,
             inputs=inputs,
-            outputs=outputs,
+            outputs=_names(keys["outputs"]),
             placed=_names(keys["placed"]) if "placed" in keys else (),
             loop=loop,
-            carried=tuple((name, node.text()) for name, node in keys["carried"].mapping().items())
-            if "carried" in keys
-            else (),
+            carried=tuple((name, node.text()) for name, node in carried.items()),
             limit_bytes=self._limit(),
-            adjacent=tuple(_names(node) for node in keys["adjacent"].sequence()) if "adjacent" in keys else (),
-            regions=tuple(self._region(node, vectors) for node in keys["regions"].sequence())
-            if "regions" in keys
-            else (),
-            iterations=iterations,
+            adjacent=tuple(_names(node) for node in self._listed("adjacent")),
+            regions=tuple(self._region(node, vectors) for node in self._listed("regions")),
+            iterations=self._iterations(loop=loop),
         )
         return sub_vectors.resolved(graph, spans) if spans else graph
+
+    def _listed(self, key: str) -> Sequence[Node]:
+        return self._keys[key].sequence() if key in self._keys else ()
+
+    def _iterations(self, *, loop: bool) -> int:
+        if "iterations" not in self._keys:
+            return DEFAULT_ITERATIONS if loop else 1
+        iterations = self._integer(self._keys["iterations"])
+        if not 1 <= iterations <= 1000:
+            raise self._keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
+        return iterations
+
+    def _vectors(self, inputs: Sequence[str], drafts: Sequence[Kernel], default: Vector) -> dict[str, Vector]:
+        """What is read in or written, with what the file says of it."""
+        own = self._keys["vectors"].mapping() if "vectors" in self._keys else {}
+        written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
+        found = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
+        for name, node in own.items():
+            if name not in found:
+                raise UnknownName("vector", name, found, where=node.where)
+        return found
 
     def _spans(self, kernels: Sequence[Node], elements: Mapping[str, int]) -> dict[str, Span]:
         """What kernels name in parts, as it stands there."""
@@ -247,24 +257,12 @@ class _Reader:
             whole=_names(keys["whole"]) if "whole" in keys else (),
         )
 
-    def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int], vectors: Mapping[str, Vector]) -> Body:
+    def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int]) -> Body:
         keys = node.mapping()
         if "body" in keys and "source" in keys:
             raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
         if "body" in keys:
-            given = keys["body"].mapping() if isinstance(keys["body"].value, dict) else {draft.writes[0]: keys["body"]}
-            for name, each in given.items():
-                if name not in draft.writes:
-                    raise each.fail(f"{draft.name} does not write {name!r}")
-            missing = [name for name in draft.writes if name not in given]
-            if missing:
-                raise keys["body"].fail(f"there is no formula for {missing[0]}")
-            texts = tuple(str(given[name].value) for name in draft.writes)
-            if all(name in elements for name in (*draft.reads, *draft.writes)):
-                problem = sub_vectors.unfit(texts, draft, elements)
-                if problem:
-                    raise keys["body"].fail(problem)
-            return Formula(texts=texts)
+            return _formulas(draft, keys["body"], elements)
         if "source" not in keys:
             for name in ("entry", "values", "grid", "block", "shared"):
                 if name in keys:
@@ -330,6 +328,23 @@ class _Reader:
 
 def _names(node: Node) -> tuple[str, ...]:
     return tuple(each.text() for each in node.sequence())
+
+
+def _formulas(draft: Kernel, node: Node, elements: Mapping[str, int]) -> Formula:
+    """One formula, or one for each output."""
+    given = node.mapping() if isinstance(node.value, dict) else {draft.writes[0]: node}
+    for name, each in given.items():
+        if name not in draft.writes:
+            raise each.fail(f"{draft.name} does not write {name!r}")
+    missing = [name for name in draft.writes if name not in given]
+    if missing:
+        raise node.fail(f"there is no formula for {missing[0]}")
+    texts = tuple(str(given[name].value) for name in draft.writes)
+    if all(name in elements for name in (*draft.reads, *draft.writes)):
+        problem = sub_vectors.unfit(texts, draft, elements)
+        if problem:
+            raise node.fail(problem)
+    return Formula(texts=texts)
 
 
 def _place(node: Node) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _writers(graph)
     yield from _reads(graph)
     yield from _lists(graph)
+    yield from _adjacent(graph)
     yield from _in_place(graph)
     yield from _formulas(graph)
     yield from _loop(graph)
@@ -159,6 +160,11 @@ def _lists(graph: Graph) -> Iterator[Problem]:
             yield Problem(("outputs", position), f"{name} is written by no kernel")
     if not graph.outputs:
         yield Problem(("outputs",), "there is no output, so nothing to compare")
+    if graph.limit_bytes is not None and graph.limit_bytes < 1:
+        yield Problem(("limits", "device_bytes"), f"is {graph.limit_bytes}; at least one byte is wanted")
+
+
+def _adjacent(graph: Graph) -> Iterator[Problem]:
     for position, run in enumerate(graph.adjacent):
         for name in run:
             if name not in graph.index:
@@ -167,8 +173,6 @@ def _lists(graph: Graph) -> Iterator[Problem]:
             yield Problem(("adjacent", position), "a run is two or more different vectors")
         if any(name in other for other in graph.adjacent[:position] for name in run):
             yield Problem(("adjacent", position), "a vector is in two runs")
-    if graph.limit_bytes is not None and graph.limit_bytes < 1:
-        yield Problem(("limits", "device_bytes"), f"is {graph.limit_bytes}; at least one byte is wanted")
 
 
 def _in_place(graph: Graph) -> Iterator[Problem]:

@@ -61,15 +61,18 @@ def _operation(building: Building, node: Any, known: dict[Any, Value], *, shared
     like = result(called, *_kind(node), on)
     kind = _KINDS.get(called)
     plain = len(operands) == len(node.args) and not node.kwargs
-    lengths = {each.elements for each in values} - {1}
-    if kind == "sum":
-        fits = plain and len(operands) == 1 and like.elements == 1
-    else:
-        fits = plain and bool(values) and lengths <= {like.elements} and 0 not in lengths
-    if kind is not None and fits:
+    if kind is not None and plain and _fits(kind, operands, values, like):
         return building.element_wise(kind, operands, like, shared=shared)
     everything: list[Operand] = [known[each] for each in _nodes((node.args, node.kwargs))]
     return building.unknown(everything, [like])[0]
+
+
+def _fits(kind: str, operands: Sequence[Operand], values: Sequence[Value], like: Value) -> bool:
+    """Whether lengths allow a formula: a sum of one vector, or element by element."""
+    if kind == "sum":
+        return len(operands) == 1 and like.elements == 1
+    lengths = {each.elements for each in values} - {1}
+    return bool(values) and lengths <= {like.elements} and 0 not in lengths
 
 
 def _moved(node: Any, called: str) -> str | None:

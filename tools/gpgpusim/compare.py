@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.counting import layout
-from fusiond.counting.kernels import LaunchShape, LoadedPtx
+from fusiond.counting.kernels import CountedShape, LoadedPtx
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary
 from fusiond.counting.model import H100
 from tools.gpgpusim.simulator import SMALL_L2_BYTES, Call, Simulator, alone
@@ -77,7 +77,7 @@ def count(case: Case, library: CountingLibrary) -> tuple[dict[str, int], list[Ar
         each.to_bytes(4, "little", signed=True) if isinstance(each, int) else next(addresses).to_bytes(8, "little")
         for each in case.arguments
     ]
-    shape = LaunchShape(grid=_three(case.grid), block=_three(case.block), shared_bytes=case.shared_bytes)
+    shape = CountedShape(grid=_three(case.grid), block=_three(case.block), shared_bytes=case.shared_bytes)
     cache = Cache(library, case.l2_lines * SMALL_L2_BYTES if case.l2_lines else H100.l2_bytes)
     unit = LoadedPtx(alone(PTX.read_text(), case.kernel), library)
     result = unit.launch(case.kernel, shape, packed, places, cache, H100)

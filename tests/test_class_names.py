@@ -1,0 +1,30 @@
+"""A class name means one thing in the whole tree, as the words of docs/glossary.md do."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SAME = {
+    "Region": "what `explain` says of a part, in fusiond.jax and in fusiond.torch",
+    "Report": "all that `explain` says, in fusiond.jax and in fusiond.torch",
+    "Launcher": "fusiond.exporting.launch goes into exports, and stands alone there",
+}
+"""Public names of two modules, and why that is right."""
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for folder in ("fusiond", "plugins"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    if not places:
+        pytest.skip("this is not a source tree")
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in SAME} == {}
+    assert all(len(places[name]) > 1 for name in SAME)

@@ -80,6 +80,18 @@ def test_no_more_is_moved_than_the_loop_needs(function: Any, shapes: Any, tensor
     assert traffic.moved(module, plan) < (tensors + 0.1) * whole
 
 
+def test_numbers_that_what_joins_reads_are_not_cut_into_pieces() -> None:
+    def clamped(x: Any, low: Any, high: Any) -> Any:
+        return lax.clamp(low, lax.scan(lambda h, x: (h * 0.5 + x, h * x), x[0], x)[1], high)
+
+    text = oracle.lowered(clamped, wide(300, 2048), wide(), wide())
+    module = importer.read(re.sub(r"clamp\(\S+, (\S+), \S+\)", r"clamp(low.1, \1, high.1)", text), "clamped.hlo")
+    (results,) = module.scans.values()
+    body = module[results[0]].attributes["loop"].body
+    (clamp,) = (each for each in body.instructions if each.opcode == "clamp")
+    assert [body[name].dims for name in clamp.operands] == [(), clamp.dims, ()]
+
+
 def test_what_is_stored_anyway_does_not_join() -> None:
     """The sums are a result themselves, and their tangent goes into a reduction: joined, it would be stored, too."""
 

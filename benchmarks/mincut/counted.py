@@ -17,7 +17,7 @@ from fusiond.counting.run import Counted, count
 from fusiond.model import Rejection
 from fusiond.program import Launch, Program, Source
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.codegen import emit, shapes
+from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend.graph import Pipeline
 
 BY_HAND = Path(__file__).parent / "by_hand"
@@ -55,7 +55,7 @@ def _ways(name: str, given: Pipeline) -> Iterator[tuple[str, Program]]:
         yield f"unfused, {label}", made(given, blocks.unfused(given), label)
     fused = blocks.partition(given, whole)
     for label in (*TILES, *STRIPS):
-        refused = emit.refused(given, fused.blocks[0], shapes.read(label))
+        refused = emit.refused(given, fused.blocks[0], block_configs.read(label))
         if refused is None:
             yield f"fused, {label}", made(given, fused, label)
     path = BY_HAND / f"{name}.cu"
@@ -72,7 +72,7 @@ def _ways(name: str, given: Pipeline) -> Iterator[tuple[str, Program]]:
 
 def made(given: Pipeline, part: blocks.Partition, label: str) -> Program:
     """The program of a partition in one way (`shapes.read`), where blocks can be computed in it."""
-    ways = {str(each): shapes.fitted(given, each, shapes.read(label)) for each in part.blocks}
+    ways = {str(each): block_configs.fitted(given, each, block_configs.read(label)) for each in part.blocks}
     found = emit.program(given, part, ways)
     assert not isinstance(found, Rejection), found
     return found

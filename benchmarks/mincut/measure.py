@@ -17,7 +17,7 @@ from fusiond.model import JobState, Outcome, Record, Trial
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
 from fusiond.tuning import tuner
-from fusiond_mincut.codegen import shapes
+from fusiond_mincut.codegen import block_configs
 from fusiond_mincut.strategy import Mincut
 
 METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
@@ -99,7 +99,8 @@ def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
             (
                 each.time_us
                 for each in own
-                if (each.config.get("shapes"), each.config.get("launch", "sequence")) == (shapes.DEFAULT, "sequence")
+                if (each.config.get("shapes"), each.config.get("launch", "sequence"))
+                == (block_configs.DEFAULT, "sequence")
             ),
             None,
         )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.inputs import documents
-from fusiond_mincut.analysis import partition, plan
+from fusiond_mincut.analysis import partition, partitions_to_measure
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.frontend import parser
 
@@ -97,7 +97,7 @@ def measured(shape: str, count: int) -> dict[str, Any]:
         found = partition.planned(pipeline, PAPER)
         cut.append(time.process_time() - between)
         read.append(between - begun)
-    best = plan.optimum(pipeline, PAPER)
+    best = partitions_to_measure.optimum(pipeline, PAPER)
     return {
         "shape": shape,
         "kernels": count,

@@ -16,7 +16,7 @@ from fusiond.model import Config, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Pointer, Scalar, problems
 from fusiond_mincut.analysis import partition
 from fusiond_mincut.analysis.benefit import PAPER
-from fusiond_mincut.codegen import shapes
+from fusiond_mincut.codegen import block_configs
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.plugin import PIPELINES
 from tests.plugins.mincut import oracle
@@ -84,9 +84,9 @@ def test_methods_are_read_off_the_trials() -> None:
     trials = [
         trial("baseline:sequential", "given", 100.0),
         trial("baseline:graph", "tuned", 80.0),
-        trial("candidate", "seed:algorithm1", 40.0, partition=whole, shapes=shapes.DEFAULT),
+        trial("candidate", "seed:algorithm1", 40.0, partition=whole, shapes=block_configs.DEFAULT),
         trial("candidate", "grid", 25.0, partition=whole, shapes="32x4*1 tile"),
-        trial("candidate", "seed:unfused", 100.0, partition=apart, shapes=shapes.DEFAULT),
+        trial("candidate", "seed:unfused", 100.0, partition=apart, shapes=block_configs.DEFAULT),
     ]
     found = measure.methods(trials, measure.partitions(report, trials))
     assert (found["given_us"], found["fastest_unfused_us"]) == (100.0, 80.0)

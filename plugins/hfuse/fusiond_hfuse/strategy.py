@@ -36,9 +36,9 @@ from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
-from fusiond_hfuse.frontend import draft, kernel, schema, shapes
+from fusiond_hfuse.frontend import draft, kernel_file, launch_shapes, schema
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
-from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
 
@@ -67,14 +67,14 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                     f"{name} is a source; `fusiond init {name}` drafts the YAML that launches it", where=where
                 )
             path = inputs.resolve("kernel", name, where=where)
-            read[name] = path, kernel.read(inputs, path, where=where)
+            read[name] = path, kernel_file.read(inputs, path, where=where)
         if job.search.order == "paper" and len(names) > 2:
             raise RequestError("`order: paper` is for two kernels", where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
         group = group_of(job, [read[name][1] for name in named])
         for slot in group.slots:
-            shapes.buffers_of(slot)
-            shapes.shape_of(slot, slot.kernel.block.shapes[0])
+            launch_shapes.buffers_of(slot)
+            launch_shapes.shape_of(slot, slot.kernel.block.shapes[0])
         kernels = [each for _, each in read.values()]
         hashes = {path: text_key(text) for each in kernels for path, text in each.unit.files.items()}
         hashes |= {each.path: text_key(inputs.text(each.path, where=where)) for each in kernels}
@@ -236,18 +236,20 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if problems:
             return Rejection(rule="not_in_space", nodes=group.names, detail="; ".join(problems))
         try:
-            plan = _plan(about, group, config)
-            cap = resources.cap(about, group, plan, config)
+            schedule = _schedule(about, group, config)
+            cap = resources.cap(about, group, schedule, config)
             if isinstance(cap, Rejection):
                 return cap
-            plan = resources.traded(about, plan, cap, config)
-            program = emit.fused(group, plan, cap, self.version)
+            schedule = resources.traded(about, schedule, cap, config)
+            program = emit.fused(group, schedule, cap, self.version)
         except (ValueError, RequestError) as problem:
             return Rejection(rule="shape", nodes=group.names, detail=str(problem))
-        broken = verify.problems(plan, program) + verify.register_problems(plan, resources.launched(about, plan, cap))
+        broken = verify.problems(schedule, program) + verify.register_problems(
+            schedule, resources.launched(about, schedule, cap)
+        )
         if broken:
             return Rejection(rule="invariant", nodes=group.names, detail="; ".join(broken))
-        return resources.launchable(about, group, plan, program)
+        return resources.launchable(about, group, schedule, program)
 
     def _composed(self, about: GroupAnalysis, config: Config) -> Program | Rejection:
         """Fused pairs and single kernels, launched as the config says; or all in one launch.
@@ -305,7 +307,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                 prefix = name.removesuffix("cap")
                 own = {key.removeprefix(prefix): each for key, each in config.items() if key.startswith(prefix)}
                 group = about.group.among(prefix.rstrip(".")) if prefix else about.group
-                cap = resources.cap(about, group, _plan(about, group, Config.of(own)), Config.of({"cap": value}))
+                cap = resources.cap(about, group, _schedule(about, group, Config.of(own)), Config.of({"cap": value}))
                 values[name] = value if isinstance(cap, Rejection) or cap.registers is None else cap.registers
         return Config.of(values)
 
@@ -330,8 +332,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             elif "kind" not in own:
                 return None
             else:
-                plan = _plan(about, about.group.among(letters), own)
-                threads |= {side.slot.letter: side.threads for side in plan.sides}
+                schedule = _schedule(about, about.group.among(letters), own)
+                threads |= {side.slot.letter: side.threads for side in schedule.sides}
         return emit.unfused(about.group, threads, dict.fromkeys(threads))
 
     def drawings(
@@ -342,11 +344,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         found: list[Drawing] = []
         for letters, own in _own_configs(config, _groups(about.group, config)):
             if "kind" in own:
-                plan = _plan(about, about.group.among(letters), own)
-                cap = resources.cap(about, about.group.among(letters), plan, own)
-                traded = plan if isinstance(cap, Rejection) else resources.traded(about, plan, cap, own)
-                shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-                found += drawing.of_plan(traded, shapes)
+                schedule = _schedule(about, about.group.among(letters), own)
+                cap = resources.cap(about, about.group.among(letters), schedule, own)
+                traded = schedule if isinstance(cap, Rejection) else resources.traded(about, schedule, cap, own)
+                shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+                found += drawing.of_schedule(traded, shapes)
         return tuple(found)
 
     def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
@@ -355,8 +357,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         return odd or None
 
 
-def _plan(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:
-    return partition.plan(group, config, about.target.limits.multiprocessors)
+def _schedule(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:
+    return partition.schedule(group, config, about.target.limits.multiprocessors)
 
 
 def _groups(group: KernelGroup, config: Config) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fusiond.program import Program
 from fusiond.search.space import Parameter, Space
 from fusiond_mincut.analysis import blocks, legality
 from fusiond_mincut.analysis.blocks import Partition
-from fusiond_mincut.codegen import shapes, streams
+from fusiond_mincut.codegen import block_configs, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -48,7 +48,7 @@ def composed(pipeline: Pipeline, found: Mapping[str, Partition], best: Mapping[s
     alone = " and ".join(f"partition != '{each}'" for each in texts if "|" not in each)
     parameters = [
         Parameter(name="partition", values=tuple(texts)),
-        Parameter(name="shapes", values=(*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM),
+        Parameter(name="shapes", values=(*block_configs.UNIFORM, MEASURED) if best else block_configs.UNIFORM),
         Parameter(name="launch", values=LAUNCHES, when=alone if 0 < len(alone) <= MOST_TEXT else None),
     ]
     for block, way in best.items():
@@ -72,7 +72,7 @@ def seeds(
     of blocks first and the very best in every way to launch it; then the other partitions at default shapes, and two in
     strips."""
     apart = str(blocks.unfused(pipeline))
-    plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
+    plain = [(name, _point(space, str(each), block_configs.DEFAULT)) for name, each in found.items()]
     ranks = {str(each): rank for rank, each in enumerate(sums)}
     measured = []
     if any(MEASURED in each.values for each in space.parameters):
@@ -88,7 +88,7 @@ def seeds(
         *measured,
         *(each for each in plain if each[0] not in first),
         *(
-            (f"{name}_in_strips", _point(space, str(found[name]), shapes.UNIFORM[1]))
+            (f"{name}_in_strips", _point(space, str(found[name]), block_configs.UNIFORM[1]))
             for name in ("algorithm1", "general")
             if name in found and len(pipeline.kernels) <= MOST_IN_STRIPS
         ),
@@ -118,8 +118,8 @@ def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, Blo
     way = config.text("shapes")
     ways = {}
     for block in found.blocks:
-        label = way if way != MEASURED else config.get(f"at.{block}", shapes.DEFAULT)
-        ways[str(block)] = shapes.fitted(pipeline, block, shapes.read(str(label)))
+        label = way if way != MEASURED else config.get(f"at.{block}", block_configs.DEFAULT)
+        ways[str(block)] = block_configs.fitted(pipeline, block, block_configs.read(str(label)))
     return found, ways
 
 

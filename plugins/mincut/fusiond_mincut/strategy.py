@@ -22,12 +22,12 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
-from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, plan
+from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, partitions_to_measure
 from fusiond_mincut.analysis.benefit import BenefitModel
 from fusiond_mincut.analysis.blocks import KernelBlock, Partition
 from fusiond_mincut.analysis.partition import CutStep, PlannedPartition
-from fusiond_mincut.analysis.plan import Optimum
-from fusiond_mincut.codegen import emit, probes, shapes, streams
+from fusiond_mincut.analysis.partitions_to_measure import Optimum
+from fusiond_mincut.codegen import block_configs, emit, probes, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
 from fusiond_mincut.frontend import schema
@@ -118,9 +118,11 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         asked = workload.payload
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
-        best = plan.optimum(pipeline, model)
+        best = partitions_to_measure.optimum(pipeline, model)
         found = (
-            candidates.CandidateBlocks(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
+            candidates.CandidateBlocks(blocks=(), complete=True)
+            if asked.block is not None
+            else partitions_to_measure.survey(pipeline)
         )
         several, impossible, untried = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
         known = PipelineAnalysis(
@@ -128,7 +130,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             target=target,
             planned=planned,
             best=best,
-            widest=plan.general_optimum(pipeline, model, found),
+            widest=partitions_to_measure.general_optimum(pipeline, model, found),
             several=several,
             untried=untried,
         )
@@ -196,7 +198,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
     def space(self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers) -> Space:
         about = analysis.payload
         if about.whole is not None:
-            return shapes.space(about.pipeline, about.whole)
+            return block_configs.space(about.pipeline, about.whole)
         return composing.composed(about.pipeline, self._partitions(about, answers), self._best(about, answers))
 
     def seeds(
@@ -204,11 +206,11 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if about.whole is not None:
-            seeds = {"default": shapes.config(emit.DEFAULT, space)}
+            seeds = {"default": block_configs.config(emit.DEFAULT, space)}
             for local in emit.choices(about.pipeline, about.whole)[1:]:
-                seeds[local] = shapes.config(dataclasses.replace(emit.DEFAULT, local=local), space)
-            for each in shapes.strips(about.pipeline, about.whole)[:MOST_STRIPS]:
-                seeds[each.replace(" ", "_")] = shapes.config(shapes.read(each), space)
+                seeds[local] = block_configs.config(dataclasses.replace(emit.DEFAULT, local=local), space)
+            for each in block_configs.strips(about.pipeline, about.whole)[:MOST_STRIPS]:
+                seeds[each.replace(" ", "_")] = block_configs.config(block_configs.read(each), space)
             return tuple(seeds.items())
         found = self._partitions(about, answers)
         return composing.seeds(about.pipeline, space, found, self._composed(about, answers))
@@ -217,11 +219,11 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         """Name -> partition, each once (see `plan`)."""
         pipeline, model = about.pipeline, about.asked.model
         calibrated = probes.calibrated(about.target.limits, answers, pipeline.width * pipeline.height)
-        return plan.named(
+        return partitions_to_measure.named(
             [
                 ("algorithm1", about.planned.partition),
                 ("unfused", blocks.unfused(pipeline)),
-                *zip(plan.COMPOSED, self._composed(about, answers), strict=False),
+                *zip(partitions_to_measure.COMPOSED, self._composed(about, answers), strict=False),
                 ("exact", about.best.partition if about.best else None),
                 ("measured_model", partition.planned(pipeline, calibrated).partition if calibrated else None),
                 ("general", about.widest.partition if about.widest else None),
@@ -231,7 +233,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
 
     def _composed(self, about: PipelineAnalysis, answers: Answers) -> tuple[Partition, ...]:
         costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
-        return plan.composed(about.pipeline, costs)
+        return partitions_to_measure.composed(about.pipeline, costs)
 
     def sums(
         self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers
@@ -256,14 +258,14 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             if not isinstance(record, Record):
                 continue
             if record.config is not None and record.time_us is not None:
-                found[block] = record.time_us, shapes.of(record.config)
+                found[block] = record.time_us, block_configs.of(record.config)
             if len(block) == 1 and (block not in found or record.baseline_us < found[block][0]):
                 found[block] = record.baseline_us, emit.DEFAULT
         return found
 
     def _best(self, about: PipelineAnalysis, answers: Answers) -> dict[str, str]:
         """Block -> the label of the way in which it was fastest."""
-        return {"+".join(block): shapes.label(way) for block, (_, way) in self._measured(about, answers).items()}
+        return {"+".join(block): block_configs.label(way) for block, (_, way) in self._measured(about, answers).items()}
 
     def baselines(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
@@ -274,12 +276,14 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             def given(config: Config) -> Program:
                 return _program(emit.program(pipeline, apart, kept=_kept(pipeline)))
 
-            return (Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {shapes.DEFAULT}", emit=given),)
-        knobs = shapes.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
+            return (
+                Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {block_configs.DEFAULT}", emit=given),
+            )
+        knobs = block_configs.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
 
         def baseline(name: str, detail: str, change: Callable[[Program], Program]) -> Baseline:
             def program(config: Config) -> Program:
-                chosen = shapes.of_each(config, pipeline)
+                chosen = block_configs.of_each(config, pipeline)
                 return change(_program(emit.program(pipeline, apart, chosen, kept=_kept(pipeline))))
 
             like = None if name == "sequential" else "sequential"
@@ -346,7 +350,7 @@ def _chosen(about: PipelineAnalysis, config: Config) -> tuple[Partition, dict[st
     not a config of this pipeline."""
     if about.whole is not None:
         whole = about.whole
-        return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): shapes.of(config)}
+        return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): block_configs.of(config)}
     return composing.chosen(about.pipeline, config)
 
 
@@ -405,7 +409,7 @@ def _several(
     pipeline = asked.pipeline
     if not _measures(asked):
         return (), (), ()
-    chosen = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
+    chosen = partitions_to_measure.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
     refused = {block: _impossible(pipeline, block, limit) for block in chosen.blocks}
     possible = [block for block in chosen.blocks if refused[block] is None]
     possible.sort(key=lambda block: (len(block), [pipeline.position[name] for name in block]))
@@ -433,7 +437,11 @@ def _left_out(about: PipelineAnalysis) -> str:
 
 def _measures(asked: PipelineRequest) -> bool:
     """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
-    return asked.block is None and asked.most_blocks > 0 and len(asked.pipeline.kernels) <= plan.EXACT_KERNELS
+    return (
+        asked.block is None
+        and asked.most_blocks > 0
+        and len(asked.pipeline.kernels) <= partitions_to_measure.EXACT_KERNELS
+    )
 
 
 def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rejection | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.frontend import cursors, parse
-from fusiond_hfuse.frontend.parse import Reading, parse_unit
+from fusiond_hfuse.frontend import cursors, kernel_parser
+from fusiond_hfuse.frontend.kernel_parser import Reading, parse_unit
 from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit
 
 HEAD = (
@@ -196,7 +196,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(monkeypatch, name):
-    parse._parsed.cache_clear()
+    kernel_parser._parsed.cache_clear()
     monkeypatch.setattr(cursors, *MUTANTS[name])
     assert operators() != SEEN
-    parse._parsed.cache_clear()
+    kernel_parser._parsed.cache_clear()

@@ -15,7 +15,7 @@ from fusiond.model import Config
 from fusiond.program import Program
 from fusiond_hfuse.codegen import emit, verify
 from fusiond_hfuse.frontend.fusion_group import SLOTS
-from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import volume
 from fusiond_hfuse.plugin import KERNELS
 

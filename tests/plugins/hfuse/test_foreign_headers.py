@@ -17,8 +17,8 @@ from fusiond_hfuse.frontend import (
     declarations,
     directives,
     includes,
-    parse,
-    references,
+    kernel_parser,
+    name_resolution,
     slicing,
     undeclared,
 )
@@ -266,7 +266,7 @@ MUTANTS = {
     "kernels of one name stay": (slicing, "_other_overloads", lambda groups, entry, instance: frozenset()),
     "PyTorch's headers are nothing": (includes._Expansion, "_torch", includes._Expansion._missing),
     "pragmas in macros stay": (clang_tree, "_PRAGMA_OF_MACRO", clang_tree.re.compile("never written")),
-    "words are not resolved": (references.NameResolution, "words", lambda self, declaration: declaration.words),
+    "words are not resolved": (name_resolution.NameResolution, "words", lambda self, declaration: declaration.words),
     "nothing is deleted": (declarations, "_BEHIND", clang_tree.re.compile(r"\s*;")),
     "macros bracket nothing": (
         declarations.DeclarationWalk, "_brackets", lambda self, start, end: {(start, self.code.index("{", start) + 1), (end - 1, end)}
@@ -283,7 +283,7 @@ def test_a_mutant_dies(beside_hist, monkeypatch, name):
     place, what, instead = MUTANTS[name]
 
     def forget() -> None:
-        for kept in (slicing._found, slicing._walked, parse._parsed):
+        for kept in (slicing._found, slicing._walked, kernel_parser._parsed):
             kept.cache_clear()
 
     forget()

@@ -14,7 +14,7 @@ from fusiond.program import Bytes, Program
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.codegen import host_variables
-from fusiond_hfuse.frontend import declarations, parse, references, slicing
+from fusiond_hfuse.frontend import declarations, kernel_parser, name_resolution, slicing
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, LaunchShape
 from fusiond_hfuse.frontend.source_kernel import KernelArgument
 from fusiond_hfuse.strategy import Hfuse
@@ -102,8 +102,8 @@ def _braces(walk: declarations.DeclarationWalk, start: int, end: int) -> set[tup
 
 addressed = host_variables.addressed
 MUTANTS = {
-    "words are not resolved": (references.NameResolution, "words", lambda self, declaration: declaration.words),
-    "what is resolved is everything": (references.NameResolution, "words", lambda self, declaration: set()),
+    "words are not resolved": (name_resolution.NameResolution, "words", lambda self, declaration: declaration.words),
+    "what is resolved is everything": (name_resolution.NameResolution, "words", lambda self, declaration: set()),
     "macros bracket nothing": (declarations.DeclarationWalk, "_brackets", _braces),
     "a template ends at its head": (declarations, "_BEHIND", re.compile(r"\s*;")),
     "addresses are not written": (host_variables, "addressed", _nowhere),
@@ -117,7 +117,7 @@ TRIED = range(100, 130)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(problem: Problem, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def forget() -> None:
-        for kept in (slicing._found, slicing._walked, parse._parsed):
+        for kept in (slicing._found, slicing._walked, kernel_parser._parsed):
             kept.cache_clear()
 
     forget()

@@ -253,7 +253,7 @@ def test_overlapping_arenas_show(pairs: Pairs, joint: JointRunner) -> None:
         assert isinstance(launch, Launch)
         config = given_blocks(analysis, "pad", pairs.target)
         assert config is not None
-        if not hidden_arguments.offset_letters(partition.plan(analysis.payload.group, config, 1)):
+        if not hidden_arguments.offset_letters(partition.schedule(analysis.payload.group, config, 1)):
             return None
         return with_launch(program, arguments=(*launch.arguments[:-1], Scalar(dtype="uint32", value=0)))
 
@@ -267,7 +267,7 @@ def test_grids_of_the_other_side_show(pairs: Pairs, joint: JointRunner) -> None:
         config = given_blocks(analysis, "pad", pairs.target)
         assert config is not None
         axes = [len(sides.grid_axes(slot)) for slot in analysis.payload.group.slots]
-        offsets = len(hidden_arguments.offset_letters(partition.plan(analysis.payload.group, config, 1)))
+        offsets = len(hidden_arguments.offset_letters(partition.schedule(analysis.payload.group, config, 1)))
         launch = program.steps[-1]
         assert isinstance(launch, Launch)
         given = list(launch.arguments)

@@ -140,8 +140,8 @@ def test_a_variable_that_is_not_set_is_no_candidate(pair, strategy):
     analysis = pair()
     config = Config.of(WAYS[0])
     program = strategy.emit(analysis, config, {})
-    plan = partition.plan(analysis.payload.group, config, 1)
-    assert verify.problems(plan, program) == ()
+    schedule = partition.schedule(analysis.payload.group, config, 1)
+    assert verify.problems(schedule, program) == ()
     copy = next(each for each in program.steps if each.name == "set.a.table")
     stage = next(each for each in program.steps if each.name == "stage.a.table")
     mutants = [
@@ -153,7 +153,7 @@ def test_a_variable_that_is_not_set_is_no_candidate(pair, strategy):
     ]
     for mutant in mutants:
         steps = tuple(new for each in program.steps if (new := mutant.get(each, each)) is not None)
-        said = verify.problems(plan, dataclasses.replace(program, steps=steps))
+        said = verify.problems(schedule, dataclasses.replace(program, steps=steps))
         assert "the variable a.table is not set before the launch" in said, (mutant, said)
 
 

@@ -13,7 +13,7 @@ import pytest
 from fusiond.model import Config
 from fusiond.program import Program
 from fusiond_hfuse.codegen import verify
-from fusiond_hfuse.frontend import groups
+from fusiond_hfuse.frontend import cooperative_groups
 
 YAML = """\
 kernel: k
@@ -321,9 +321,9 @@ BROKEN = [
 def test_broken_groups_are_seen(fused, strategy, same, monkeypatch, mutant):
     text, broken, name = BROKEN[mutant]
     for part in ("TYPES", "COPIES"):
-        whole = getattr(groups, part)
+        whole = getattr(cooperative_groups, part)
         if text in whole:
-            monkeypatch.setattr(groups, part, whole.replace(text, broken))
+            monkeypatch.setattr(cooperative_groups, part, whole.replace(text, broken))
             break
     else:
         raise AssertionError(f"{text!r} stands nowhere")

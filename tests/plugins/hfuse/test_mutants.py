@@ -112,9 +112,9 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
     analysis, program = pair
     assert program.steps[0].arguments[-1].value == 80
     mutant = with_offset(program, offset)
-    if offset != 72:  # every byte of b's part still lies behind a's, so that only the check of the plan sees it
+    if offset != 72:  # every byte of b's part still lies behind a's, so that only the check of the schedule sees it
         assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
-    assert verify.problems(partition.plan(analysis.payload.group, CONFIG), mutant)
+    assert verify.problems(partition.schedule(analysis.payload.group, CONFIG), mutant)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
 )
 def test_a_wrong_launch_breaks_an_invariant(strategy, pair, change):
     analysis, program = pair
-    plan = partition.plan(analysis.payload.group, CONFIG)
-    assert verify.problems(plan, program) == ()
-    assert verify.problems(plan, with_launch(program, **change))
+    schedule = partition.schedule(analysis.payload.group, CONFIG)
+    assert verify.problems(schedule, program) == ()
+    assert verify.problems(schedule, with_launch(program, **change))
 
 
 def test_the_unchanged_program_survives(runner, strategy, pair):
@@ -258,37 +258,37 @@ def test_a_counter_that_is_not_zeroed_is_noticed(runner, strategy, few):
     program = strategy.emit(few, config, {})
     zero, launch = program.steps
     reference = strategy.unfused(few, config)
-    plan = partition.plan(few.payload.group, config, 1)
-    assert verify.problems(plan, program) == ()
+    schedule = partition.schedule(few.payload.group, config, 1)
+    assert verify.problems(schedule, program) == ()
     for steps in ((launch,), (dataclasses.replace(zero, byte=1), launch)):
         mutant = dataclasses.replace(program, steps=steps)
         assert killed(runner, mutant, reference)
-        assert verify.problems(plan, mutant)
+        assert verify.problems(schedule, mutant)
     for change in ({"counted": False}, {"stream": 1}):
         mutant = dataclasses.replace(program, steps=(dataclasses.replace(zero, **change), launch))
-        assert verify.problems(plan, mutant)
+        assert verify.problems(schedule, mutant)
 
 
 @pytest.mark.parametrize("kind", ["sequential", "stride"])
 def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind):
     program = strategy.emit(few, at_level(kind), {})
-    plan = partition.plan(few.payload.group, at_level(kind), 1)
-    assert verify.problems(plan, program) == ()
+    schedule = partition.schedule(few.payload.group, at_level(kind), 1)
+    assert verify.problems(schedule, program) == ()
     launch = program.steps[-1]
     for changes in ({"grid": (launch.grid[0] - 1, 1, 1)}, {"block": (640 + 32, 1, 1)}, {"shared_bytes": 100}):
-        assert verify.problems(plan, with_launch(program, **changes)), changes
+        assert verify.problems(schedule, with_launch(program, **changes)), changes
     told = (*launch.arguments[:-1], Scalar(dtype="uint32", value=9))
-    assert kind != "stride" or verify.problems(plan, with_launch(program, arguments=told))
+    assert kind != "stride" or verify.problems(schedule, with_launch(program, arguments=told))
 
 
 def test_a_toolkit_that_clang_finds_decides_nothing(analyse, monkeypatch):
     """Without one, clang takes no variadic function in device code, which the declarations of CUDA's `printf` are."""
     from fusiond.errors import RequestError
-    from fusiond_hfuse.frontend import clang_tree, parse
+    from fusiond_hfuse.frontend import clang_tree, kernel_parser
 
     assert analyse("hist", "maxpool").rejections == ()
-    parse._parsed.cache_clear()
+    kernel_parser._parsed.cache_clear()
     monkeypatch.setattr(clang_tree, "_NO_TOOLKIT", ("--cuda-path=/fusiond",))
     with pytest.raises(RequestError, match="variadic functions"):
         analyse("hist", "maxpool")
-    parse._parsed.cache_clear()
+    kernel_parser._parsed.cache_clear()

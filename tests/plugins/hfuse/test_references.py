@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.frontend import clang_tree, cursors, references
+from fusiond_hfuse.frontend import clang_tree, cursors, name_resolution
 from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration
 
 OTHERS = """\
@@ -68,7 +68,7 @@ def words(source: str) -> set[str]:
         found = list(DeclarationWalk(code, set()).declarations(tree.cursor))
         last = next(each for each in reversed(found) if each.names)
         assert text.encode()[last.start : last.end].decode() == source
-        return references.NameResolution(tree, code).words(last)
+        return name_resolution.NameResolution(tree, code).words(last)
     finally:
         cursors.forget(tree)
 
@@ -89,7 +89,7 @@ def test_what_clang_made_nothing_of_keeps_its_words():
     code = "int size(int);\n"
     tree = clang_tree.tolerant(code, (), (), (), "800", host=False)
     nowhere = SourceDeclaration(len(code), len(code) + 9, words={"size"})
-    assert references.NameResolution(tree, code).words(nowhere) == {"size"}
+    assert name_resolution.NameResolution(tree, code).words(nowhere) == {"size"}
     cursors.forget(tree)
 
 
@@ -117,7 +117,7 @@ MUTANTS = {
 def test_a_mutant_dies(monkeypatch, name):
     what, instead = MUTANTS[name]
     place, _, last = what.rpartition(".")
-    monkeypatch.setattr(getattr(references, place) if place else references, last, instead)
+    monkeypatch.setattr(getattr(name_resolution, place) if place else name_resolution, last, instead)
     wrong = [word in words(source) for source, word in SETTLED.values()]
     wrong += [word not in words(source) for source, word in OPEN.values()]
     assert any(wrong)

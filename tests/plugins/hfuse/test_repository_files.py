@@ -20,7 +20,7 @@ from fusiond_hfuse.frontend import (
     entries,
     host_headers,
     includes,
-    parse,
+    kernel_parser,
     slicing,
 )
 
@@ -156,7 +156,7 @@ MUTANTS = {
 @pytest.mark.sampled(3)
 def test_a_mutant_dies(beside_hist, strategy, monkeypatch, name):
     place, what, instead = MUTANTS[name]
-    for kept in (slicing._found, slicing._walked, parse._parsed):
+    for kept in (slicing._found, slicing._walked, kernel_parser._parsed):
         kept.cache_clear()
     monkeypatch.setattr(place, what, instead)
     died = 0
@@ -167,6 +167,6 @@ def test_a_mutant_dies(beside_hist, strategy, monkeypatch, name):
             died += not isinstance(program, Program) or "curand" in program.sources[0].text
         except RequestError:
             died += 1
-    for kept in (slicing._found, slicing._walked, parse._parsed):
+    for kept in (slicing._found, slicing._walked, kernel_parser._parsed):
         kept.cache_clear()
     assert died

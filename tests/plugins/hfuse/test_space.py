@@ -470,15 +470,15 @@ def test_who_may_not_trade(trading, strategy, h100, cpu_target):
 def test_trades_are_verified(trading, strategy, h100, changes, said):
     analysis = trading(h100, facts=used(168, 14, 128))
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    plan = partition.plan(analysis.payload.group, seed, 1)
+    schedule = partition.schedule(analysis.payload.group, seed, 1)
     own = {"a": {"registers": 232}, "b": {"registers": 24}}
     sides = [
         dataclasses.replace(side, **{**own[side.slot.letter], **changes.get(side.slot.letter, {})})
-        for side in plan.sides
+        for side in schedule.sides
     ]
-    found = verify.register_problems(dataclasses.replace(plan, sides=tuple(sides)), 128)
+    found = verify.register_problems(dataclasses.replace(schedule, sides=tuple(sides)), 128)
     assert any(said in each for each in found) if said else found == ()
-    assert verify.register_problems(plan, 128) == ()
+    assert verify.register_problems(schedule, 128) == ()
 
 
 TRADE_MUTANTS = {
@@ -494,22 +494,22 @@ TRADE_MUTANTS = {
 
 @pytest.mark.parametrize("name", TRADE_MUTANTS)
 def test_registers_on_the_wrong_side_are_seen(trading, strategy, h100, name):
-    """No device here has registers to trade: the text is held to the plan before anything is built."""
+    """No device here has registers to trade: the text is held to the schedule before anything is built."""
     analysis = trading(h100, facts=used(168, 14, 128))
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
     program = strategy.emit(analysis, seed, {})
-    plan = partition.plan(analysis.payload.group, seed, 1)
+    schedule = partition.schedule(analysis.payload.group, seed, 1)
     own = {"a": 232, "b": 24}
-    plan = dataclasses.replace(
-        plan, sides=tuple(dataclasses.replace(each, registers=own[each.slot.letter]) for each in plan.sides)
+    schedule = dataclasses.replace(
+        schedule, sides=tuple(dataclasses.replace(each, registers=own[each.slot.letter]) for each in schedule.sides)
     )
     whole, broken = TRADE_MUTANTS[name]
     source = program.sources[0]
     assert whole in source.text
     source = dataclasses.replace(source, text=source.text.replace(whole, broken))
     mutant = dataclasses.replace(program, sources=(source,))
-    assert verify.problems(plan, program) == ()
-    assert any("trade registers as" in each for each in verify.problems(plan, mutant))
+    assert verify.problems(schedule, program) == ()
+    assert any("trade registers as" in each for each in verify.problems(schedule, mutant))
 
 
 @pytest.mark.parametrize("more", [{"map": "pad"}, {"map": "stride", "blocks": 2}])
@@ -531,8 +531,8 @@ def test_the_writer_is_held_to_the_plan(trading, strategy, h100, monkeypatch):
     trade = fuse._trade
     swapped = {"inc": "dec", "dec": "inc"}
 
-    def other(plan, side):
-        return [re.sub("inc|dec", lambda way: swapped[way[0]], each) for each in trade(plan, side)]
+    def other(schedule, side):
+        return [re.sub("inc|dec", lambda way: swapped[way[0]], each) for each in trade(schedule, side)]
 
     monkeypatch.setattr(fuse, "_trade", other)
     found = strategy.emit(analysis, seed, {})

@@ -10,7 +10,7 @@ from fusiond.inputs import documents
 from fusiond.requests import jobs
 from fusiond_mincut import request, strategy
 from fusiond_mincut.analysis import legality
-from fusiond_mincut.codegen import shapes
+from fusiond_mincut.codegen import block_configs
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import graph, parser, syntax
 from fusiond_mincut.trace import traced
@@ -61,8 +61,8 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
     for name in syntax.TYPES:
         assert f"{name}(x)" in TEXT
     assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local", "strip"]
-    assert f"`{shapes.STRIPS[0]}`" in TEXT
-    for each in shapes.THREADS:
+    assert f"`{block_configs.STRIPS[0]}`" in TEXT
+    for each in block_configs.THREADS:
         assert f"`{each}`" in TEXT
     assert f"measures no block, only whole partitions | `{request.MOST_BLOCKS}` |" in TEXT
 

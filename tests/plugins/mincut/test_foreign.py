@@ -10,7 +10,7 @@ import pytest
 
 from fusiond_mincut.analysis import blocks, candidates
 from fusiond_mincut.analysis.blocks import Partition
-from fusiond_mincut.codegen import emit, shapes
+from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -63,7 +63,7 @@ def compared(runner: Runner, foreign: Foreign) -> None:
         for part in dict.fromkeys(map(str, partitions(given))):
             for params in (TILE, STRIP):
                 chosen = blocks.read(given, part)
-                fitting = {str(each): shapes.fitted(given, each, params) for each in chosen.blocks}
+                fitting = {str(each): block_configs.fitted(given, each, params) for each in chosen.blocks}
                 program = emit.program(given, chosen, fitting)
                 assert not isinstance(program, emit.Rejection), program
                 ways.append((given, f"{part} {params} {size}"))

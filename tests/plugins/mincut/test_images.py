@@ -19,7 +19,7 @@ from fusiond.model import BuildFailed
 from fusiond.program import Fill, Launch, Program, Role, pitches, unsized
 from fusiond_mincut.analysis import blocks, candidates, legality
 from fusiond_mincut.analysis.benefit import PAPER
-from fusiond_mincut.codegen import emit, shapes, streams
+from fusiond_mincut.codegen import block_configs, emit, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import parser, printer
 from fusiond_mincut.frontend.expr import TypeProblem
@@ -244,7 +244,7 @@ def test_whatever_is_fused_gives_what_numpy_gives(runner: Runner, name: str) -> 
         for text in cuts(of):
             for way in WAYS:
                 partition = blocks.read(of, text)
-                fitting = {str(each): shapes.fitted(of, each, way) for each in partition.blocks}
+                fitting = {str(each): block_configs.fitted(of, each, way) for each in partition.blocks}
                 program = emit.program(of, partition, fitting)
                 assert isinstance(program, Program), program
                 cases.append((of, f"{text} {way} {size}"))
@@ -498,7 +498,9 @@ def test_nvcc_takes_them_and_spills_nothing() -> None:
         for text, way in itertools.product(cuts(of)[-2:], WAYS):
             partition = blocks.read(of, text)
             programs.append(
-                emit.program(of, partition, {str(each): shapes.fitted(of, each, way) for each in partition.blocks})
+                emit.program(
+                    of, partition, {str(each): block_configs.fitted(of, each, way) for each in partition.blocks}
+                )
             )
     (source,) = {each.sources for each in batched(programs)}.pop()
     facts = NvccFacts("sm_90")(dataclasses.replace(source, flags=emit.FLAGS["strict"]))
@@ -543,7 +545,7 @@ def test_rows_may_lie_apart(runner: Runner, name: str) -> None:
     programs = []
     for text, way, _ in cases:
         partition = blocks.read(of, text)
-        fitting = {str(each): shapes.fitted(of, each, way) for each in partition.blocks}
+        fitting = {str(each): block_configs.fitted(of, each, way) for each in partition.blocks}
         programs.append(emit.program(of, partition, fitting))
     for (text, way, gap), program in zip(cases, batched(programs), strict=True):
         assert set(pitches(program.steps)) == of.pitched
@@ -585,7 +587,7 @@ def test_a_wrong_pitch_is_seen(runner: Runner, name: str, mistake: str) -> None:
     plain = given(name)
     of = dataclasses.replace(plain, pitched=rows(plain))
     partition = blocks.read(of, cuts(of)[-1 if name == "crop" else 0])
-    ways = {str(each): shapes.fitted(of, each, WAYS[2]) for each in partition.blocks}
+    ways = {str(each): block_configs.fitted(of, each, WAYS[2]) for each in partition.blocks}
     wrong = edited(emit.program(of, partition, ways), lambda text: re.sub(*PITCH[name, mistake], text))
     with pytest.raises(AssertionError):
         compared_apart(runner, plain, wrong, 16)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fusiond.inputs import documents
 from fusiond_mincut import plugin
-from fusiond_mincut.analysis import benefit, blocks, candidates, exact, legality, partition, plan
+from fusiond_mincut.analysis import benefit, blocks, candidates, exact, legality, partition, partitions_to_measure
 from fusiond_mincut.analysis.benefit import PAPER, PUBLISHED_CODE, BenefitModel
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Pipeline
@@ -116,7 +116,7 @@ def test_an_edge_that_is_illegal_as_a_pair_counts_in_a_block_that_makes_it_legal
 
 def test_the_gap_of_algorithm_1_is_seen() -> None:
     """Sobel: two point-based edges are illegal as pairs, so the cuts leave them; the optimum takes them."""
-    best = plan.optimum(catalogue("sobel"), PAPER)
+    best = partitions_to_measure.optimum(catalogue("sobel"), PAPER)
     assert best is not None
     assert str(best.partition) == "x_row|y_row|x_column+y_column+magnitude"
     assert (best.benefit, best.complete) == (800, True)
@@ -251,7 +251,7 @@ def test_the_optimum_is_the_best_of_all_partitions(seed: int) -> None:
     found = candidates.paper(pipeline, PAPER)
     assert found.complete
     assert set(found.blocks) == {each for each in legal if len(each) > 1}
-    optimum = plan.optimum(pipeline, PAPER)
+    optimum = partitions_to_measure.optimum(pipeline, PAPER)
     assert optimum is not None
     assert optimum.benefit == best
     planned = partition.planned(pipeline, PAPER)
@@ -302,7 +302,7 @@ def test_the_cheapest_partitions_are_those_of_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_optimum_of_twenty_kernels_and_more_is_found(seed: int) -> None:
     pipeline = generated(seed, 20 + seed, reach=3)
-    best = plan.optimum(pipeline, PAPER)
+    best = partitions_to_measure.optimum(pipeline, PAPER)
     assert best is not None
     assert best.complete
     assert best.benefit >= partition.planned(pipeline, PAPER).benefit
@@ -324,7 +324,7 @@ def test_the_order_in_the_file_changes_nothing(seed: int, first: int) -> None:
     assert [each.name for each in one.kernels] == [each.name for each in two.kernels]
     assert partition.planned(one, PAPER) == partition.planned(two, PAPER)
     assert partition.basic(one, PAPER) == partition.basic(two, PAPER)
-    assert plan.optimum(one, PAPER) == plan.optimum(two, PAPER)
+    assert partitions_to_measure.optimum(one, PAPER) == partitions_to_measure.optimum(two, PAPER)
     assert candidates.general(one) == candidates.general(two)
 
 
@@ -354,7 +354,7 @@ def test_a_thousand_kernels_are_planned() -> None:
     pipeline = generated(1, 1000, reach=6)
     found = partition.planned(pipeline, PAPER)
     assert sorted(name for each in found.partition.blocks for name in each.kernels) == sorted(pipeline.position)
-    assert plan.optimum(pipeline, PAPER) is None
+    assert partitions_to_measure.optimum(pipeline, PAPER) is None
     assert sum(len(each.kernels) > 1 for each in found.partition.blocks) > 50
 
 

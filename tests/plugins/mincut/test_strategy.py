@@ -21,7 +21,7 @@ from fusiond.requests.planning import target_for_arch
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
 from fusiond_mincut import plugin, strategy
-from fusiond_mincut.codegen import emit, probes, reductions, shapes
+from fusiond_mincut.codegen import block_configs, emit, probes, reductions
 from fusiond_mincut.strategy import Mincut
 
 from . import generated
@@ -409,14 +409,14 @@ def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) 
     unfused = "x_row|y_row|x_column|y_column|magnitude"
     ways = {config["shapes"] for config in space.points() if sorted(str(config["partition"]).split("|")) == sorted(
         unfused.split("|"))}  # fmt: skip
-    assert ways == set(shapes.UNIFORM)
+    assert ways == set(block_configs.UNIFORM)
     knobs = STRATEGY.baselines(analysis)[0].space
     offered = {each.name: set(each.values) for each in knobs.parameters}
     part = next(part for part in STRATEGY.parts(analysis) if list(part.request["block"]) == ["x_row"])
     alone = STRATEGY.analyse(STRATEGY.parse(part, JobInputs(registry, part)), SM_90)
     (shape,) = STRATEGY.space(alone, {}).parameters
     assert set(shape.values) <= offered["at.x_row"]
-    assert {each.replace("recompute", "tile") for each in shapes.UNIFORM} <= offered["shapes"]
+    assert {each.replace("recompute", "tile") for each in block_configs.UNIFORM} <= offered["shapes"]
 
 
 ONLY_ALONE = """\
@@ -450,7 +450,7 @@ def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) ->
     }
     seeds = dict(STRATEGY.seeds(analysis, STRATEGY.space(analysis, known), known))
     assert seeds["composed_as_measured"]["partition"] == "gauss|sharp|ratio+unsharp"
-    assert seeds["composed_as_measured"]["at.sharp"] == shapes.DEFAULT
+    assert seeds["composed_as_measured"]["at.sharp"] == block_configs.DEFAULT
 
 
 # --- probes ---------------------------------------------------------------------------------------------
@@ -492,10 +492,10 @@ def test_probes_compile_and_spill_nothing(registry: Registry) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"partition": "dx|dy", "shapes": shapes.DEFAULT},
+        {"partition": "dx|dy", "shapes": block_configs.DEFAULT},
         {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": "huge"},
-        {"shapes": shapes.DEFAULT},
-        {"partition": "dx+dy+hc|sx+gx|sxy+gxy|sy+gy", "shapes": shapes.DEFAULT},
+        {"shapes": block_configs.DEFAULT},
+        {"partition": "dx+dy+hc|sx+gx|sxy+gxy|sy+gy", "shapes": block_configs.DEFAULT},
     ],
 )
 def test_what_is_no_config_is_a_rejection(registry: Registry, values: dict[str, str]) -> None:
@@ -506,7 +506,7 @@ def test_what_is_no_config_is_a_rejection(registry: Registry, values: dict[str, 
 
 def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> None:
     analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
-    config = Config.of({"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": shapes.DEFAULT})
+    config = Config.of({"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": block_configs.DEFAULT})
     program = STRATEGY.emit(analysis, config, {})
     assert isinstance(program, Program)
     stored = {each.name for each in program.buffers if each.role is Role.SCRATCH}
@@ -519,7 +519,7 @@ def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> No
 
 def test_blocks_can_be_launched_on_streams_and_as_a_graph(registry: Registry) -> None:
     analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
-    config = {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": shapes.DEFAULT}
+    config = {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": block_configs.DEFAULT}
     programs = [
         STRATEGY.emit(analysis, Config.of({**config, "launch": way}), {}) for way in ("sequence", "streams", "graph")
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.model import Rejection
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.codegen import emit, separation, shapes
+from fusiond_mincut.codegen import block_configs, emit, separation
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
@@ -137,7 +137,7 @@ def test_integers_of_sixteen_bits_and_one_to_four_channels(runner):
     assert "load_short8(" in emit.block_kernel(given, line, params[-1]).text
     for each in params:
         cut = part if each.across < 8 else blocks.unfused(given)
-        fitting = {str(block): shapes.fitted(given, block, each) for block in cut.blocks}
+        fitting = {str(block): block_configs.fitted(given, block, each) for block in cut.blocks}
         for size in ((5, 7), (264, 24)):
             sized = resized(given, *size)
             compare(sized, runner.run(emit.program(sized, cut, fitting), order=4), wanted(sized), f"{size} {each}")
@@ -210,9 +210,9 @@ def test_separated_windows_are_exact(runner):
 def test_labels_of_strips():
     for each in itertools.product((8, 16), (1, 2, 4), (2, 4)):
         params = rows(*each)
-        assert shapes.read(shapes.label(params)) == params
+        assert block_configs.read(block_configs.label(params)) == params
     with pytest.raises(ValueError, match="32x8"):
-        shapes.read("32x8*1 row2")
+        block_configs.read("32x8*1 row2")
 
 
 # --- broken on purpose ----------------------------------------------------------------------------------

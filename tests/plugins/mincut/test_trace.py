@@ -13,7 +13,7 @@ from fusiond_mincut import plugin
 from fusiond_mincut.analysis import partition
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.frontend import parser, printer
-from fusiond_mincut.frontend.expr import TypeProblem
+from fusiond_mincut.frontend.expr import BinaryOperation, Cast, Const, PixelAccess, TypeProblem
 from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.trace import C, mask, stage, traced
 
@@ -79,6 +79,18 @@ def test_what_is_written_is_read_again(path: Any) -> None:
 def test_random_pipelines_are_written_and_read_again(seed: int) -> None:
     made = generated(seed, 15)
     assert read(printer.text(made)) == made
+
+
+def test_a_conversion_that_c_would_not_make_is_written() -> None:
+    """Two int32 that are added as floats: without casts, C would add them as integers."""
+    pipeline = generated(0, 1)
+    pixel = PixelAccess("src", 0, 0, 0, "int32")
+    converted = Cast(pixel, "float32", implicit=True)
+    assert printer.expression(BinaryOperation("+", converted, converted, "float32"), pipeline) == (
+        "(float(src) + float(src))"
+    )
+    mixed = BinaryOperation("+", converted, Const(2.5, "float32"), "float32")
+    assert printer.expression(mixed, pipeline) == "(src + 2.5f)"
 
 
 @stage(mask=(3, 1), border={"image": "mirror", "other": ("constant", 2.5)}, dtype="float32", channels=1)

@@ -10,15 +10,15 @@ from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 
 
-def of_plan(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> tuple[Drawing, ...]:
+def of_schedule(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> tuple[Drawing, ...]:
     """`shapes`: of each side, by its letter."""
-    return _threads(plan), _blocks(plan, shapes)
+    return _threads(schedule), _blocks(schedule, shapes)
 
 
-def _threads(plan: FusionSchedule) -> LaneDrawing:
+def _threads(schedule: FusionSchedule) -> LaneDrawing:
     lanes = []
-    for number, side in enumerate(plan.sides):
-        first = side.first if plan.kind == "horizontal" and plan.level == "warp" else 0
+    for number, side in enumerate(schedule.sides):
+        first = side.first if schedule.kind == "horizontal" and schedule.level == "warp" else 0
         spans = [
             TimelineSpan(
                 start=first + each * side.threads,
@@ -29,12 +29,12 @@ def _threads(plan: FusionSchedule) -> LaneDrawing:
             for each in range(side.virtual)
         ]
         lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=tuple(spans)))
-    if plan.kind == "vertical":
-        title = f"Threads of a block of {plan.threads}: all run one kernel after the other"
-    elif plan.level == "block":
-        title = f"Threads of a block of {plan.threads}: each block is of one kernel"
+    if schedule.kind == "vertical":
+        title = f"Threads of a block of {schedule.threads}: all run one kernel after the other"
+    elif schedule.level == "block":
+        title = f"Threads of a block of {schedule.threads}: each block is of one kernel"
     else:
-        title = f"Threads of a block of {plan.threads}: the kernels lie side by side"
+        title = f"Threads of a block of {schedule.threads}: the kernels lie side by side"
     return LaneDrawing(title=title, unit="thread", lanes=tuple(lanes))
 
 
@@ -45,18 +45,18 @@ def _said(side: FusedSide, number: int) -> str:
     return f"{side.threads} threads, {barrier}{registers}{virtual}"
 
 
-def _blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> LaneDrawing:
-    counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in plan.sides]
-    apart = plan.level == "block" and plan.assign == "sequential"
+def _blocks(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> LaneDrawing:
+    counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in schedule.sides]
+    apart = schedule.level == "block" and schedule.assign == "sequential"
     total, first, lanes = sum(counts), 0, []
-    for number, (side, count) in enumerate(zip(plan.sides, counts, strict=True)):
-        if plan.level == "block" and not apart:
+    for number, (side, count) in enumerate(zip(schedule.sides, counts, strict=True)):
+        if schedule.level == "block" and not apart:
             span = TimelineSpan(start=0, end=total, text=f"{count} of {total} blocks, in proportion", kind=number)
-        elif plan.map == "stride":
-            span = TimelineSpan(start=0, end=plan.blocks, text=f"{count} blocks, in turns", kind=number)
+        elif schedule.map == "stride":
+            span = TimelineSpan(start=0, end=schedule.blocks, text=f"{count} blocks, in turns", kind=number)
         else:
             span = TimelineSpan(start=first, end=first + count, text=f"{count} blocks", kind=number)
         first += count if apart else 0
         lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=(span,)))
-    how = f", assigned: {plan.assign}" if plan.level == "block" else ""
+    how = f", assigned: {schedule.assign}" if schedule.level == "block" else ""
     return LaneDrawing(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))

@@ -13,7 +13,7 @@ from fusiond.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend import barriers
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
-from fusiond_hfuse.frontend.shapes import shares_a_block, thread_counts
+from fusiond_hfuse.frontend.launch_shapes import shares_a_block, thread_counts
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
 VIRTUAL = (1, 2, 4, 8)
@@ -91,9 +91,9 @@ def may_go_on(kernel: SourceKernel) -> bool:
     return not (kernel.parsed.leaves and kernel.parsed.meets)
 
 
-def plan(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
-    """The plan of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a shape
-    that a kernel does not have."""
+def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
+    """The schedule of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a
+    shape that a kernel does not have."""
     kind = config.text("kind")
     level = str(config.get("level", "warp")) if kind == "horizontal" else "warp"
     mapped = str(config.get("map", "pad")) if kind == "horizontal" and level == "warp" else "pad"

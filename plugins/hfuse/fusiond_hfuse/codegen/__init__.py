@@ -1,1 +1,1 @@
-"""From a plan to a Program."""
+"""From a schedule to a Program."""

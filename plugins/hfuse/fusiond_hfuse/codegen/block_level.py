@@ -13,24 +13,24 @@ from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS
 from fusiond_hfuse.codegen.sides import blocks_of, units_of, work
 
 
-def by_block(plan: FusionSchedule) -> list[str]:
+def by_block(schedule: FusionSchedule) -> list[str]:
     """Which side this block belongs to, and that side's work. Threads beyond a side's own leave at once."""
-    if plan.assign == "multiprocessor":
-        return _by_multiprocessor(plan)
+    if schedule.assign == "multiprocessor":
+        return _by_multiprocessor(schedule)
     lines = []
-    if plan.assign == "ticket":
+    if schedule.assign == "ticket":
         lines += [
             "    __shared__ unsigned int ticket;",
             "    if (thread == 0) ticket = atomicAdd(fusiond_tickets, 1u);",
             "    ::__syncthreads();",
         ]
-    lines.append(f"    unsigned int block = {'ticket' if plan.assign == 'ticket' else 'blockIdx.x'};")
-    for side in plan.sides[:-1]:
+    lines.append(f"    unsigned int block = {'ticket' if schedule.assign == 'ticket' else 'blockIdx.x'};")
+    for side in schedule.sides[:-1]:
         letter, blocks = side.slot.letter, units_of(side)
-        if plan.assign == "sequential":
+        if schedule.assign == "sequential":
             lines += [
                 f"    if (block < {blocks}) {{",
-                *_if_own(plan, side, "block", "        "),
+                *_if_own(schedule, side, "block", "        "),
                 "        return;",
                 "    }",
                 f"    block -= {blocks};",
@@ -40,19 +40,19 @@ def by_block(plan: FusionSchedule) -> list[str]:
             lines += [
                 f"    const unsigned int {before} = __umulhi(block, fusiond_{letter}_ratio);",
                 f"    if (__umulhi(block + 1, fusiond_{letter}_ratio) > {before}) {{",
-                *_if_own(plan, side, before, "        "),
+                *_if_own(schedule, side, before, "        "),
                 "        return;",
                 "    }",
                 f"    block -= {before};",
             ]
-    return lines + _if_own(plan, plan.sides[-1], "block", "    ")
+    return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
 
 
-def _by_multiprocessor(plan: FusionSchedule) -> list[str]:
+def _by_multiprocessor(schedule: FusionSchedule) -> list[str]:
     """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its blocks.
     Where that side has none left, the next one that has (POD-Attention, section 4)."""
-    count = len(plan.sides)
-    own = " : ".join([f"side == {at} ? {units_of(side)}" for at, side in enumerate(plan.sides[:-1])])
+    count = len(schedule.sides)
+    own = " : ".join([f"side == {at} ? {units_of(side)}" for at, side in enumerate(schedule.sides[:-1])])
     lines = [
         "    __shared__ unsigned int whose, which;",
         "    if (thread == 0) {",
@@ -62,7 +62,7 @@ def _by_multiprocessor(plan: FusionSchedule) -> list[str]:
         "        unsigned int ticket = atomicAdd(fusiond_tickets + multiprocessor, 1u);",
         f"        unsigned int side = {count - 1};",
     ]
-    for at, side in enumerate(plan.sides[:-1]):
+    for at, side in enumerate(schedule.sides[:-1]):
         ratio = f"fusiond_{side.slot.letter}_ratio"
         lines += [
             f"        if (side == {count - 1}) {{" if at else "        {",
@@ -73,7 +73,7 @@ def _by_multiprocessor(plan: FusionSchedule) -> list[str]:
         ]
     lines += [
         "        unsigned int block = atomicAdd(fusiond_tickets + side, 1u);",
-        f"        while (block >= ({own} : {units_of(plan.sides[-1])})) {{",
+        f"        while (block >= ({own} : {units_of(schedule.sides[-1])})) {{",
         f"            side = side + 1 == {count} ? 0 : side + 1;",
         "            block = atomicAdd(fusiond_tickets + side, 1u);",
         "        }",
@@ -83,29 +83,29 @@ def _by_multiprocessor(plan: FusionSchedule) -> list[str]:
         "    ::__syncthreads();",
         "    const unsigned int block = which;",
     ]
-    for at, side in enumerate(plan.sides[:-1]):
+    for at, side in enumerate(schedule.sides[:-1]):
         lines += [
             f"    if (whose == {at}) {{",
-            *_if_own(plan, side, "block", "        "),
+            *_if_own(schedule, side, "block", "        "),
             "        return;",
             "    }",
         ]
-    return lines + _if_own(plan, plan.sides[-1], "block", "    ")
+    return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
 
 
-def _if_own(plan: FusionSchedule, side: FusedSide, block: str, indent: str) -> list[str]:
+def _if_own(schedule: FusionSchedule, side: FusedSide, block: str, indent: str) -> list[str]:
     """A side's work in a block that is its own, by as many threads as it has there."""
     lanes = side.threads * side.virtual
     if side.virtual == 1:
-        if lanes == plan.threads:
-            return work(plan, side, "thread", block, indent.removeprefix("    "))
-        return [f"{indent}if (thread < {lanes}) {{", *work(plan, side, "thread", block, indent), f"{indent}}}"]
+        if lanes == schedule.threads:
+            return work(schedule, side, "thread", block, indent.removeprefix("    "))
+        return [f"{indent}if (thread < {lanes}) {{", *work(schedule, side, "thread", block, indent), f"{indent}}}"]
     letter = side.slot.letter
-    inside = f"thread < {lanes} && " if lanes < plan.threads else ""
+    inside = f"thread < {lanes} && " if lanes < schedule.threads else ""
     return [
         f"{indent}const unsigned int virtual_{letter} = thread / {side.threads};",
         f"{indent}const unsigned int block_{letter} = {block} * {side.virtual} + virtual_{letter};",
         f"{indent}if ({inside}block_{letter} < {blocks_of(side)}) {{",
-        *work(plan, side, f"thread % {side.threads}", f"block_{letter}", indent),
+        *work(schedule, side, f"thread % {side.threads}", f"block_{letter}", indent),
         f"{indent}}}",
     ]

@@ -14,8 +14,8 @@ from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, sides
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
-from fusiond_hfuse.frontend.kernel import define_values
-from fusiond_hfuse.frontend.shapes import buffers_of, shape_of
+from fusiond_hfuse.frontend.kernel_file import define_values
+from fusiond_hfuse.frontend.launch_shapes import buffers_of, shape_of
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 
 
@@ -96,42 +96,42 @@ def _native_shape(slot: FusionSlot, threads: int) -> LaunchShape:
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def fused(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Program:
+def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    grid = launched_blocks(plan, shapes)
+    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+    grid = launched_blocks(schedule, shapes)
     arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
     for slot in group.slots:
         lengths = shapes[slot.letter].grid[: len(sides.grid_axes(slot))]
         arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
-    places = arena_places(plan, shapes)
-    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in hidden_arguments.offset_letters(plan)]
-    arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(plan, shapes)]
-    if plan.map == "stride":
+    places = arena_places(schedule, shapes)
+    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in hidden_arguments.offset_letters(schedule)]
+    arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(schedule, shapes)]
+    if schedule.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
     namespaces = {letter: f"fused:fusiond_{letter}::" for letter in group.letters}
     buffers = _buffers(group, namespaces)
     before: tuple[Step, ...] = host_variables.steps(group, shapes, namespaces)
-    if plan.assign in hidden_arguments.TICKETED:
-        elements = hidden_arguments.tickets(plan)
+    if schedule.assign in hidden_arguments.TICKETED:
+        elements = hidden_arguments.tickets(schedule)
         tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=elements, role=Role.SCRATCH)
         buffers = (*buffers, tickets)
         before = (*before, FillStep(name="zero_tickets", buffer=tickets.name))
         arguments.append(Pointer(buffer=tickets.name))
-    how = plan.kind if plan.level == "warp" else f"{plan.kind} by blocks"
+    how = schedule.kind if schedule.level == "warp" else f"{schedule.kind} by blocks"
     program = Program(
         name=f"{fuse.listed(group.names)}, fused ({how})",
         buffers=buffers,
-        sources=(fused_source(group, plan, cap, version),),
+        sources=(fused_source(group, schedule, cap, version),),
         steps=(
             *before,
             Launch(
                 name="fused",
                 source="fused",
-                entry=fuse.entry_name(plan),
+                entry=fuse.entry_name(schedule),
                 grid=(grid, 1, 1),
-                block=(plan.threads, 1, 1),
-                shared_bytes=arena_bytes(plan, shapes),
+                block=(schedule.threads, 1, 1),
+                shared_bytes=arena_bytes(schedule, shapes),
                 arguments=tuple(arguments),
             ),
         ),
@@ -139,13 +139,13 @@ def fused(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, version: i
     return sized(program, group.sizes, group.fixed_sizes)
 
 
-def launched_blocks(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
+def launched_blocks(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
     """How many blocks the fused launch has. ValueError for more than a launch can have, or than 31 bits can number."""
-    counts = [units(side, shapes) for side in plan.sides]
-    blocks = sum(counts) if plan.level == "block" else most(*counts)
+    counts = [units(side, shapes) for side in schedule.sides]
+    blocks = sum(counts) if schedule.level == "block" else most(*counts)
     if blocks > MOST_BLOCKS:
         raise ValueError(f"a fused grid of {blocks} blocks; a launch has at most {MOST_BLOCKS}")
-    return plan.blocks if plan.map == "stride" else blocks
+    return schedule.blocks if schedule.map == "stride" else blocks
 
 
 def units(side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
@@ -154,14 +154,14 @@ def units(side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
     return blocks if side.virtual == 1 else ceil_div(blocks, side.virtual)
 
 
-def block_arguments(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> list[int]:
+def block_arguments(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> list[int]:
     """What the fused kernel is told at block level, in the order of `fuse.parameters`."""
     found: list[int] = []
-    if hidden_arguments.ratio_letters(plan):
-        counts = [units(side, shapes) for side in plan.sides]
+    if hidden_arguments.ratio_letters(schedule):
+        counts = [units(side, shapes) for side in schedule.sides]
         found += [partition.ratio(part, sum(counts[at:])) for at, part in enumerate(counts[:-1])]
-    for letter in hidden_arguments.slice_letters(plan):
-        found.append(aligned(plan, shapes[letter].shared_bytes))
+    for letter in hidden_arguments.slice_letters(schedule):
+        found.append(aligned(schedule, shapes[letter].shared_bytes))
     return found
 
 
@@ -231,13 +231,13 @@ class _Part:
         return dataclasses.replace(step, name=name, stream=self.stream)
 
 
-def fused_source(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, version: int) -> Source:
+def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Source:
     return Source(
         name="fused",
-        text=fuse.write(plan, version, cap)
+        text=fuse.write(schedule, version, cap)
         + "".join(host_variables.text(each.kernel, each.letter) for each in group.slots),
         entries=(
-            fuse.entry_name(plan),
+            fuse.entry_name(schedule),
             *(entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)),
         ),
         register_cap=cap.registers,
@@ -248,35 +248,35 @@ def fused_source(group: KernelGroup, plan: FusionSchedule, cap: RegisterCap, ver
     )
 
 
-def aligned(plan: FusionSchedule, shared_bytes: int) -> int:
+def aligned(schedule: FusionSchedule, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
-    return ceil_div(shared_bytes, hidden_arguments.alignment(plan)) * hidden_arguments.alignment(plan)
+    return ceil_div(shared_bytes, hidden_arguments.alignment(schedule)) * hidden_arguments.alignment(schedule)
 
 
-def arena_places(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> dict[str, int]:
+def arena_places(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> dict[str, int]:
     """Letter -> where its dynamic shared memory begins: behind each other, or all at 0 where no two share a block.
 
     A kernel without a dynamic array gets none, whatever its YAML says.
     """
     places = {}
     end = 0
-    for side in plan.by_letter:
+    for side in schedule.by_letter:
         if side.slot.kernel.parsed.uses_dynamic_shared:
-            places[side.slot.letter] = 0 if plan.level == "block" else aligned(plan, end)
-            end = aligned(plan, end) + shapes[side.slot.letter].shared_bytes
+            places[side.slot.letter] = 0 if schedule.level == "block" else aligned(schedule, end)
+            end = aligned(schedule, end) + shapes[side.slot.letter].shared_bytes
     return places
 
 
-def arena_share(plan: FusionSchedule, side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
+def arena_share(schedule: FusionSchedule, side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
     """Bytes of the arena that a side has: a slice for each of its virtual blocks."""
     own = shapes[side.slot.letter].shared_bytes
-    return own if side.virtual == 1 else aligned(plan, own) * side.virtual
+    return own if side.virtual == 1 else aligned(schedule, own) * side.virtual
 
 
-def arena_bytes(plan: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
+def arena_bytes(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
     """Dynamic shared memory of the fused kernel."""
-    places = arena_places(plan, shapes)
-    ends = [place + arena_share(plan, plan.side(letter), shapes) for letter, place in places.items()]
+    places = arena_places(schedule, shapes)
+    ends = [place + arena_share(schedule, schedule.side(letter), shapes) for letter, place in places.items()]
     return most(*ends) if ends else 0
 
 

@@ -74,23 +74,23 @@ _UNUSED = """\
 """
 
 
-def entry_name(plan: FusionSchedule) -> str:
+def entry_name(schedule: FusionSchedule) -> str:
     """What the fused kernel is called: both names, in slot order."""
-    return "fused_" + "_".join(re.sub(r"\W", "_", side.slot.kernel.name) for side in plan.by_letter)
+    return "fused_" + "_".join(re.sub(r"\W", "_", side.slot.kernel.name) for side in schedule.by_letter)
 
 
-def write(plan: FusionSchedule, version: int, cap: RegisterCap) -> str:
-    """The text of the fused kernel, the same for the same plan and cap. Where no number caps its registers, launch
+def write(schedule: FusionSchedule, version: int, cap: RegisterCap) -> str:
+    """The text of the fused kernel, the same for the same schedule and cap. Where no number caps its registers, launch
     bounds do: of its block, and of how many blocks are to be resident."""
-    by_letter = list(plan.by_letter)
-    parts = ["\n".join(_heading(plan, version)) + "\n"]
+    by_letter = list(schedule.by_letter)
+    parts = ["\n".join(_heading(schedule, version)) + "\n"]
     headers = [name for side in by_letter for name in side.slot.kernel.unit.system if name in HOISTED]
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
-    hands_on = any(PASSED in edit.text for side in plan.sides for edit in side.slot.kernel.parsed.edits)
-    counted = any(side.slot.kernel.parsed.counted for side in plan.sides)
+    hands_on = any(PASSED in edit.text for side in schedule.sides for edit in side.slot.kernel.parsed.edits)
+    counted = any(side.slot.kernel.parsed.counted for side in schedule.sides)
     parts.append(_PRELUDE)
-    if counted or any(side.slot.kernel.parsed.drains for side in plan.sides):
+    if counted or any(side.slot.kernel.parsed.drains for side in schedule.sides):
         parts.append(_REDUCE)
     shadowing, handing_on = shadows.macros(counted).split(f"#define {PASSED}")
     parts.append(
@@ -100,7 +100,7 @@ def write(plan: FusionSchedule, version: int, cap: RegisterCap) -> str:
     )
     parts += [_UNUSED, *(namespace(side, counted) for side in by_letter)]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
-    parts.append(_kernel(plan, cap))
+    parts.append(_kernel(schedule, cap))
     return "\n".join(parts)
 
 
@@ -133,91 +133,91 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _heading(plan: FusionSchedule, version: int) -> Iterator[str]:
-    names = listed([side.slot.kernel.name for side in plan.by_letter])
-    yield f"// {names}, fused {plan.kind}ly by fusiond (hfuse {version})."
+def _heading(schedule: FusionSchedule, version: int) -> Iterator[str]:
+    names = listed([side.slot.kernel.name for side in schedule.by_letter])
+    yield f"// {names}, fused {schedule.kind}ly by fusiond (hfuse {version})."
     yield "//"
-    width = max(len(side.slot.kernel.instance) for side in plan.sides)
-    for side in plan.sides:
+    width = max(len(side.slot.kernel.instance) for side in schedule.sides)
+    for side in schedule.sides:
         shape = " x ".join(str(length) for length in side.shape)
         threads = f"threads {side.first}..{side.first + side.threads * side.virtual - 1}"
         threads += f", {side.virtual} blocks side by side" if side.virtual > 1 else ""
         yield f"//   {side.slot.letter}  {side.slot.kernel.instance:{width}}  {threads}, as a block of {shape}"
     yield "//"
-    yield from _ABOUT[plan.kind if plan.kind == "vertical" else plan.assign or plan.map]
+    yield from _ABOUT[schedule.kind if schedule.kind == "vertical" else schedule.assign or schedule.map]
     yield "// The kernels stand below word for word; what they take for built-in are parameters of the same names."
 
 
 # --- the kernel -----------------------------------------------------------------------------------------
 
 
-def parameters(plan: FusionSchedule) -> list[str]:
+def parameters(schedule: FusionSchedule) -> list[str]:
     """The declarations of the fused kernel's parameters: the kernels' own, slot by slot, and what is added to them."""
     found = [
         declaration(argument, parameter, side.slot.letter)
-        for side in plan.by_letter
+        for side in schedule.by_letter
         for argument, parameter in signature(side.slot)
     ]
     found += [
         f"const unsigned int fusiond_{side.slot.letter}_grid_{axis}"
-        for side in plan.by_letter
+        for side in schedule.by_letter
         for axis in grid_axes(side.slot)
     ]
-    found += [f"const unsigned int fusiond_{letter}_shared" for letter in offset_letters(plan)]
-    found += [f"const unsigned int fusiond_{letter}_ratio" for letter in ratio_letters(plan)]
-    found += [f"const unsigned int fusiond_{letter}_slice" for letter in slice_letters(plan)]
-    if plan.map == "stride":
+    found += [f"const unsigned int fusiond_{letter}_shared" for letter in offset_letters(schedule)]
+    found += [f"const unsigned int fusiond_{letter}_ratio" for letter in ratio_letters(schedule)]
+    found += [f"const unsigned int fusiond_{letter}_slice" for letter in slice_letters(schedule)]
+    if schedule.map == "stride":
         found.append("const unsigned int fusiond_blocks")
-    if plan.assign in TICKETED:
+    if schedule.assign in TICKETED:
         found.append("unsigned int* const fusiond_tickets")
     return found
 
 
-def _kernel(plan: FusionSchedule, cap: RegisterCap) -> str:
+def _kernel(schedule: FusionSchedule, cap: RegisterCap) -> str:
     lines = []
-    if any(side.slot.kernel.parsed.uses_dynamic_shared for side in plan.sides):
-        both = "both" if len(plan.sides) == 2 else "all"
+    if any(side.slot.kernel.parsed.uses_dynamic_shared for side in schedule.sides):
+        both = "both" if len(schedule.sides) == 2 else "all"
         lines += [
             f"// One arena for {both}, each part of it as aligned as any of them asks.",
-            f"extern __shared__ __align__({alignment(plan)}) unsigned char {ARENA}[];",
+            f"extern __shared__ __align__({alignment(schedule)}) unsigned char {ARENA}[];",
             "",
         ]
-    bounds = f"__launch_bounds__({plan.threads}{f', {cap.blocks}' if cap.blocks else ''}) "
-    head = f'extern "C" __global__ void {bounds if cap.registers is None else ""}{entry_name(plan)}('
-    lines += [head, "    " + ",\n    ".join(parameters(plan)) + ")", "{"]
+    bounds = f"__launch_bounds__({schedule.threads}{f', {cap.blocks}' if cap.blocks else ''}) "
+    head = f'extern "C" __global__ void {bounds if cap.registers is None else ""}{entry_name(schedule)}('
+    lines += [head, "    " + ",\n    ".join(parameters(schedule)) + ")", "{"]
     lines += ["    const unsigned int thread = threadIdx.x;"]
-    if plan.level == "block":
-        return "\n".join([*lines, *by_block(plan), "}", ""])
+    if schedule.level == "block":
+        return "\n".join([*lines, *by_block(schedule), "}", ""])
     lines += ["    const unsigned int block = blockIdx.x;"]
-    if plan.kind == "horizontal":
-        for number, side in enumerate(plan.sides):
+    if schedule.kind == "horizontal":
+        for number, side in enumerate(schedule.sides):
             head = "    " if number == 0 else "    } else "
-            last = number == len(plan.sides) - 1
+            last = number == len(schedule.sides) - 1
             lines.append("    } else {" if last else f"{head}if (thread < {side.first + side.threads}) {{")
             thread = "thread" if number == 0 else f"thread - {side.first}"
-            lines += _trade(plan, side)
-            lines += (_loop if plan.map == "stride" else _call)(plan, side, thread, "        ")
+            lines += _trade(schedule, side)
+            lines += (_loop if schedule.map == "stride" else _call)(schedule, side, thread, "        ")
         lines.append("    }")
     else:
-        for side in plan.sides:
-            lines += _call(plan, side, "thread", "    ")
+        for side in schedule.sides:
+            lines += _call(schedule, side, "thread", "    ")
     return "\n".join([*lines, "}", ""])
 
 
-def _trade(plan: FusionSchedule, side: FusedSide) -> list[str]:
+def _trade(schedule: FusionSchedule, side: FusedSide) -> list[str]:
     """A side's warpgroups give registers to the block, or wait for such."""
     if not side.registers:
         return []
-    way = "dec" if side.registers == min(each.registers for each in plan.sides) else "inc"
+    way = "dec" if side.registers == min(each.registers for each in schedule.sides) else "inc"
     return [f'        asm volatile("setmaxnreg.{way}.sync.aligned.u32 {side.registers};");']
 
 
-def _call(plan: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
+def _call(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
     """One side's work, if it has a block of this number: all threads of the side agree on that."""
-    return [f"{indent}if (block < {blocks_of(side)}) {{", *work(plan, side, thread, "block", indent), f"{indent}}}"]
+    return [f"{indent}if (block < {blocks_of(side)}) {{", *work(schedule, side, thread, "block", indent), f"{indent}}}"]
 
 
-def _loop(plan: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
+def _loop(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:
     """One side's work on every one of its blocks that fall to this one.
 
     A block may write to shared memory that a slower thread of the block before still reads, hence the barrier; all
@@ -229,6 +229,6 @@ def _loop(plan: FusionSchedule, side: FusedSide, thread: str, indent: str) -> li
     return [
         f"{indent}for (unsigned int at = block; at < {blocks_of(side)}; at += fusiond_blocks) {{",
         *again,
-        *work(plan, side, thread, "at", indent),
+        *work(schedule, side, thread, "at", indent),
         f"{indent}}}",
     ]

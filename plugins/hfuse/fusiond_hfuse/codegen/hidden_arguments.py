@@ -13,31 +13,33 @@ MULTIPROCESSORS = 512
 """Counters of tickets by multiprocessor; two that share one share its tickets, too."""
 
 
-def alignment(plan: FusionSchedule) -> int:
+def alignment(schedule: FusionSchedule) -> int:
     """Of the arena and of each side's part in it, in bytes."""
-    return max(side.slot.kernel.parsed.alignment for side in plan.sides)
+    return max(side.slot.kernel.parsed.alignment for side in schedule.sides)
 
 
-def offset_letters(plan: FusionSchedule) -> tuple[str, ...]:
+def offset_letters(schedule: FusionSchedule) -> tuple[str, ...]:
     """The slots whose part of the arena begins behind another one's: their places are arguments. At block level none,
     since no two sides are in one block."""
-    if plan.level == "block":
+    if schedule.level == "block":
         return ()
-    return tuple(side.slot.letter for side in plan.by_letter if side.slot.kernel.parsed.uses_dynamic_shared)[1:]
+    return tuple(side.slot.letter for side in schedule.by_letter if side.slot.kernel.parsed.uses_dynamic_shared)[1:]
 
 
-def ratio_letters(plan: FusionSchedule) -> tuple[str, ...]:
+def ratio_letters(schedule: FusionSchedule) -> tuple[str, ...]:
     """The sides whose share of the blocks, as a fraction of 2^32 of what is left, is an argument."""
-    return () if plan.assign in ("", "sequential") else tuple(side.slot.letter for side in plan.sides[:-1])
+    return () if schedule.assign in ("", "sequential") else tuple(side.slot.letter for side in schedule.sides[:-1])
 
 
-def slice_letters(plan: FusionSchedule) -> tuple[str, ...]:
+def slice_letters(schedule: FusionSchedule) -> tuple[str, ...]:
     """The slots of which a fused block has several blocks, each with a slice of the arena: its bytes are arguments."""
     return tuple(
-        side.slot.letter for side in plan.by_letter if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared
+        side.slot.letter
+        for side in schedule.by_letter
+        if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared
     )
 
 
-def tickets(plan: FusionSchedule) -> int:
+def tickets(schedule: FusionSchedule) -> int:
     """How many counters the launch is handed: one, or one for each side and each multiprocessor."""
-    return 1 if plan.assign == "ticket" else len(plan.sides) + MULTIPROCESSORS
+    return 1 if schedule.assign == "ticket" else len(schedule.sides) + MULTIPROCESSORS

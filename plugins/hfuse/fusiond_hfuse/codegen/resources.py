@@ -18,7 +18,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
-from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import volume
 
 
@@ -101,26 +101,26 @@ def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) ->
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule) -> registers.RegisterBound | None:
-    """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
-    used = _natives(known, plan)
+def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -> registers.RegisterBound | None:
+    """The paper's r0 for a schedule; None where no compiler knows the kernels' registers."""
+    used = _natives(known, schedule)
     if used is None:
         return None
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(plan, shapes))
+    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(schedule, shapes))
     return registers.bound(
         known.target.limits,
-        threads=tuple(side.threads for side in plan.by_letter),
+        threads=tuple(side.threads for side in schedule.by_letter),
         registers=tuple(facts.registers for facts in used),
         shared_bytes=shared,
-        block=plan.threads,
+        block=schedule.threads,
     )
 
 
-def _natives(known: GroupAnalysis, plan: FusionSchedule) -> list[CompileFacts] | None:
-    """What the compiler says of a plan's kernels by themselves, at its block sizes."""
+def _natives(known: GroupAnalysis, schedule: FusionSchedule) -> list[CompileFacts] | None:
+    """What the compiler says of a schedule's kernels by themselves, at its block sizes."""
     used: list[CompileFacts] = []
-    for side in plan.by_letter:
+    for side in schedule.by_letter:
         source = emit.native_source(side.slot, side.threads, None)
         found = known.target.facts(source)
         if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
@@ -140,12 +140,12 @@ def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
     config = Config.of(
         {"kind": "horizontal", "order": order, **{f"threads.{letter}": each for letter, each in threads.items()}}
     )
-    bound = _bound(known, group, partition.plan(group, config))
+    bound = _bound(known, group, partition.schedule(group, config))
     return None if bound is None else {"threads": threads, **bound.as_json()}
 
 
 def cap(
-    known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule, config: Config
+    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, config: Config
 ) -> registers.RegisterCap | Rejection:
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
     has are refused here, before anything is compiled."""
@@ -153,16 +153,16 @@ def cap(
     if wanted == "none":
         return registers.RegisterCap()
     if wanted == "native":
-        used = _natives(known, plan)
+        used = _natives(known, schedule)
         own = None if used is None else max(each.registers for each in used)
-        return registers.RegisterCap(registers=own and registers.as_native(known.target.limits, plan.threads, own))
+        return registers.RegisterCap(registers=own and registers.as_native(known.target.limits, schedule.threads, own))
     if wanted != "paper":
-        blocks = _inherited(plan) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
-        if registers.fitting(known.target.limits, plan.threads, blocks) is None:
-            detail = f"{blocks} blocks of {plan.threads} threads are more than a multiprocessor can have"
+        blocks = _inherited(schedule) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
+        if registers.fitting(known.target.limits, schedule.threads, blocks) is None:
+            detail = f"{blocks} blocks of {schedule.threads} threads are more than a multiprocessor can have"
             return Rejection(rule="launch", nodes=group.names, detail=detail)
         return registers.RegisterCap(blocks=blocks)
-    bound = _bound(known, group, plan)
+    bound = _bound(known, group, schedule)
     if bound is None:
         return Rejection(
             rule="no_compiler_facts",
@@ -172,34 +172,36 @@ def cap(
     return registers.RegisterCap(registers=bound.r0)
 
 
-def launched(known: GroupAnalysis, plan: FusionSchedule, cap: registers.RegisterCap) -> int:
+def launched(known: GroupAnalysis, schedule: FusionSchedule, cap: registers.RegisterCap) -> int:
     """Registers of each thread at the launch of a kernel of which so many blocks fit; 0 where no step bounds them."""
     if not cap.blocks:
         return 0
-    most = registers.fitting(known.target.limits, plan.threads, cap.blocks) or 0
+    most = registers.fitting(known.target.limits, schedule.threads, cap.blocks) or 0
     return most // registers.STEP * registers.STEP
 
 
-def traded(known: GroupAnalysis, plan: FusionSchedule, cap: registers.RegisterCap, config: Config) -> FusionSchedule:
-    """The plan with what each side has once one has given registers to the other. ValueError where there are none to
-    give."""
+def traded(
+    known: GroupAnalysis, schedule: FusionSchedule, cap: registers.RegisterCap, config: Config
+) -> FusionSchedule:
+    """The schedule with what each side has once one has given registers to the other. ValueError where there are none
+    to give."""
     taker = config.get("taker", "none")
     if taker == "none":
-        return plan
-    kept, most_launched = config.integer("kept"), launched(known, plan, cap)
-    (giving,) = (side for side in plan.sides if side.slot.letter != taker)
-    (taking,) = (side for side in plan.sides if side.slot.letter == taker)
+        return schedule
+    kept, most_launched = config.integer("kept"), launched(known, schedule, cap)
+    (giving,) = (side for side in schedule.sides if side.slot.letter != taker)
+    (taking,) = (side for side in schedule.sides if side.slot.letter == taker)
     most = registers.traded(most_launched, giving.threads, taking.threads, kept)
     if most is None:
         raise ValueError(f"with {most_launched} registers for each thread, none can be given while {kept} are kept")
     own = {giving.slot.letter: kept, taking.slot.letter: most}
-    sides = tuple(dataclasses.replace(side, registers=own[side.slot.letter]) for side in plan.sides)
-    return dataclasses.replace(plan, sides=sides)
+    sides = tuple(dataclasses.replace(side, registers=own[side.slot.letter]) for side in schedule.sides)
+    return dataclasses.replace(schedule, sides=sides)
 
 
-def _inherited(plan: FusionSchedule) -> int:
+def _inherited(schedule: FusionSchedule) -> int:
     """The blocks that the kernels' own launch bounds ask for: what the most modest of them asks."""
-    request = [side.slot.kernel.parsed.resident_blocks for side in plan.sides]
+    request = [side.slot.kernel.parsed.resident_blocks for side in schedule.sides]
     return min((blocks for blocks in request if blocks), default=1)
 
 
@@ -210,7 +212,9 @@ def own_cap(known: GroupAnalysis, threads: int, wanted: Value) -> int | None:
     return registers.fitting(known.target.limits, threads, int(str(wanted).removeprefix(space.FIT)))
 
 
-def launchable(known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule, program: Program) -> Program | Rejection:
+def launchable(
+    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, program: Program
+) -> Program | Rejection:
     """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
 
     A cap above what the kernel uses without one has an effect: it lets ptxas take more (seen: 32 without, 48 under
@@ -224,17 +228,17 @@ def launchable(known: GroupAnalysis, group: KernelGroup, plan: FusionSchedule, p
         return _no_room(limits.shared_bytes_per_block, launch.shared_bytes, group)
     found = known.target.facts(source)
     facts = found.get(source.entries[0]) if isinstance(found, Mapping) else None
-    static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in plan.sides)
+    static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in schedule.sides)
     shared = launch.shared_bytes + (static if facts is None else facts.shared_bytes)
     if shared > limits.shared_bytes_per_block:
         return _no_room(limits.shared_bytes_per_block, shared, group)
     if facts is None:
         return program
-    wanted = sum(side.registers * side.threads for side in plan.sides)
-    if wanted > facts.registers * plan.threads:
+    wanted = sum(side.registers * side.threads for side in schedule.sides)
+    if wanted > facts.registers * schedule.threads:
         detail = f"ptxas launches it with {facts.registers} registers a thread, and its sides trade for more"
         return Rejection(rule="registers", nodes=group.names, detail=detail)
-    problem = launch_problem(limits, facts.registers, shared, plan.threads)
+    problem = launch_problem(limits, facts.registers, shared, schedule.threads)
     if problem is not None:
         return Rejection(rule="launch", nodes=group.names, detail=problem)
     return carved(known, program)

@@ -8,10 +8,10 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
-from fusiond_hfuse.frontend import groups, overloads, shadows
+from fusiond_hfuse.frontend import cooperative_groups, overloads, shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.includes import GROUPS
-from fusiond_hfuse.frontend.kernel import define_values
+from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.shadows import SHARED
 from fusiond_hfuse.frontend.source_kernel import HERE, KernelArgument, KernelParameter, SourceKernel
 
@@ -36,7 +36,7 @@ def namespace(side: FusedSide, counted: bool) -> str:
     if kernel.parsed.overloads:
         lines += ["// The kernel's own versions of these stand beside CUDA's.", overloads.kept(kernel.parsed.overloads)]
     if any(name in GROUPS for name in kernel.unit.system):
-        lines += ["// Cooperative groups, of this side's threads.", groups.text(kernel.unit.system)]
+        lines += ["// Cooperative groups, of this side's threads.", cooperative_groups.text(kernel.unit.system)]
     if macros:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
@@ -212,7 +212,7 @@ def units_of(side: FusedSide) -> str:
     return blocks if side.virtual == 1 else f"({blocks} + {side.virtual - 1}) / {side.virtual}"
 
 
-def work(plan: FusionSchedule, side: FusedSide, thread: str, block: str, indent: str) -> list[str]:
+def work(schedule: FusionSchedule, side: FusedSide, thread: str, block: str, indent: str) -> list[str]:
     """The call of one side's function, one step further in than `indent`."""
     letter = side.slot.letter
     grid = [f"fusiond_{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
@@ -221,7 +221,7 @@ def work(plan: FusionSchedule, side: FusedSide, thread: str, block: str, indent:
         block,
         *([f"virtual_{letter}"] if side.virtual > 1 else []),
         *grid,
-        _place(plan, side),
+        _place(schedule, side),
         *(f"{letter}_{argument.name}" for argument in side.slot.kernel.arguments),
     ]
     return [
@@ -230,12 +230,12 @@ def work(plan: FusionSchedule, side: FusedSide, thread: str, block: str, indent:
     ]
 
 
-def _place(plan: FusionSchedule, side: FusedSide) -> str:
+def _place(schedule: FusionSchedule, side: FusedSide) -> str:
     """Where a side's dynamic shared memory begins."""
     if not side.slot.kernel.parsed.uses_dynamic_shared:
         return "nullptr"
-    if side.slot.letter in slice_letters(plan):
+    if side.slot.letter in slice_letters(schedule):
         return f"{ARENA} + virtual_{side.slot.letter} * fusiond_{side.slot.letter}_slice"
-    if side.slot.letter in offset_letters(plan):
+    if side.slot.letter in offset_letters(schedule):
         return f"{ARENA} + fusiond_{side.slot.letter}_shared"
     return ARENA

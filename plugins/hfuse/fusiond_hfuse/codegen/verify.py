@@ -1,4 +1,4 @@
-"""What must hold of a fused kernel: of its plan and Program before it is built, and of its PTX afterwards."""
+"""What must hold of a fused kernel: of its schedule and Program before it is built, and of its PTX afterwards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import hidden_arguments, host_variables, sides
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
-from fusiond_hfuse.frontend.shapes import shape_of
+from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import WARP
 
 
-def problems(plan: FusionSchedule, program: Program) -> tuple[str, ...]:
+def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     """Every broken invariant, one line each.
 
     - whole warps: a side's threads are a multiple of 32, so that no warp serves two kernels and barrier counts are
@@ -26,84 +26,84 @@ def problems(plan: FusionSchedule, program: Program) -> tuple[str, ...]:
     - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
       strided, as many as the kernel is told;
     - arena: the parts begin behind each other, aligned, and all fit;
-    - registers: the text has each side give or take what the plan says, in the sides' order, before its work;
+    - registers: the text has each side give or take what the schedule says, in the sides' order, before its work;
     - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
     - variables: all that the host sets are set before anything else, and not timed;
     - arguments: as many as the fused kernel has parameters.
     """
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in plan.sides]
-    blocks = _launched_blocks(plan, counts)
-    found = [*_side_problems(plan), *_partition_problems(plan)]
-    if launch.block != (plan.threads, 1, 1):
-        found.append(f"a block of {launch.block} for {plan.threads} threads")
+    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+    counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in schedule.sides]
+    blocks = _launched_blocks(schedule, counts)
+    found = [*_side_problems(schedule), *_partition_problems(schedule)]
+    if launch.block != (schedule.threads, 1, 1):
+        found.append(f"a block of {launch.block} for {schedule.threads} threads")
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
-    offsets = hidden_arguments.offset_letters(plan)
-    told = block_arguments(plan, counts, shapes)
-    behind = len(offsets) + len(told) + (plan.map == "stride") + (plan.assign in hidden_arguments.TICKETED)
-    wanted = sum(len(side.slot.kernel.arguments) + len(sides.grid_axes(side.slot)) for side in plan.sides) + behind
+    offsets = hidden_arguments.offset_letters(schedule)
+    told = block_arguments(schedule, counts, shapes)
+    behind = len(offsets) + len(told) + (schedule.map == "stride") + (schedule.assign in hidden_arguments.TICKETED)
+    wanted = sum(len(side.slot.kernel.arguments) + len(sides.grid_axes(side.slot)) for side in schedule.sides) + behind
     if len(launch.arguments) != wanted:
         return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
     hidden = list(launch.arguments[wanted - behind :])
-    found += _arena_problems(plan, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
-    found += _told_problems(plan, hidden[len(offsets) :], told, blocks)
-    found += _ticket_problems(plan, program, launch)
-    found += _variable_problems(plan, program)
-    found += _trade_problems(plan, program.source(launch.source).text)
+    found += _arena_problems(schedule, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
+    found += _told_problems(schedule, hidden[len(offsets) :], told, blocks)
+    found += _ticket_problems(schedule, program, launch)
+    found += _variable_problems(schedule, program)
+    found += _trade_problems(schedule, program.source(launch.source).text)
     return tuple(found)
 
 
-def _launched_blocks(plan: FusionSchedule, counts: list[int]) -> int:
-    if plan.map == "stride":
-        return plan.blocks
-    return sum(counts) if plan.level == "block" else max(counts)
+def _launched_blocks(schedule: FusionSchedule, counts: list[int]) -> int:
+    if schedule.map == "stride":
+        return schedule.blocks
+    return sum(counts) if schedule.level == "block" else max(counts)
 
 
-def _side_problems(plan: FusionSchedule) -> Iterator[str]:
+def _side_problems(schedule: FusionSchedule) -> Iterator[str]:
     """What one side by itself breaks: whole warps, the barrier's id, static arrays under virtual blocks."""
-    for side in plan.sides:
-        alone = plan.level == "block" and side.virtual == 1
+    for side in schedule.sides:
+        alone = schedule.level == "block" and side.virtual == 1
         if side.threads % WARP and not alone:
             yield f"side {side.slot.letter} has {side.threads} threads, which are not whole warps"
         if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
             yield f"side {side.slot.letter} has the barrier {side.barrier}"
-        if side.virtual > 1 and (plan.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
+        if side.virtual > 1 and (schedule.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
             yield f"side {side.slot.letter} has {side.virtual} blocks in one, and they would share an array"
 
 
-def _told_problems(plan: FusionSchedule, passed: list[Argument], told: list[int], blocks: int) -> Iterator[str]:
+def _told_problems(schedule: FusionSchedule, passed: list[Argument], told: list[int], blocks: int) -> Iterator[str]:
     """`passed`: the arguments behind the arena's offsets."""
     if [each.value for each in passed[: len(told)] if isinstance(each, Scalar)] != told:
         yield f"the kernel is told {passed[: len(told)]} for {told}"
-    if plan.map == "stride" and passed[0] != Scalar(dtype="uint32", value=blocks):
+    if schedule.map == "stride" and passed[0] != Scalar(dtype="uint32", value=blocks):
         yield f"the kernel is told {passed[0]} for {blocks} blocks"
 
 
-def _trade_problems(plan: FusionSchedule, text: str) -> list[str]:
+def _trade_problems(schedule: FusionSchedule, text: str) -> list[str]:
     """A side that gives what it should take would run with the other one's registers."""
-    fewest = min(side.registers for side in plan.sides)
+    fewest = min(side.registers for side in schedule.sides)
     wanted = [
         ("dec" if side.registers == fewest else "inc", str(side.registers), side.slot.letter)
-        for side in plan.sides
+        for side in schedule.sides
         if side.registers
     ]
     found = _TRADE.findall(text)
     return [] if found == wanted else [f"the sides trade registers as {found}, and should as {wanted}"]
 
 
-def register_problems(plan: FusionSchedule, launched: int) -> tuple[str, ...]:
+def register_problems(schedule: FusionSchedule, launched: int) -> tuple[str, ...]:
     """What is wrong with a trade of registers in blocks that are launched with so many a thread: whoever takes would
     wait for ever for registers that no side gives."""
-    sides = [side for side in plan.sides if side.registers]
+    sides = [side for side in schedule.sides if side.registers]
     if not sides:
         return ()
     found = []
-    if len(sides) < len(plan.sides):
+    if len(sides) < len(schedule.sides):
         found.append("some sides trade registers and others do not")
-    if sum(side.registers * side.threads for side in sides) > launched * plan.threads:
+    if sum(side.registers * side.threads for side in sides) > launched * schedule.threads:
         found.append(f"sides trade for more registers than the {launched} a thread that the block has")
     for side in sides:
         if side.first % WARPGROUP or side.threads % WARPGROUP:
@@ -113,28 +113,28 @@ def register_problems(plan: FusionSchedule, launched: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _partition_problems(plan: FusionSchedule) -> list[str]:
+def _partition_problems(schedule: FusionSchedule) -> list[str]:
     found = []
-    if plan.level == "warp" and len({side.barrier for side in plan.sides}) < len(plan.sides):
-        found.append(f"sides of one block share a barrier: {[side.barrier for side in plan.sides]}")
-    beside = plan.kind == "horizontal" and plan.level == "warp"
+    if schedule.level == "warp" and len({side.barrier for side in schedule.sides}) < len(schedule.sides):
+        found.append(f"sides of one block share a barrier: {[side.barrier for side in schedule.sides]}")
+    beside = schedule.kind == "horizontal" and schedule.level == "warp"
     end = 0
-    for side in plan.sides:
+    for side in schedule.sides:
         if side.first != end:
             found.append(f"side {side.slot.letter}'s threads begin at {side.first}, not at {end}")
         end += side.threads if beside else 0
-    if plan.kind == "vertical" and len({side.threads for side in plan.sides}) > 1:
-        found.append("a vertical plan has several block sizes")
+    if schedule.kind == "vertical" and len({side.threads for side in schedule.sides}) > 1:
+        found.append("a vertical schedule has several block sizes")
     return found
 
 
 def _arena_problems(
-    plan: FusionSchedule, shared_bytes: int, shapes: Mapping[str, LaunchShape], offsets: Mapping[str, Argument]
+    schedule: FusionSchedule, shared_bytes: int, shapes: Mapping[str, LaunchShape], offsets: Mapping[str, Argument]
 ) -> list[str]:
     found = []
     end = 0
-    unit = hidden_arguments.alignment(plan)
-    for side in plan.by_letter:
+    unit = hidden_arguments.alignment(schedule)
+    for side in schedule.by_letter:
         letter = side.slot.letter
         if not side.slot.kernel.parsed.uses_dynamic_shared:
             continue
@@ -154,21 +154,21 @@ def _arena_problems(
     return found
 
 
-def block_arguments(plan: FusionSchedule, counts: list[int], shapes: Mapping[str, LaunchShape]) -> list[int]:
+def block_arguments(schedule: FusionSchedule, counts: list[int], shapes: Mapping[str, LaunchShape]) -> list[int]:
     """What the kernel has to be told at block level: each side's share of what is left, and the slices of the arena."""
     found = []
-    if plan.assign in ("interleaved", *hidden_arguments.TICKETED):
+    if schedule.assign in ("interleaved", *hidden_arguments.TICKETED):
         found += [-(-(part << 32) // sum(counts[at:])) for at, part in enumerate(counts[:-1])]
-    for side in plan.by_letter:
+    for side in schedule.by_letter:
         if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared:
-            unit = hidden_arguments.alignment(plan)
+            unit = hidden_arguments.alignment(schedule)
             found.append(-(-int(shapes[side.slot.letter].shared_bytes) // unit) * unit)
     return found
 
 
-def _ticket_problems(plan: FusionSchedule, program: Program, launch: Launch) -> list[str]:
+def _ticket_problems(schedule: FusionSchedule, program: Program, launch: Launch) -> list[str]:
     steps = [each for each in program.steps if each.counted]
-    if plan.assign not in hidden_arguments.TICKETED:
+    if schedule.assign not in hidden_arguments.TICKETED:
         return [] if len(steps) == 1 else [f"{len(steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):
@@ -181,14 +181,14 @@ def _ticket_problems(plan: FusionSchedule, program: Program, launch: Launch) -> 
     return []
 
 
-def _variable_problems(plan: FusionSchedule, program: Program) -> list[str]:
+def _variable_problems(schedule: FusionSchedule, program: Program) -> list[str]:
     """A variable that is not set would hold the address of the run before, or none."""
     found = []
     first = next(at for at, each in enumerate(program.steps) if each.counted)
     messages = {pair for each in program.steps[:first] for pair in each.messages}
     if any(not each.counted for each in program.steps[first:]):
         found.append("a step behind the first that is counted is not")
-    for side in plan.sides:
+    for side in schedule.sides:
         for each in host_variables.structs(side.slot.kernel):
             name = f"{side.slot.letter}.{each.name}"
             written = any(

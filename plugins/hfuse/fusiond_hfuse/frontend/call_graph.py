@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fusiond_hfuse.frontend import barrier_divergence, barriers, constructs, cursors, divergence, shadows
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN
 from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
-from fusiond_hfuse.frontend.edits import EditedText
+from fusiond_hfuse.frontend.edited_text import EditedText
 
 _MEETINGS = ("__syncwarp", "tiled_partition", "thread_block_tile")
 

@@ -14,7 +14,15 @@ from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
-from fusiond_hfuse.frontend import cursors, groups, host_headers, library_declarations, messages, overloads, shadows
+from fusiond_hfuse.frontend import (
+    cooperative_groups,
+    cursors,
+    host_headers,
+    library_declarations,
+    messages,
+    overloads,
+    shadows,
+)
 from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS, STANDARD
 from fusiond_hfuse.frontend.includes import GROUPS, OF_STANDARDS, without_comments
 from fusiond_hfuse.frontend.source_kernel import KernelParameter, TranslationUnit
@@ -67,7 +75,7 @@ class ClangTree:
         self.groups = any(name in GROUPS for name in unit.system)
         self.declarations = _declarations(unit.system, unit.host_headers, text)
         self.textures = re.search(r"\b(texture|surface)\s*<", unit.text) is not None
-        self.group_declarations = groups.declarations(unit.system) if self.groups else ""
+        self.group_declarations = cooperative_groups.declarations(unit.system) if self.groups else ""
         self._read = (text, defines, flags, arch)
         self.before = inside[0].count("\n")
         self.lines = text.count("\n") + (not text.endswith("\n"))
@@ -328,7 +336,7 @@ def tolerant(
     """The tree of a text that may be wrong; `host`: with the host's headers; without `bodies`, those of functions are
     not looked at. Raises TranslationUnitLoadError."""
     declarations = _declarations(system, host, text)
-    declarations += groups.declarations(system) if any(name in GROUPS for name in system) else ""
+    declarations += cooperative_groups.declarations(system) if any(name in GROUPS for name in system) else ""
     return _parse(
         text, declarations, defines, flags, arch, host=host, more=_KEEP_GOING | (0 if bodies else _SKIP_BODIES)
     )

@@ -7,7 +7,7 @@ import re
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
-from fusiond_hfuse.frontend.edits import EditedText
+from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.parameters import DTYPES, Parameters, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
 from fusiond_hfuse.frontend.source_kernel import DeviceVariable

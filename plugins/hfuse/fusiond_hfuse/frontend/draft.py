@@ -12,8 +12,8 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import clang_tree, draft_yaml, includes, instances, slicing, undeclared
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
+from fusiond_hfuse.frontend.kernel_parser import Reading, parse_kernel
 from fusiond_hfuse.frontend.launches import launches
-from fusiond_hfuse.frontend.parse import Reading, parse_kernel
 from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit
 
 _MOST_ABOVE = 5

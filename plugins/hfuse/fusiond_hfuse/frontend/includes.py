@@ -57,7 +57,7 @@ repositories."""
 GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
     f"cooperative_groups/{name}.h" for name in ("coalesced_scan", "memcpy_async", "partition", "reduce", "scan", "sync")
 )
-"""Headers whose place groups.py takes: a thread block's group must be a side's."""
+"""Headers whose place cooperative_groups.py takes: a thread block's group must be a side's."""
 
 
 def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> TranslationUnit:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import cursors, groups, overloads, shadows
+from fusiond_hfuse.frontend import cooperative_groups, cursors, overloads, shadows
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN, NAME_OF_CUDA, ClangTree
 from fusiond_hfuse.frontend.source_kernel import HERE, Parsed, TranslationUnit
 
@@ -66,7 +66,7 @@ def _surroundings(unit: TranslationUnit, parsed: Parsed, tree: ClangTree) -> str
         + "struct fusiond_barrier { __device__ void operator()() const; };\n"
         + counted
         + overloads.kept(tuple(name for name in parsed.overloads if name in tree.of_cuda()))
-        + (groups.text(unit.system) if tree.groups else "")
+        + (cooperative_groups.text(unit.system) if tree.groups else "")
     )
 
 

@@ -17,7 +17,7 @@ from fusiond.inputs.schemas import (
     mapping_of,
 )
 from fusiond.program import Role
-from fusiond_hfuse.frontend.kernel import FLAGS, MAX_BLOCK
+from fusiond_hfuse.frontend.kernel_file import FLAGS, MAX_BLOCK
 
 _IDENTIFIER = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]{0,63}\s*$"}
 _QUALIFIED = {"type": "string", "pattern": r"^\s*[A-Za-z_]\w*(::[A-Za-z_]\w*)*\s*$"}

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusiond_hfuse.frontend import constructs, cursors, groups, shadows
+from fusiond_hfuse.frontend import constructs, cooperative_groups, cursors, shadows
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
-from fusiond_hfuse.frontend.edits import EditedText
+from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.frontend.shared_memory import SharedMemory
 from fusiond_hfuse.frontend.source_kernel import HERE
@@ -172,7 +172,7 @@ class Shadowing:
                 name = match.group()
                 if head is not None and match.start() < head.end():
                     continue
-                if name in self.graph.seeing or (name in groups.NAMES and self.text.tree.groups):
+                if name in self.graph.seeing or (name in cooperative_groups.NAMES and self.text.tree.groups):
                     self._pass_on(start + match.start(), name)
 
     def body(self, function: cindex.Cursor) -> None:
@@ -197,7 +197,7 @@ class Shadowing:
         """Whether a function of the block's group is named and no call that the shadows can be handed to."""
         return (
             shadows.use(cursor, DECLARATIONS_FILE)
-            and cursor.spelling in groups.NAMES
+            and cursor.spelling in cooperative_groups.NAMES
             and not self._pass_on(cursor.location.offset, cursor.spelling)
             and not self.text.named_in_macro(cursor.spelling)
         )
@@ -251,16 +251,19 @@ class Shadowing:
         used = dict.fromkeys(
             each.spelling
             for each in cursors.below(cursor)
-            if shadows.use(each, DECLARATIONS_FILE) and each.spelling not in groups.NAMES
+            if shadows.use(each, DECLARATIONS_FILE) and each.spelling not in cooperative_groups.NAMES
         )
         arrays = dict.fromkeys(
             each.spelling
             for each in cursors.below(cursor)
             if each.kind is CursorKind.DECL_REF_EXPR and shadows.dynamic_shared(each)
         )
-        hands_on = any(name in self.graph.seeing or name in groups.NAMES for _, name in self.graph.mentions(cursor))
+        hands_on = any(
+            name in self.graph.seeing or name in cooperative_groups.NAMES for _, name in self.graph.mentions(cursor)
+        )
         hands_on |= any(
-            shadows.use(each, DECLARATIONS_FILE) and each.spelling in groups.NAMES for each in cursors.below(cursor)
+            shadows.use(each, DECLARATIONS_FILE) and each.spelling in cooperative_groups.NAMES
+            for each in cursors.below(cursor)
         )
         hands_on |= self.shared.move and any(shadows.shared(each) for each in cursors.below(cursor))
         if not used and not hands_on and not arrays:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond_hfuse.frontend import cursors, groups
+from fusiond_hfuse.frontend import cooperative_groups, cursors
 
 SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
 """What a body sees its own version of."""
@@ -60,7 +60,7 @@ def use(cursor: cindex.Cursor, declarations: str) -> bool:
     """Whether a cursor is a use of a built-in variable, of a barrier, or of the block's group."""
     return (
         cursor.kind is CursorKind.DECL_REF_EXPR
-        and (cursor.spelling in SHADOWED or cursor.spelling in COUNTED or cursor.spelling in groups.NAMES)
+        and (cursor.spelling in SHADOWED or cursor.spelling in COUNTED or cursor.spelling in cooperative_groups.NAMES)
         and cursors.file_of(cursor.referenced) == declarations
     )
 

@@ -11,7 +11,7 @@ import re
 
 from fusiond_hfuse.frontend import cursors, shadows
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
-from fusiond_hfuse.frontend.edits import EditedText
+from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import SHARED
 
 LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128

@@ -28,7 +28,15 @@ from dataclasses import dataclass
 from clang import cindex
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import blanking, brought_headers, clang_tree, cursors, directives, overloads, references
+from fusiond_hfuse.frontend import (
+    blanking,
+    brought_headers,
+    clang_tree,
+    cursors,
+    directives,
+    name_resolution,
+    overloads,
+)
 from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration, grouped
 from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.instances import TemplateParameter
@@ -47,10 +55,10 @@ def sliced(
     broken: bool = True,
     resolved: bool = False,
 ) -> TranslationUnit:
-    """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
-    Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
-    `resolved`: words that clang resolves to something else reach no declaration (references.py), which takes longer to
-    find out. Raises UnknownName where there is no such kernel."""
+    """The unit with all text blank that the kernel does not reach. The arguments are those of
+    `kernel_parser.parse_unit`. Without `broken`, declarations in which something is wrong go too, as far as no other
+    could be taken for them. `resolved`: words that clang resolves to something else reach no declaration
+    (name_resolution.py), which takes longer to find out. Raises UnknownName where there is no such kernel."""
     system = brought_headers.headers(unit)
     asked = (entry, instance, defines, flags, variables)
     read = (unit.text, system, unit.host_headers)
@@ -260,7 +268,7 @@ def _found(
     reached, named = _reached([each for each in groups if each.start not in without], entry, begin, macros)
     if resolved:
         with _parsed(data, walked, reached, read, defines, flags) as tree:
-            words = references.NameResolution(tree, code).words
+            words = name_resolution.NameResolution(tree, code).words
             among = [each for each in groups if each.start not in without and id(each) in reached]
             reached, named = _reached(among, entry, begin, macros, words)
     declared = tuple(each for each in groups if id(each) in reached)

@@ -6,7 +6,7 @@ Their pixels are numbered in one row, i = y * width + x, and so are the launches
 from __future__ import annotations
 
 from fusiond_mincut.codegen import histograms, hysteresis, reductions, scans
-from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.frontend.graph import HISTOGRAM, ImageKernel, Pipeline
 
 

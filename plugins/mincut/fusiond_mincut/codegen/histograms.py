@@ -12,8 +12,8 @@ from __future__ import annotations
 from fusiond.codegen.code import cpp
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div, least
-from fusiond_mincut.codegen import flat
-from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen import boundary_stages
+from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD
 from fusiond_mincut.frontend.expr import Const
@@ -33,12 +33,18 @@ def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     clear.line(f"const int i = blockIdx.x * {threads} + threadIdx.x;")
     clear.line(f"if (i < bins * rows) {kernel.name}_image[i] = 0;")
     parts = [
-        *flat.head(pipeline, kernel, "a histogram"),
-        flat.entry(names[0], threads, [image, "int bins", "int rows"], clear),
-        flat.entry(
+        *boundary_stages.head(pipeline, kernel, "a histogram"),
+        boundary_stages.entry(names[0], threads, [image, "int bins", "int rows"], clear),
+        boundary_stages.entry(
             names[1],
             threads,
-            [*flat.parameters(pipeline, kernel), image, "int bins", "int rows", *flat.sizes(pipeline, kernel)],
+            [
+                *boundary_stages.parameters(pipeline, kernel),
+                image,
+                "int bins",
+                "int rows",
+                *boundary_stages.sizes(pipeline, kernel),
+            ],
             _count(pipeline, kernel, threads),
         ),
     ]
@@ -60,8 +66,8 @@ def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
             shared_bytes=shared_bytes(kernel),
             images=(*kernel.reads, kernel.name),
             reads=len(kernel.reads),
-            scalars=(bins, rows, *flat.scalars(pipeline, kernel)),
-            pitched=flat.pitched(pipeline, kernel),
+            scalars=(bins, rows, *boundary_stages.scalars(pipeline, kernel)),
+            pitched=boundary_stages.pitched(pipeline, kernel),
         ),
     )
     return Written(text="\n".join(parts), launches=launches)
@@ -91,7 +97,12 @@ def _count(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements:
     body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
     loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
     loop.line("const int i = pixel;")
-    loop.line(cpp("const int bin = (int){}, row = (int){};", *(flat.value(pipeline, kernel, each) for each in (0, 1))))
+    loop.line(
+        cpp(
+            "const int bin = (int){}, row = (int){};",
+            *(boundary_stages.value(pipeline, kernel, each) for each in (0, 1)),
+        )
+    )
     loop.line("if ((unsigned)bin < (unsigned)bins && (unsigned)row < (unsigned)rows)")
     loop.line(f"    atomicAdd(&{to}[row * bins + bin], 1);")
     if own:

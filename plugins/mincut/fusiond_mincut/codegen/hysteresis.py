@@ -14,8 +14,8 @@ from fusiond.codegen.code import Code, cpp
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
 from fusiond.program import Buffer, Role
-from fusiond_mincut.codegen import flat
-from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen import boundary_stages
+from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -49,8 +49,8 @@ def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written
     width, height = pipeline.domain(kernel)
     pixels = width * height
     parent, marked = (f"{kernel.name}.{each}" for each in ("parent", "marked"))
-    given, sizes = flat.parameters(pipeline, kernel), flat.sizes(pipeline, kernel)
-    own, pitches = flat.value(pipeline, kernel, 0), flat.pitched(pipeline, kernel)
+    given, sizes = boundary_stages.parameters(pipeline, kernel), boundary_stages.sizes(pipeline, kernel)
+    own, pitches = boundary_stages.value(pipeline, kernel, 0), boundary_stages.pitched(pipeline, kernel)
     least = _line(threads)
     least.line(cpp("parent[i] = {} ? i : -1;", _at_least(kernel, own, 1)))
     least.line("marked[i] = 0;")
@@ -67,7 +67,7 @@ def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written
     mark = _line(threads)
     mark.line(cpp("if (parent[i] >= 0 && {}) atomicOr(&marked[root(parent, i)], 1);", _at_least(kernel, own, 2)))
     write = _line(threads)
-    own_place = flat.place(pipeline, kernel.name, "i", 0)
+    own_place = boundary_stages.place(pipeline, kernel.name, "i", 0)
     write.line(
         f"{kernel.name}_image[{own_place}] = ({STORED[kernel.dtype]})(parent[i] >= 0 && marked[root(parent, i)]);"
     )
@@ -91,13 +91,13 @@ def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written
             shared_bytes=0,
             images=images,
             reads=0,
-            scalars=flat.scalars(pipeline, kernel) if kernel.reads[0] in images else (width, height),
+            scalars=boundary_stages.scalars(pipeline, kernel) if kernel.reads[0] in images else (width, height),
             pitched=pitches if kernel.reads[0] in images else tuple(each for each in pitches if each in images),
         )
         for name, _, _, images in entries
     )
-    parts = [*flat.head(pipeline, kernel, "hysteresis"), _TREES]
-    parts += [flat.entry(name, threads, parameters, body) for name, parameters, body, _ in entries]
+    parts = [*boundary_stages.head(pipeline, kernel, "hysteresis"), _TREES]
+    parts += [boundary_stages.entry(name, threads, parameters, body) for name, parameters, body, _ in entries]
     scratch = tuple(Buffer(name=each, dtype="int32", elements=pixels, role=Role.SCRATCH) for each in (parent, marked))
     return Written(text="\n".join(parts), launches=launches, scratch=scratch)
 

@@ -13,8 +13,8 @@ from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements, function
 from fusiond.language.extents import ceil_div, least
 from fusiond.program import Buffer, Role
-from fusiond_mincut.codegen import flat, stages
-from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen import boundary_stages, stages
+from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES, constant, offset_name
 from fusiond_mincut.frontend.expr import INT32
@@ -35,10 +35,10 @@ def reduction(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The two kernels of a reduction for blocks of `threads`."""
     width, height = pipeline.domain(kernel)
     blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
-    held = flat.accumulated(kernel)
+    held = boundary_stages.accumulated(kernel)
     entries = (f"{kernel.name}_kernel", f"{kernel.name}_finish")
     parts = [
-        *flat.head(pipeline, kernel, str(kernel.reduction)),
+        *boundary_stages.head(pipeline, kernel, str(kernel.reduction)),
         _block_reduce(kernel, held, threads),
         _first(pipeline, kernel, held, entries[0], threads),
         _second(kernel, held, entries[1], threads),
@@ -53,8 +53,8 @@ def reduction(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
         shared_bytes=bytes_,
         images=(*kernel.reads, partial.name),
         reads=len(kernel.reads),
-        scalars=flat.scalars(pipeline, kernel),
-        pitched=flat.pitched(pipeline, kernel),
+        scalars=boundary_stages.scalars(pipeline, kernel),
+        pitched=boundary_stages.pitched(pipeline, kernel),
     )
     second = CudaLaunch(
         entry=entries[1],
@@ -112,14 +112,18 @@ def _first(pipeline: Pipeline, kernel: ImageKernel, held: str, entry: str, threa
     loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
     loop.line("const int i = pixel;")
     for channel in range(kernel.channels):
-        total, value = _total(kernel, channel), flat.value(pipeline, kernel, channel)
+        total, value = _total(kernel, channel), boundary_stages.value(pipeline, kernel, channel)
         loop.line(f"{total} = {_combined(kernel, held, total, call(kind, value))};")
     for channel in range(kernel.channels):
         total, place = _total(kernel, channel), _place("blockIdx.x", kernel.channels, channel)
         body.line(f"{total} = over_the_block({total}, lanes);")
         body.line(f"if (threadIdx.x == 0) partial[{place}] = {_stored(held, total)};")
-    given = [*flat.parameters(pipeline, kernel), f"{STORED[held]}* __restrict__ partial", *flat.sizes(pipeline, kernel)]
-    return flat.entry(entry, threads, given, body)
+    given = [
+        *boundary_stages.parameters(pipeline, kernel),
+        f"{STORED[held]}* __restrict__ partial",
+        *boundary_stages.sizes(pipeline, kernel),
+    ]
+    return boundary_stages.entry(entry, threads, given, body)
 
 
 def _second(kernel: ImageKernel, held: str, entry: str, threads: int) -> str:
@@ -135,7 +139,7 @@ def _second(kernel: ImageKernel, held: str, entry: str, threads: int) -> str:
         body.line(cpp("if (threadIdx.x == 0) {}_image[{}] = {};", kernel.name, channel, _stored(kernel.dtype, found)))
     parameters = [f"const {STORED[held]}* __restrict__ partial", f"{STORED[kernel.dtype]}* __restrict__ "
                   f"{kernel.name}_image", "int blocks"]  # fmt: skip
-    return flat.entry(entry, threads, parameters, body)
+    return boundary_stages.entry(entry, threads, parameters, body)
 
 
 def _place(block: str, channels: int, channel: int) -> str:

@@ -12,8 +12,8 @@ from fusiond.codegen.code import cpp
 from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
-from fusiond_mincut.codegen import flat, stages
-from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen import boundary_stages, stages
+from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -26,7 +26,7 @@ def scan(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The kernel of a scan; `threads` are those of a block that goes along a row."""
     name, (width, height) = f"{kernel.name}_kernel", pipeline.domain(kernel)
     image = f"{STORED[kernel.dtype]}* __restrict__ {kernel.name}_image"
-    given = [*flat.parameters(pipeline, kernel), image, *flat.sizes(pipeline, kernel)]
+    given = [*boundary_stages.parameters(pipeline, kernel), image, *boundary_stages.sizes(pipeline, kernel)]
     across = kernel.reduction == "x"
     body = _across(pipeline, kernel, threads) if across else _down(pipeline, kernel)
     launch = CudaLaunch(
@@ -36,19 +36,19 @@ def scan(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
         shared_bytes=0,
         images=(*kernel.reads, kernel.name),
         reads=len(kernel.reads),
-        scalars=flat.scalars(pipeline, kernel),
-        pitched=flat.pitched(pipeline, kernel),
+        scalars=boundary_stages.scalars(pipeline, kernel),
+        pitched=boundary_stages.pitched(pipeline, kernel),
     )
-    text = flat.entry(name, threads if across else COLUMNS * LINES, given, body)
+    text = boundary_stages.entry(name, threads if across else COLUMNS * LINES, given, body)
     what = f"running sums along {kernel.reduction}"
-    return Written(text="\n".join([*flat.head(pipeline, kernel, what), text]), launches=(launch,))
+    return Written(text="\n".join([*boundary_stages.head(pipeline, kernel, what), text]), launches=(launch,))
 
 
 def _across(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements:
-    kind = TYPES[flat.accumulated(kernel)]
-    zero = stages.constant(0, flat.accumulated(kernel))
+    kind = TYPES[boundary_stages.accumulated(kernel)]
+    zero = stages.constant(0, boundary_stages.accumulated(kernel))
     body = Statements()
-    body.line(f"__shared__ {STORED[flat.accumulated(kernel)]} lanes[{threads}];")
+    body.line(f"__shared__ {STORED[boundary_stages.accumulated(kernel)]} lanes[{threads}];")
     body.line("const int thread = threadIdx.x, y = blockIdx.x;")
     for channel in range(kernel.channels):
         own = body.block("")
@@ -56,14 +56,14 @@ def _across(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements
         loop = own.block(f"for (int start = 0; start < width; start += {threads})")
         loop.line("const int x = start + thread, i = y * width + x;")
         loop.line(cpp("{} sum = {};", kind, zero))
-        loop.line(cpp("if (x < width) sum = {}({});", kind, flat.value(pipeline, kernel, channel)))
+        loop.line(cpp("if (x < width) sum = {}({});", kind, boundary_stages.value(pipeline, kernel, channel)))
         loop.line(f"lanes[thread] = {_plain(kernel, 'sum')};")
         loop.line("__syncthreads();")
         inner = loop.block(f"for (int distance = 1; distance < {threads}; distance *= 2)")
         inner.line(cpp("const {} left = thread >= distance ? {}(lanes[thread - distance]) : {};", kind, kind, zero))
         inner.lines("__syncthreads();", "sum = sum + left;", f"lanes[thread] = {_plain(kernel, 'sum')};")
         inner.line("__syncthreads();")
-        place = flat.place(pipeline, kernel.name, "i", channel)
+        place = boundary_stages.place(pipeline, kernel.name, "i", channel)
         loop.line(f"if (x < width) {kernel.name}_image[{place}] = {_stored(kernel, 'before + sum')};")
         loop.line(f"before = before + {kind}(lanes[{threads - 1}]);")
         loop.line("__syncthreads();")
@@ -71,20 +71,26 @@ def _across(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements
 
 
 def _down(pipeline: Pipeline, kernel: ImageKernel) -> Statements:
-    kind = TYPES[flat.accumulated(kernel)]
-    zero = stages.constant(0, flat.accumulated(kernel))
+    kind = TYPES[boundary_stages.accumulated(kernel)]
+    zero = stages.constant(0, boundary_stages.accumulated(kernel))
     body = Statements()
-    body.line(f"__shared__ {STORED[flat.accumulated(kernel)]} lanes[{LINES}][{COLUMNS}];")
+    body.line(f"__shared__ {STORED[boundary_stages.accumulated(kernel)]} lanes[{LINES}][{COLUMNS}];")
     body.line(f"const int tx = threadIdx.x, ty = threadIdx.y, x = blockIdx.x * {COLUMNS} + tx;")
     for channel in range(kernel.channels):
-        place = flat.place(pipeline, kernel.name, "i", channel)
+        place = boundary_stages.place(pipeline, kernel.name, "i", channel)
         own = body.block("")
         own.line(cpp("{} before = {};", kind, zero))
         loop = own.block(f"for (int start = 0; start < height; start += {LINES * ROWS})")
         loop.line(cpp("{} sums[{}], sum = {};", kind, ROWS, zero))
         rows = loop.block(f"#pragma unroll\nfor (int row = 0; row < {ROWS}; ++row)")
         rows.line(f"const int y = start + ty * {ROWS} + row, i = y * width + x;")
-        rows.line(cpp("if (x < width && y < height) sum = sum + {}({});", kind, flat.value(pipeline, kernel, channel)))
+        rows.line(
+            cpp(
+                "if (x < width && y < height) sum = sum + {}({});",
+                kind,
+                boundary_stages.value(pipeline, kernel, channel),
+            )
+        )
         rows.line("sums[row] = sum;")
         loop.lines(f"lanes[ty][tx] = {_plain(kernel, 'sum')};", "__syncthreads();")
         loop.line(f"{kind} above = before;")
@@ -101,7 +107,7 @@ def _down(pipeline: Pipeline, kernel: ImageKernel) -> Statements:
 
 def _plain(kernel: ImageKernel, value: str) -> str:
     """What is added up as it lies in shared memory."""
-    return f"(int){value}" if flat.accumulated(kernel) == "int32" else value
+    return f"(int){value}" if boundary_stages.accumulated(kernel) == "int32" else value
 
 
 def _stored(kernel: ImageKernel, value: str) -> str:

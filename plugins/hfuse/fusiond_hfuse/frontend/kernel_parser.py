@@ -7,7 +7,7 @@ edit, and reasons to refuse:
     clang_tree.py         the tree of a text, and what was wrong with it
     recheck.py            the same for the edited text
     entries.py            which of the kernels is meant
-    edits.py              the text, its edits, the reasons to refuse it
+    edited_text.py        the text, its edits, the reasons to refuse it
     call_graph.py         calls between functions; which of them see the block, or wait
     shadowing.py          the shadow parameters where they are declared and handed on
     shared_memory.py      dynamic and static shared arrays
@@ -51,7 +51,7 @@ from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.clang_tree import MAIN
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.device_variables import DeviceVariables
-from fusiond_hfuse.frontend.edits import EditedText
+from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import Parameters
 from fusiond_hfuse.frontend.shadowing import Shadowing

@@ -1,4 +1,4 @@
-"""Reads a kernel's YAML file; docs/kernels.md describes the format. What its expressions come to: shapes.py."""
+"""Reads a kernel's YAML file; docs/kernels.md describes the format. What its expressions come to: launch_shapes.py."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.parse import Reading, parse_kernel, parse_unit
-from fusiond_hfuse.frontend.shapes import axes
+from fusiond_hfuse.frontend.kernel_parser import Reading, parse_kernel, parse_unit
+from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
     KernelArgument,

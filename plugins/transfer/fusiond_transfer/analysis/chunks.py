@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div, quotient
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.analysis.script import Call, Move, Script
-from fusiond_transfer.frontend.graph import Graph, Kernel
+from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise
 
 LEAST_BYTES = 16 << 10
@@ -82,12 +82,32 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
     """The cells of a script that are cut into at most `wanted` chunks, none much smaller than `least_bytes`."""
     if wanted < 2:
         return WHOLE
+    crossing = {cell for op in script.ops if isinstance(op, Move) and op.counted for cell in op.wanted}
+    like = {cell.name: cell.like for cell in script.cells}
+    found_cells: dict[str, Cut] = {}
+    found_calls: dict[str, RowWise] = {}
+    for number, members in enumerate(_pieces(script)):
+        cut = list(dict.fromkeys(cell_of(call)[name] for call, how in members for name in how.split))
+        rows = _rows(members)
+        carried = max((like[cell].size_bytes for cell in cut if cell in crossing), default=0)
+        bounds = _bounds(rows, [like[cell] for cell in cut], min(wanted, MOST_CHUNKS, carried // max(1, least_bytes)))
+        if rows is None or len(bounds) < 3:
+            continue
+        for cell in cut:
+            width = quotient(like[cell].elements, rows) if int(like[cell].elements) != int(rows) else 1
+            found_cells[cell] = Cut(piece=number, bounds=tuple(each * width for each in bounds), rows=bounds)
+        found_calls |= {call.name: how for call, how in members}
+    return Chunks(cells=found_cells, calls=found_calls)
+
+
+def _pieces(script: Script) -> list[list[tuple[Call, RowWise]]]:
+    """The calls that can be cut, those together that split a cell in common: they have to be cut alike."""
     ways = row_wise_kernels(script.graph)
-
-    def way(kernel: Kernel) -> RowWise | str:
-        return ways[kernel.origin or kernel.name]
-
-    calls = [op for op in script.ops if isinstance(op, Call) and isinstance(way(op.kernel), RowWise)]
+    calls = [
+        (op, how)
+        for op in script.ops
+        if isinstance(op, Call) and isinstance(how := ways[op.kernel.origin or op.kernel.name], RowWise)
+    ]
     home: dict[str, str] = {}
 
     def root(cell: str) -> str:
@@ -97,39 +117,26 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
             cell = home[cell]
         return cell
 
-    pieces: dict[str, list[tuple[Call, RowWise]]] = {}
-    for call in calls:
-        how = way(call.kernel)
-        assert isinstance(how, RowWise)
+    for call, how in calls:
         cells = cell_of(call)
         for name in how.split[1:]:
             home[root(cells[name])] = root(cells[how.split[0]])
-    for call in calls:
-        how = way(call.kernel)
-        assert isinstance(how, RowWise)
+    pieces: dict[str, list[tuple[Call, RowWise]]] = {}
+    for call, how in calls:
         pieces.setdefault(root(cell_of(call)[how.split[0]]), []).append((call, how))
-    crossing = {cell for op in script.ops if isinstance(op, Move) and op.counted for cell in op.wanted}
-    like = {cell.name: cell.like for cell in script.cells}
-    found_cells: dict[str, Cut] = {}
-    found_calls: dict[str, RowWise] = {}
-    for number, members in enumerate(pieces.values()):
-        cut = list(dict.fromkeys(cell_of(call)[name] for call, how in members for name in how.split))
-        rows = _rows(members)
-        carried = max((like[cell].size_bytes for cell in cut if cell in crossing), default=0)
-        if rows is None or any(like[cell].elements % int(rows) for cell in cut):
-            continue
-        row_bytes = [int(like[cell].elements) // int(rows) * DTYPES[like[cell].dtype].bytes for cell in cut]
-        together = math.lcm(*(ALIGNMENT // math.gcd(ALIGNMENT, size) for size in row_bytes))
-        blocks = ceil_div(rows, together)
-        count = min(wanted, MOST_CHUNKS, carried // max(1, least_bytes), int(blocks))
-        if count < 2:
-            continue
-        bounds = (*(together * ((k * blocks) // count) for k in range(count)), rows)
-        for cell in cut:
-            width = quotient(like[cell].elements, rows) if int(like[cell].elements) != int(rows) else 1
-            found_cells[cell] = Cut(piece=number, bounds=tuple(each * width for each in bounds), rows=bounds)
-        found_calls |= {call.name: how for call, how in members}
-    return Chunks(cells=found_cells, calls=found_calls)
+    return list(pieces.values())
+
+
+def _bounds(rows: int | None, vectors: Sequence[Vector], most: int) -> tuple[int, ...]:
+    """The rows at which at most so many chunks begin, and the end; nothing where the vectors have no such rows. Each
+    begins at an aligned element of all vectors."""
+    if rows is None or any(each.elements % int(rows) for each in vectors):
+        return ()
+    row_bytes = [int(each.elements) // int(rows) * DTYPES[each.dtype].bytes for each in vectors]
+    together = math.lcm(*(ALIGNMENT // math.gcd(ALIGNMENT, size) for size in row_bytes))
+    blocks = ceil_div(rows, together)
+    count = min(most, int(blocks))
+    return (*(together * ((k * blocks) // count) for k in range(count)), rows)
 
 
 def _rows(members: list[tuple[Call, RowWise]]) -> int | None:

@@ -163,28 +163,31 @@ def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
     seen = 0
     for k, names in uses.at.items():
         found: dict[State, tuple[int, _Path]] = {}
-        for (there, clean), (cost, path) in states.items():
-            missing = [name for name in names if name not in there]
-            again = sum(uses.of[name][0] < k or name in uses.placed for name in missing)
-            room = limit - sum(uses.size[name] for name in {*there, *names})
-            others = [name for name in there if name not in names]
+        for state, (cost, path) in states.items():
+            room = limit - sum(uses.size[name] for name in {*state[0], *names})
+            others = [name for name in state[0] if name not in names]
             if room < 0 and len(others) > MOST_CANDIDATES:
                 return None
             for out in _minimal(others, uses.size, -room):
-                dirty = {name for name in out if name in uses.costly and name not in clean}
-                total = cost + again + len(dirty)
-                if total > bound:
-                    continue
-                left = frozenset(name for name in {*there, *names} - set(out) if uses.of[name][-1] > k)
-                state = (left, frozenset(name for name in clean | dirty if uses.of[name][-1] > k))
-                if state not in found or total < found[state][0]:
-                    found[state] = total, (*path, (k, frozenset(out))) if out else path
+                after, more = _step(uses, k, state, out)
+                total = cost + more
+                if total <= bound and (after not in found or total < found[after][0]):
+                    found[after] = total, (*path, (k, frozenset(out))) if out else path
         seen += len(found)
         if seen > MOST_STATES:
             return None
         states = _undominated(found)
     best, path = min(states.values(), key=lambda each: (each[0], len(each[1])))
     return Residency(stays=_stays(uses, dict(path)), more=best, least=True)
+
+
+def _step(uses: _Uses, k: int, state: State, out: Sequence[str]) -> tuple[State, int]:
+    """The state behind kernel `k`, before which some were evicted, and the transfers that this costs."""
+    (there, clean), names = state, uses.at[k]
+    again = sum(name not in there and (uses.of[name][0] < k or name in uses.placed) for name in names)
+    dirty = {name for name in out if name in uses.costly and name not in clean}
+    left = frozenset(name for name in {*there, *names} - set(out) if uses.of[name][-1] > k)
+    return (left, frozenset(name for name in clean | dirty if uses.of[name][-1] > k)), again + len(dirty)
 
 
 def _minimal(names: Sequence[str], size: Mapping[str, int], needed: int) -> Iterator[tuple[str, ...]]:

@@ -31,13 +31,46 @@ class Crossing(NamedTuple):
     size_bytes: int
 
 
+class _Touches(NamedTuple):
+    """Who has to do with each vector, by its number; -1 where nobody has."""
+
+    made: list[int]
+    """The kernel that writes it; -1: an input."""
+    from_device: list[bool]
+    first_host: list[int]
+    first_device: list[int]
+    last_device: list[int]
+
+
 def crossings(graph: Graph) -> tuple[Crossing, ...]:
     """Every crossing of a graph, in the order of its vectors. One pass over the kernels, one over the vectors, and a
     look at each name once: for large graphs the memory that is walked through is what takes time."""
     count = len(graph.kernels)
+    touches = _touches(graph)
+    if graph.carried:
+        _carry(graph, touches)
+    made, from_device, first_host, first_device, last_device = touches
+    wanted = [False] * len(made)
+    for name in () if graph.loop else graph.outputs:
+        wanted[graph.index[name]] = True
+    found = []
+    for v, vector in enumerate(graph.vectors):
+        begin = made[v]
+        if graph.loop and begin < 0:
+            continue  # carried in from the last iteration, or in its place since before the loop
+        if not from_device[v]:
+            if first_device[v] >= 0:
+                span = begin + 1, first_device[v], last_device[v]
+                found.append(Crossing(vector.name, True, *span, vector.size_bytes))
+        elif first_host[v] >= 0 or (wanted[v] and begin >= 0):
+            end = first_host[v] - 1 if first_host[v] >= 0 else count - 1
+            found.append(Crossing(vector.name, False, begin, end, max(begin, last_device[v]), vector.size_bytes))
+    return tuple(found)
+
+
+def _touches(graph: Graph) -> _Touches:
     index = graph.index
     made = [-1] * len(index)
-    """The kernel that writes a vector; -1: an input."""
     from_device = [False] * len(index)
     first_host, first_device, last_device = ([-1] * len(index) for _ in range(3))
     for k, kernel in enumerate(graph.kernels):
@@ -55,26 +88,16 @@ def crossings(graph: Graph) -> tuple[Crossing, ...]:
             made[v], from_device[v] = k, device
     for name in graph.placed:
         from_device[index[name]] = True
-    for head, tail in graph.carried:  # what an input is read for, it is read for in the next iteration
-        before, after = index[head], index[tail]
-        for first in (first_host, first_device):
+    return _Touches(made, from_device, first_host, first_device, last_device)
+
+
+def _carry(graph: Graph, touches: _Touches) -> None:
+    """What an input is read for, a vector that is carried to it is read for in the next iteration."""
+    count = len(graph.kernels)
+    for head, tail in graph.carried:
+        before, after = graph.index[head], graph.index[tail]
+        for first in (touches.first_host, touches.first_device):
             if first[after] < 0 and first[before] >= 0:
                 first[after] = count + first[before]
-        if last_device[before] >= 0:
-            last_device[after] = count + last_device[before]
-    wanted = [False] * len(index)
-    for name in () if graph.loop else graph.outputs:
-        wanted[index[name]] = True
-    found = []
-    for v, vector in enumerate(graph.vectors):
-        begin = made[v]
-        if graph.loop and begin < 0:
-            continue  # carried in from the last iteration, or in its place since before the loop
-        if not from_device[v]:
-            if first_device[v] >= 0:
-                span = begin + 1, first_device[v], last_device[v]
-                found.append(Crossing(vector.name, True, *span, vector.size_bytes))
-        elif first_host[v] >= 0 or (wanted[v] and begin >= 0):
-            end = first_host[v] - 1 if first_host[v] >= 0 else count - 1
-            found.append(Crossing(vector.name, False, begin, end, max(begin, last_device[v]), vector.size_bytes))
-    return tuple(found)
+        if touches.last_device[before] >= 0:
+            touches.last_device[after] = count + touches.last_device[before]

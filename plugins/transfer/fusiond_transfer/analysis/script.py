@@ -11,7 +11,8 @@ the cells, copied from and to them outside the count; else the cell itself is th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -148,63 +149,19 @@ def _straight(schedule: Schedule) -> Script:
     for vector in graph.vectors:
         members.setdefault(cell[vector.name], []).append(vector)
     changing = {name for name, vectors in members.items() if len(vectors) > 1}
-    host, device = _sides(graph, schedule)
     inputs = [graph.vector(name) for name in graph.inputs if cell[name] in changing and name not in graph.placed]
     outputs = [graph.vector(name) for name in graph.outputs if cell[name] in changing]
     staged = [graph.vector(name) for name in graph.placed]
-    inputs_given, outputs_wanted = set(graph.inputs) - set(graph.placed), set(graph.outputs)
-    standing = {each.name for each in (*inputs, *outputs)}
-    cells = tuple(
-        Cell(
-            name=name,
-            like=vectors[0],
-            host=name in host or any(each.name in standing for each in vectors),
-            device=name in device,
-            input=name not in changing and vectors[0].name in inputs_given,
-            output=name not in changing and vectors[0].name in outputs_wanted,
-        )
-        for name, vectors in members.items()
-        if name in host or name in device
-    )
     ops: list[Op] = [
         Transfer(name=f"give_{each.name}", buffer=each.name, cell=cell[each.name], into=True) for each in inputs
     ]
     ops += [Transfer(name=f"place_{each.name}", buffer=each.name, cell=cell[each.name], into=True, device=True)
             for each in staged]  # fmt: skip
-    behind: dict[int, list[Message]] = {}
-    before: dict[int, list[Message]] = {}
-    for message in schedule.messages:
-        (before if message.up else behind).setdefault(message.slot, []).append(message)
-    position = {name: index for index, name in enumerate(schedule.order)}
-
-    def moves(messages: Sequence[Message]) -> Iterator[Move]:
-        for number, message in enumerate(messages):
-            wanted = tuple(cell[name] for name in message.vectors)
-            cells = tuple(sorted((*wanted, *message.filler), key=position.__getitem__))
-            direction = "up" if message.up else "down"
-            suffix = f"_{number}" if len(messages) > 1 else ""
-            slot = "start" if message.slot < 0 else graph.kernels[message.slot].name
-            yield Move(name=f"{direction}_{slot}{suffix}", up=message.up, cells=cells, wanted=wanted, slot=message.slot)
-
-    leaving: dict[int, list[Op]] = {}
-    for name, k in schedule.leaves:
-        leaving.setdefault(k, []).append(Evict(name=f"evict_{name}_{k}", cell=cell[name]))
-    ops += [*moves(behind.get(-1, [])), *leaving.get(-1, ())]
-    for k, kernel in enumerate(graph.kernels):
-        ops += moves(before.get(k, []))
-        ops.append(
-            Call(
-                name=kernel.name,
-                kernel=kernel,
-                reads=tuple(cell[name] for name in kernel.reads),
-                writes=tuple(cell[name] for name in kernel.writes),
-            )
-        )
-        ops += [*moves(behind.get(k, [])), *leaving.get(k, ())]
+    ops += _in_order(schedule)
     ops += [Transfer(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
     return Script(
         graph=graph,
-        cells=cells,
+        cells=_cells(schedule, members, {each.name for each in (*inputs, *outputs)}),
         order=schedule.order,
         arenas=schedule.arenas,
         ops=tuple(ops),
@@ -212,6 +169,67 @@ def _straight(schedule: Schedule) -> Script:
         outputs=tuple(outputs),
         calls=graph.kernels,
     )
+
+
+def _cells(schedule: Schedule, members: Mapping[str, Sequence[Vector]], standing: Set[str]) -> tuple[Cell, ...]:
+    """The cells with their vectors. `standing`: vectors whose cells stand for an input or output buffer."""
+    graph = schedule.graph
+    host, device = _sides(graph, schedule)
+    given, wanted = set(graph.inputs) - set(graph.placed), set(graph.outputs)
+    return tuple(
+        Cell(
+            name=name,
+            like=vectors[0],
+            host=name in host or any(each.name in standing for each in vectors),
+            device=name in device,
+            input=len(vectors) == 1 and vectors[0].name in given,
+            output=len(vectors) == 1 and vectors[0].name in wanted,
+        )
+        for name, vectors in members.items()
+        if name in host or name in device
+    )
+
+
+def _in_order(schedule: Schedule) -> Iterator[Op]:
+    """The kernels, with what crosses before and behind each, and what leaves the device."""
+    graph, cell = schedule.graph, schedule.graph.cell
+    before: dict[int, list[Op]] = {}
+    behind: dict[int, list[Op]] = {}
+    for move in _moves(schedule):
+        (before if move.up else behind).setdefault(move.slot, []).append(move)
+    for name, k in schedule.leaves:
+        behind.setdefault(k, []).append(Evict(name=f"evict_{name}_{k}", cell=cell[name]))
+    yield from behind.get(-1, ())
+    for k, kernel in enumerate(graph.kernels):
+        yield from before.get(k, ())
+        yield Call(
+            name=kernel.name,
+            kernel=kernel,
+            reads=tuple(cell[name] for name in kernel.reads),
+            writes=tuple(cell[name] for name in kernel.writes),
+        )
+        yield from behind.get(k, ())
+
+
+def _moves(schedule: Schedule) -> Iterator[Move]:
+    """The messages, numbered where one slot has several in a direction."""
+    graph, cell = schedule.graph, schedule.graph.cell
+    position = {name: index for index, name in enumerate(schedule.order)}
+    together = Counter((message.slot, message.up) for message in schedule.messages)
+    numbers: Counter[tuple[int, bool]] = Counter()
+    for message in schedule.messages:
+        place = message.slot, message.up
+        wanted = tuple(cell[name] for name in message.vectors)
+        direction = "up" if message.up else "down"
+        slot = "start" if message.slot < 0 else graph.kernels[message.slot].name
+        yield Move(
+            name=f"{direction}_{slot}" + (f"_{numbers[place]}" if together[place] > 1 else ""),
+            up=message.up,
+            cells=tuple(sorted((*wanted, *message.filler), key=position.__getitem__)),
+            wanted=wanted,
+            slot=message.slot,
+        )
+        numbers[place] += 1
 
 
 def _sides(graph: Graph, schedule: Schedule) -> tuple[set[str], set[str]]:
@@ -271,51 +289,16 @@ def _looped(schedule: Schedule) -> Script:
     turns = _Turns(schedule)
     arenas = tuple(turns.arena(each) for each in schedule.messages)
     order = tuple(name for each in arenas for name in each)
-    made_on_device = {name: graph.kernels[k].device for name, k in graph.producer.items()}
-    host = set(order)
-    device = set(order)
-    for kernel in graph.kernels:
-        for name in (*kernel.reads, *kernel.writes):
-            (device if kernel.device else host).update(turns.cells(name))
-    ops: list[Op] = []
-    heads = [graph.vector(name) for name in turns.carried]
-    for each in heads:
-        ops.append(Transfer(name=f"give_{each.name}", buffer=each.name, cell=turns.cell(each.name, 0), into=True))
-        host.add(turns.cell(each.name, 0))
-    for name in graph.inputs:
-        first = turns.cell(name, 0)
-        tail = turns.carried.get(name)
-        wraps = tail is not None and turns.slot.get(tail, 0) >= turns.count
-        read = any(graph.kernels[k].device for k in graph.readers.get(name, ()))
-        # A value that wraps round comes by itself, if it is for the device, and has to be there, if it is from it.
-        if (read and not (wraps and not made_on_device[tail or ""])) or (wraps and made_on_device[tail or ""]):
-            ops.append(Move(name=f"place_{name}", up=True, cells=(first,), wanted=(first,), counted=False))
-            host.add(first)
-            device.add(first)
-    calls: list[Kernel] = []
+    first, last = [*_into_the_loop(graph, turns)], [*_out_of_the_loop(graph, turns)]
+    host, device = _sides_of_a_loop(graph, turns, order, (*first, *last))
+    calls = tuple(_turned(kernel, turn) for turn in range(graph.iterations) for kernel in graph.kernels)
+    ops: list[Op] = list(first)
     for turn in range(graph.iterations):
-        for k, kernel in enumerate(graph.kernels):
+        for k, made in enumerate(calls[turn * turns.count : (turn + 1) * turns.count]):
             ops += _turn_moves(schedule, turns, turn, k, up=True)
-            made = dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
-            calls.append(made)
-            ops.append(
-                Call(
-                    name=made.name,
-                    kernel=made,
-                    reads=tuple(turns.cell(name, turn) for name in kernel.reads),
-                    writes=tuple(turns.cell(name, turn) for name in kernel.writes),
-                )
-            )
+            reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
+            ops.append(Call(name=made.name, kernel=made, reads=reads, writes=writes))
             ops += _turn_moves(schedule, turns, turn, k, up=False)
-    outputs = []
-    for name in graph.outputs:
-        last = turns.cell(name, graph.iterations - 1)
-        host.add(last)
-        if made_on_device[name]:
-            ops.append(Move(name=f"fetch_{name}", up=False, cells=(last,), wanted=(last,), counted=False))
-        if name in turns.heads:
-            outputs.append(graph.vector(name))
-            ops.append(Transfer(name=f"take_{name}", buffer=name, cell=last, into=False))
     like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
     cells = tuple(
         Cell(
@@ -334,11 +317,58 @@ def _looped(schedule: Schedule) -> Script:
         cells=cells,
         order=order,
         arenas=arenas,
-        ops=tuple(ops),
-        inputs=tuple(heads),
-        outputs=tuple(outputs),
-        calls=tuple(calls),
+        ops=(*ops, *last),
+        inputs=tuple(graph.vector(name) for name in turns.carried),
+        outputs=tuple(graph.vector(name) for name in graph.outputs if name in turns.heads),
+        calls=calls,
     )
+
+
+def _turned(kernel: Kernel, turn: int) -> Kernel:
+    return dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
+
+
+def _into_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
+    """What is in its place before the first iteration."""
+    for name in turns.carried:
+        yield Transfer(name=f"give_{name}", buffer=name, cell=turns.cell(name, 0), into=True)
+    for name in graph.inputs:
+        cell, tail = turns.cell(name, 0), turns.carried.get(name)
+        wraps = tail is not None and turns.slot.get(tail, 0) >= turns.count
+        from_device = wraps and graph.kernels[graph.producer[tail or ""]].device
+        read = any(graph.kernels[k].device for k in graph.readers.get(name, ()))
+        # A value that wraps round comes by itself, if it is for the device, and has to be there, if it is from it.
+        if from_device or (read and not wraps):
+            yield Move(name=f"place_{name}", up=True, cells=(cell,), wanted=(cell,), counted=False)
+
+
+def _out_of_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
+    """What is fetched behind the last iteration."""
+    for name in graph.outputs:
+        cell = turns.cell(name, graph.iterations - 1)
+        if graph.kernels[graph.producer[name]].device:
+            yield Move(name=f"fetch_{name}", up=False, cells=(cell,), wanted=(cell,), counted=False)
+        if name in turns.heads:
+            yield Transfer(name=f"take_{name}", buffer=name, cell=cell, into=False)
+
+
+def _sides_of_a_loop(
+    graph: Graph, turns: _Turns, order: Sequence[str], around: Sequence[Op]
+) -> tuple[set[str], set[str]]:
+    """The cells that are needed on the host, and those on the device. `around`: what is done before and behind it."""
+    host, device = set(order), set(order)
+    for kernel in graph.kernels:
+        for name in (*kernel.reads, *kernel.writes):
+            (device if kernel.device else host).update(turns.cells(name))
+    for op in around:
+        if isinstance(op, Transfer):
+            host.add(op.cell)
+        elif isinstance(op, Move):
+            host.update(op.cells)
+            if op.up:
+                device.update(op.cells)
+    host.update(turns.cell(name, graph.iterations - 1) for name in graph.outputs)
+    return host, device
 
 
 def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: bool) -> Iterator[Move]:

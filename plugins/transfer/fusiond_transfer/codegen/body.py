@@ -24,7 +24,7 @@ from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text, Vector
 from fusiond_transfer.frontend.row_wise import RowWise
 from fusiond_transfer.frontend.sub_vectors import whole_name
 
@@ -280,15 +280,11 @@ def _each(body: Statements, device: bool, count: str) -> Statements:
 
 
 def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
-    origin = kernel.origin or kernel.name
-    name = f"formula_{origin}"
+    name = f"formula_{kernel.origin or kernel.name}"
     reads = {whole_name(each): graph.operand(each) for each in kernel.read_operands}
     writes = [graph.operand(each) for each in kernel.write_operands]
     parsed = [formula.parse(text) for text in body.texts]
-    place = {
-        name: elements.widened(read.dtype, f"r{k}[i]" if read.elements > 1 else f"r{k}[0]")
-        for k, (name, read) in enumerate(reads.items())
-    }
+    place = _places(reads)
     lengths = [
         most(1, *(reads[each].elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
@@ -314,8 +310,20 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
         grid=(1, 1, 1) if summed else _blocks(most(*lengths)),
         block=(formula.LANES, 1, 1),
     )
-    comments = [f"// {origin}: {w} = {each}\n" for w, each in zip(kernel.write_operands, body.texts, strict=True)]
-    return entry, "".join(comments) + text.text()
+    return entry, _comments(kernel, body) + text.text()
+
+
+def _places(reads: Mapping[str, Vector]) -> dict[str, str]:
+    """What each name of a formula is in the text: its element i, or its only one."""
+    return {
+        name: elements.widened(read.dtype, f"r{k}[i]" if read.elements > 1 else f"r{k}[0]")
+        for k, (name, read) in enumerate(reads.items())
+    }
+
+
+def _comments(kernel: Kernel, body: Formula) -> str:
+    named = zip(kernel.write_operands, body.texts, strict=True)
+    return "".join(f"// {kernel.origin or kernel.name}: {written} = {text}\n" for written, text in named)
 
 
 def _in_one_loop(body: Statements, kernel: Kernel, dtypes: Sequence[str], values: Sequence[Code]) -> None:

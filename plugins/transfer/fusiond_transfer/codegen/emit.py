@@ -109,22 +109,7 @@ def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
 def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, ...]:
     lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
     memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
-    together = execution.send == "message" and any(
-        isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
-    )
-    places: dict[str, tuple[str, int]] = {}
-    if together:
-        found, _ = layout.offsets(script.order, lengths, script.graph.glued)
-        places = {name: ("arena@host", offset) for name, offset in found.items()}
-    groups = arenas(script, execution)
-    for name, group in zip(arena_names(groups), groups, strict=True):
-        if len(group) > 1:
-            found, _ = layout.offsets(group, lengths, script.graph.glued)
-            places |= {cell + DEVICE_SUFFIX: (name, offset) for cell, offset in found.items()}
-    for number, group in enumerate(script.managed):
-        if len(group) > 1:
-            found, _ = layout.offsets(group, lengths)
-            places |= {cell: (f"arena{number}@managed", offset) for cell, offset in found.items()}
+    places = _places(script, execution, lengths)
     buffers = []
     for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
         buffers += [
@@ -143,6 +128,28 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
                 buffers.append(_buffer(cell, name, where, places))
                 buffers += _parts(buffers[-1], cut.cells.get(cell.name))
     return tuple(buffers)
+
+
+def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+    """Buffer -> the arena in which it lies, and its offset there in bytes; absent where it is one by itself."""
+    places: dict[str, tuple[str, int]] = {}
+
+    def share(arena: str, cells: Sequence[str], side: str = "") -> None:
+        found, _ = layout.offsets(cells, lengths, script.graph.glued)
+        places.update({cell + side: (arena, offset) for cell, offset in found.items()})
+
+    if execution.send == "message" and any(
+        isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
+    ):
+        share("arena@host", script.order)
+    groups = arenas(script, execution)
+    for name, group in zip(arena_names(groups), groups, strict=True):
+        if len(group) > 1:
+            share(name, group, DEVICE_SUFFIX)
+    for number, group in enumerate(script.managed):
+        if len(group) > 1:
+            share(f"arena{number}@managed", group)
+    return places
 
 
 def device(cell: str) -> str:

@@ -207,10 +207,7 @@ class _Machine:
         scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
         kernel, mark, number = step.name.partition("#")
         read, written = operands(step, self._kernels[kernel], self._runs)
-        for name in pointers:
-            self._check(step.name, name)
-            if name in self._pages and isinstance(step, Launch) not in self._pages[name]:
-                self.problems.append(f"{step.name} touches {name}, whose pages are on the other side")
+        self._check_pointers(step, pointers)
         values = [_together([self.value(each) for each in buffers]) for buffers in read]
         for buffers, value in zip(read, values, strict=True):
             if value == POISON:
@@ -219,14 +216,24 @@ class _Machine:
         if not mark:
             made = _made(step.source, step.entry, scalars, [str(each) for each in values])
             for position, buffers in enumerate(written):
-                for name, value in zip(buffers, _divided(f"{made}.{position}", len(buffers)), strict=True):
-                    self._put(name, value)
+                self._write(buffers, f"{made}.{position}")
             return
         (count,) = {len(self._chunks[self._whole[name]]) for name in pointers if name in self._whole} or {0}
         whole = [_of_chunk(each, int(number), count) for each in values]
         made = _made(step.source, step.entry, self._entries[kernel].scalars, whole)
         for position, (name,) in enumerate(written):
             self._put(name, Chunk(f"{made}.{position}", int(number), count))
+
+    def _check_pointers(self, step: Launch | HostCall, pointers: Sequence[str]) -> None:
+        for name in pointers:
+            self._check(step.name, name)
+            if name in self._pages and isinstance(step, Launch) not in self._pages[name]:
+                self.problems.append(f"{step.name} touches {name}, whose pages are on the other side")
+
+    def _write(self, buffers: Sequence[str], value: str) -> None:
+        """One value, into a buffer or over the pieces of one."""
+        for name, each in zip(buffers, _divided(value, len(buffers)), strict=True):
+            self._put(name, each)
 
     def _copy(self, name: str, pairs: Sequence[tuple[str, str]]) -> None:
         moved = [(target, self.value(source)) for source, target in pairs]

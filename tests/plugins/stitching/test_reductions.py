@@ -29,7 +29,7 @@ from fusiond_stitching.analysis.plan import (
     StitchingPlan,
 )
 from fusiond_stitching.codegen import emit
-from fusiond_stitching.codegen.reduction import workspace_bytes
+from fusiond_stitching.codegen.reduction import WARP, groups
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
 
@@ -99,6 +99,17 @@ def module_text(wanted: list[Reduce]) -> str:
     results = ", ".join(each.name for each in wanted)
     lines.append(f"  ROOT all = ({', '.join(shape(each.kept) for each in wanted)}) tuple({results})")
     return "\n".join([*lines, "}", ""])
+
+
+def workspace_bytes(module: HloModule, stage: Stage, threads: int) -> int:
+    """What the exchange of a stage needs in shared memory."""
+    reduction = stage.reduction
+    if reduction is None or reduction.exchange is LaneExchange.NONE or reduction.lanes == 1:
+        return 0
+    if reduction.exchange is LaneExchange.WARP and reduction.lanes <= WARP:
+        return 0
+    slots = threads // WARP if reduction.exchange is LaneExchange.WARP else threads
+    return sum(-(-kind.size_bytes * slots // 16) * 16 for group in groups(module, stage) for kind in group.kinds)
 
 
 def kernel(module: HloModule, number: int, each: Reduce) -> StitchedKernel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fusiond_stitching.analysis import schedule as schedules
 from fusiond_stitching.analysis.fusion import END, LaunchPlace
@@ -44,8 +44,6 @@ class OpenGroup:
     members: list[str]
     candidates: list[OpenCandidate]
     elementwise: bool = True
-    asks: dict[str, None] = field(default_factory=dict)
-    """What its candidates have needs for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,6 @@ class OpenGroups:
         ]
         for other in others:
             base.members += other.members
-            base.asks.update(other.asks)
             base.elementwise = base.elementwise and other.elementwise
             self.merged[other.number] = base.number
             del self.groups[other.number]
@@ -241,7 +238,6 @@ class OpenGroups:
             if source.opcode in SOURCES or self.is_library[operand]:
                 continue
             self.requests[operand][group.number] = None
-            group.asks[operand] = None
             # The common case of `required`, without a look at its attributes.
             same_index = instruction.elementwise and source.dims == instruction.dims and source.elements > 1
             for one in group.candidates:

@@ -67,15 +67,6 @@ def is_library(launch: Launch) -> bool:
     return launch.entry.startswith(LIBRARY)
 
 
-def kernel_source(
-    module: HloModule, kernel: StitchedKernel, name: str, *, available: frozenset[str] = frozenset()
-) -> str:
-    """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises NoCode."""
-    unit = _unit(module)
-    text = kernel_text(module, kernel, unit, available | set(module.parameters))
-    return _source(unit, [text.named(name)], text.headers)
-
-
 @dataclass
 class _Issue:
     """A launch before the sources are put together."""

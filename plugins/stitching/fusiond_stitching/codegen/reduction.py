@@ -108,17 +108,6 @@ def _group(module: HloModule, members: Sequence[HloInstruction]) -> ReduceGroup:
     )
 
 
-def workspace_bytes(module: HloModule, stage: Stage, threads: int) -> int:
-    """What the exchange of a stage needs in shared memory."""
-    reduction = stage.reduction
-    if reduction is None or reduction.exchange is LaneExchange.NONE or reduction.lanes == 1:
-        return 0
-    if reduction.exchange is LaneExchange.WARP and reduction.lanes <= WARP:
-        return 0
-    slots = threads // WARP if reduction.exchange is LaneExchange.WARP else threads
-    return sum(_slot_bytes(kind, slots) for group in groups(module, stage) for kind in group.kinds)
-
-
 def _slot_bytes(kind: Type, slots: int) -> int:
     return -(-kind.size_bytes * slots // 16) * 16
 

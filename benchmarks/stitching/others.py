@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.stitching.drawn_inputs import floats, positive, weights, whole, zeros_like
+
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -57,29 +59,6 @@ def _other(*inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
-_RANDOM = np.random.default_rng(2018)
-
-
-def _floats(*dims: int, scale: float = 1.0, dtype: Any = np.float32) -> np.ndarray:
-    return (_RANDOM.normal(size=dims) * scale).astype(dtype)
-
-
-def _positive(*dims: int) -> np.ndarray:
-    return (0.1 + np.abs(_RANDOM.normal(size=dims))).astype(np.float32)
-
-
-def _whole(most: int, *dims: int) -> np.ndarray:
-    return _RANDOM.integers(0, most, dims).astype(np.int32)
-
-
-def _weights(*layers: tuple[int, ...]) -> dict[str, np.ndarray]:
-    return {f"w{at}": _floats(*dims, scale=dims[0] ** -0.5) for at, dims in enumerate(layers)}
-
-
-def _zeros_like(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: _positive(*each.shape) * np.float32(0.01) for name, each in weights.items()}
-
-
 # --- layers ---------------------------------------------------------------------------------------------
 
 
@@ -92,26 +71,26 @@ def _rms_norm(x: Any, gain: Any) -> Any:
     return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * gain
 
 
-@_other(_floats(33, 100), _floats(100), _floats(100), _floats(33, 100))
+@_other(floats(33, 100), floats(100), floats(100), floats(33, 100))
 def layer_norm_gradient(x, gain, bias, slope):
     return jax.vjp(_layer_norm, x, gain, bias)[1](slope)
 
 
-@_other(_floats(7, 1000), _floats(1000), _floats(7, 1000))
+@_other(floats(7, 1000), floats(1000), floats(7, 1000))
 def rms_norm_gradient(x, gain, slope):
     value, back = jax.vjp(_rms_norm, x, gain)
     return value, back(slope)
 
 
-@_other(_floats(16, 64), *_weights((64, 96), (64, 96), (96, 64)).values())
+@_other(floats(16, 64), *weights((64, 96), (64, 96), (96, 64)).values())
 def swiglu(x, gate, up, down):
     return (jax.nn.silu(x @ gate) * (x @ up)) @ down
 
 
-_MLP = _weights((784, 33), (33,), (33, 10), (10,))
+_MLP = weights((784, 33), (33,), (33, 10), (10,))
 
 
-@_other(_MLP, _zeros_like(_MLP), _zeros_like(_MLP), np.float32(3), _floats(33, 784), _whole(10, 33))
+@_other(_MLP, zeros_like(_MLP), zeros_like(_MLP), np.float32(3), floats(33, 784), whole(10, 33))
 def mlp_adam(weights, means, squares, step, x, y):
     def loss(w):
         hidden = jax.nn.gelu(x @ w["w0"] + w["w1"])
@@ -129,7 +108,7 @@ def mlp_adam(weights, means, squares, step, x, y):
     return value, jax.tree.map(new, weights, means, squares), means, squares
 
 
-@_other(_MLP, _floats(33, 784), _whole(10, 33))
+@_other(_MLP, floats(33, 784), whole(10, 33))
 def clipped_sgd(weights, x, y):
     def loss(w):
         logits = jax.nn.relu(x @ w["w0"] + w["w1"]) @ w["w2"] + w["w3"]
@@ -140,7 +119,7 @@ def clipped_sgd(weights, x, y):
     return jax.tree.map(lambda w, g: w - 0.1 * g * jnp.minimum(1.0, 1.0 / norm), weights, slopes)
 
 
-@_other(_floats(8, 7, 7, 12), _floats(12), _floats(12), _floats(12), _positive(12), _floats(8, 7, 7, 12))
+@_other(floats(8, 7, 7, 12), floats(12), floats(12), floats(12), positive(12), floats(8, 7, 7, 12))
 def batch_norm_step(x, gain, bias, mean, variance, wanted):
     def loss(gain, bias, x):
         now, spread = x.mean((0, 1, 2)), x.var((0, 1, 2))
@@ -150,14 +129,14 @@ def batch_norm_step(x, gain, bias, mean, variance, wanted):
     return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(gain, bias, x)
 
 
-@_other(_floats(2, 6, 6, 12), _floats(12), _floats(12))
+@_other(floats(2, 6, 6, 12), floats(12), floats(12))
 def group_norm(x, gain, bias):
     y = x.reshape(2, 6, 6, 4, 3)
     scaled = (y - y.mean((1, 2, 4), keepdims=True)) * lax.rsqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
     return scaled.reshape(x.shape) * gain + bias
 
 
-@_other(_floats(3, 9, 11, 5), _floats(3, 9, 11, 5))
+@_other(floats(3, 9, 11, 5), floats(3, 9, 11, 5))
 def instance_norm_gradient(x, slope):
     def norm(x):
         return (x - x.mean((1, 2), keepdims=True)) / jnp.sqrt(x.var((1, 2), keepdims=True) + 1e-5)
@@ -165,7 +144,7 @@ def instance_norm_gradient(x, slope):
     return jax.vjp(norm, x)[1](slope)
 
 
-_GRU = (_floats(17, 24), _floats(17, 40), _floats(24, 120, scale=0.2), _floats(40, 120, scale=0.2), _floats(120))
+_GRU = (floats(17, 24), floats(17, 40), floats(24, 120, scale=0.2), floats(40, 120, scale=0.2), floats(120))
 
 
 @_other(*_GRU)
@@ -175,12 +154,12 @@ def gru_cell(x, h, w, u, b):
     return (1 - keep) * jnp.tanh(given[2] + reset * kept[2]) + keep * h
 
 
-@_other(*_GRU, _floats(17, 40))
+@_other(*_GRU, floats(17, 40))
 def gru_gradient(x, h, w, u, b, slope):
     return jax.vjp(gru_cell, x, h, w, u, b)[1](slope)
 
 
-@_other(_floats(1, 7), _floats(1, 33), _floats(1, 33), _floats(40, 132, scale=0.2), _floats(132))
+@_other(floats(1, 7), floats(1, 33), floats(1, 33), floats(40, 132, scale=0.2), floats(132))
 def lstm_cell(x, h, c, w, b):
     i, f, g, o = jnp.split(jnp.concatenate([x, h], 1) @ w + b, 4, axis=1)
     c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -207,23 +186,23 @@ def _block(w: Any, x: Any, mask: Any) -> Any:
     return x + (jax.nn.silu(y @ w["w6"]) * (y @ w["w7"])) @ w["w8"]
 
 
-_BLOCK = _weights((32,), (32, 32), (32, 32), (32, 32), (32, 32), (32,), (32, 48), (32, 48), (48, 32))
+_BLOCK = weights((32,), (32, 32), (32, 32), (32, 32), (32, 32), (32,), (32, 48), (32, 48), (48, 32))
 _MASK = np.arange(17)[None, :] < np.array([17, 9])[:, None]
 
 
-@_other(_BLOCK, _floats(2, 17, 32), _MASK)
+@_other(_BLOCK, floats(2, 17, 32), _MASK)
 def llama_block(weights, x, mask):
     return _block(weights, x, mask)
 
 
-@_other(_BLOCK, _floats(2, 17, 32), _MASK, _floats(2, 17, 32))
+@_other(_BLOCK, floats(2, 17, 32), _MASK, floats(2, 17, 32))
 def llama_step(weights, x, mask, wanted):
     value, slopes = jax.value_and_grad(lambda w: ((_block(w, x, mask) - wanted) ** 2).mean())(weights)
     return value, jax.tree.map(lambda w, g: w - 0.01 * g, weights, slopes)
 
 
-@_other(_floats(2, 4, 1, 16), _floats(2, 4, 33, 16), _floats(2, 4, 33, 16), _floats(2, 4, 1, 16),
-        _floats(2, 4, 1, 16), np.int32(20))  # fmt: skip
+@_other(floats(2, 4, 1, 16), floats(2, 4, 33, 16), floats(2, 4, 33, 16), floats(2, 4, 1, 16),
+        floats(2, 4, 1, 16), np.int32(20))  # fmt: skip
 def decode_with_cache(q, keys, values, k, v, at):
     keys = lax.dynamic_update_slice(keys, k, (0, 0, at, 0))
     values = lax.dynamic_update_slice(values, v, (0, 0, at, 0))
@@ -235,7 +214,7 @@ def decode_with_cache(q, keys, values, k, v, at):
 # --- losses ---------------------------------------------------------------------------------------------
 
 
-@_other(_floats(50, 12), _whole(50, 4, 7), _floats(12, 9), _whole(9, 4))
+@_other(floats(50, 12), whole(50, 4, 7), floats(12, 9), whole(9, 4))
 def embedding_step(table, words, head, wanted):
     def loss(table, head):
         logits = table[words].mean(1) @ head
@@ -244,7 +223,7 @@ def embedding_step(table, words, head, wanted):
     return jax.value_and_grad(loss, argnums=(0, 1))(table, head)
 
 
-@_other(_floats(31, 1000), _whole(1000, 31))
+@_other(floats(31, 1000), whole(1000, 31))
 def smoothed_cross_entropy(logits, y):
     def loss(x):
         logged = jax.nn.log_softmax(x)
@@ -254,7 +233,7 @@ def smoothed_cross_entropy(logits, y):
     return jax.value_and_grad(loss)(logits)
 
 
-@_other(_floats(33, 20), _whole(2, 33, 20).astype(np.float32))
+@_other(floats(33, 20), whole(2, 33, 20).astype(np.float32))
 def focal_loss(logits, y):
     def loss(x):
         p = jax.nn.sigmoid(x)
@@ -264,7 +243,7 @@ def focal_loss(logits, y):
     return jax.value_and_grad(loss)(logits)
 
 
-@_other(_floats(4096), _floats(4096))
+@_other(floats(4096), floats(4096))
 def huber(x, y):
     def loss(x):
         far = jnp.abs(x - y)
@@ -273,7 +252,7 @@ def huber(x, y):
     return jax.value_and_grad(loss)(x)
 
 
-@_other(_floats(33, 40), _floats(33, 40), _floats(33, 40))
+@_other(floats(33, 40), floats(33, 40), floats(33, 40))
 def triplet_loss(anchor, same, other):
     def unit(x):
         return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-6)
@@ -285,7 +264,7 @@ def triplet_loss(anchor, same, other):
     return jax.value_and_grad(loss, argnums=(0, 1, 2))(anchor, same, other)
 
 
-@_other(_floats(33, 40), _floats(33, 40))
+@_other(floats(33, 40), floats(33, 40))
 def contrastive_loss(x, y):
     def loss(x, y):
         x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
@@ -297,7 +276,7 @@ def contrastive_loss(x, y):
     return jax.value_and_grad(loss, argnums=(0, 1))(x, y)
 
 
-@_other(_floats(33, 5), _floats(33, 5), _floats(33, 5), _floats(33, 1))
+@_other(floats(33, 5), floats(33, 5), floats(33, 5), floats(33, 1))
 def mixture_density(logits, means, spreads, y):
     def loss(logits, means, spreads):
         density = -0.5 * ((y - means) * jnp.exp(-spreads)) ** 2 - spreads - 0.919
@@ -306,7 +285,7 @@ def mixture_density(logits, means, spreads, y):
     return jax.value_and_grad(loss, argnums=(0, 1, 2))(logits, means, spreads)
 
 
-@_other(_positive(40, 4), _positive(40))
+@_other(positive(40, 4), positive(40))
 def pairwise_iou(boxes, scores):
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     size = jnp.clip(jnp.minimum(high[:, None], high) - jnp.maximum(low[:, None], low), 0)
@@ -316,7 +295,7 @@ def pairwise_iou(boxes, scores):
     return jnp.where((better & (iou > 0.5)).any(1), 0.0, scores), iou.max(1)
 
 
-@_other(_floats(100, 7), _floats(9, 7))
+@_other(floats(100, 7), floats(9, 7))
 def k_means(points, centres):
     far = ((points[:, None] - centres) ** 2).sum(-1)
     nearest = jnp.argmin(far, 1)
@@ -327,7 +306,7 @@ def k_means(points, centres):
 # --- images, signals, scans -----------------------------------------------------------------------------
 
 
-@_other(_floats(33, 47, 3))
+@_other(floats(33, 47, 3))
 def gaussian_blur(x):
     taps = [0.0625, 0.25, 0.375, 0.25, 0.0625]
     y = jnp.pad(x, ((2, 2), (0, 0), (0, 0)), mode="reflect")
@@ -336,7 +315,7 @@ def gaussian_blur(x):
     return sum(tap * y[:, at : at + 47] for at, tap in enumerate(taps))
 
 
-@_other(_floats(40, 40), _floats(40, 40))
+@_other(floats(40, 40), floats(40, 40))
 def wave_equation(now, before):
     for _ in range(3):
         around = jnp.roll(now, 1, 0) + jnp.roll(now, -1, 0) + jnp.roll(now, 1, 1) + jnp.roll(now, -1, 1) - 4 * now
@@ -344,38 +323,38 @@ def wave_equation(now, before):
     return now, before, (now**2).sum()
 
 
-@_other(_floats(1000))
+@_other(floats(1000))
 def windowed_dct(x):
     frames = x[: 15 * 64].reshape(15, 64) * np.hanning(64).astype(np.float32)
     basis = np.cos(np.pi / 64 * (np.arange(64)[:, None] + 0.5) * np.arange(64)).astype(np.float32)
     return jnp.log(jnp.abs(frames @ basis) + 1e-6) - jnp.abs(frames).max(-1, keepdims=True)
 
 
-@_other(_floats(7, 33))
+@_other(floats(7, 33))
 def running_sums(x):
     return jnp.cumsum(x, 1), jnp.cumprod(1 + 0.1 * x, 0), lax.cummax(x, axis=1)
 
 
-@_other(_floats(8, 12, 14, 3))
+@_other(floats(8, 12, 14, 3))
 def pooling(x):
     most = lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
     mean = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
     return jax.nn.relu(most), mean - mean.mean()
 
 
-@_other(_floats(4, 100))
+@_other(floats(4, 100))
 def moving_average(x):
     mean = lax.reduce_window(x, 0.0, lax.add, (1, 9), (1, 1), ((0, 0), (4, 4))) / 9
     return (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + 1e-6)
 
 
-@_other(_floats(7, 65))
+@_other(floats(7, 65))
 def linear_recurrence(x):
     decay = jax.nn.sigmoid(x)
     return lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (decay, x * (1 - decay)), axis=1)
 
 
-@_other(_whole(5, 33), _floats(33, 7))
+@_other(whole(5, 33), floats(33, 7))
 def segments(ids, x):
     sums = jax.ops.segment_sum(x, ids, 5)
     count = jax.ops.segment_sum(jnp.ones(33), ids, 5)
@@ -385,7 +364,7 @@ def segments(ids, x):
 # --- science --------------------------------------------------------------------------------------------
 
 
-@_other(_floats(33, 3), _positive(33))
+@_other(floats(33, 3), positive(33))
 def n_body(places, masses):
     apart = places[None] - places[:, None]
     near = ((apart**2).sum(-1) + 0.01) ** -1.5
@@ -393,7 +372,7 @@ def n_body(places, masses):
     return forces, 0.5 * (masses[:, None] * (forces**2)).sum()
 
 
-@_other(_positive(1023), _positive(1023), _positive(1023))
+@_other(positive(1023), positive(1023), positive(1023))
 def black_scholes(price, strike, time):
     def value(price, time):
         root = 0.3 * jnp.sqrt(time)
@@ -405,7 +384,7 @@ def black_scholes(price, strike, time):
     return jax.value_and_grad(value, argnums=(0, 1))(price, time)
 
 
-@_other(_floats(500, 3), _floats(7, 3, scale=3.0), _positive(7))
+@_other(floats(500, 3), floats(7, 3, scale=3.0), positive(7))
 def ray_sphere(rays, centres, radii):
     rays = rays / jnp.linalg.norm(rays, axis=-1, keepdims=True)
     along = (rays[:, None] * centres).sum(-1)
@@ -416,7 +395,7 @@ def ray_sphere(rays, centres, radii):
     return jnp.where(jnp.isfinite(near), light * jnp.exp(-near / 10), 0.0), (far < jnp.inf).sum(-1)
 
 
-@_other(_floats(6), _floats(6, 6), _floats(6, 6), _floats(1, 6), _floats(1))
+@_other(floats(6), floats(6, 6), floats(6, 6), floats(1, 6), floats(1))
 def kalman_step(x, p, f, h, z):
     x, p = f @ x, f @ p @ f.T + 0.1 * jnp.eye(6)
     spread = h @ p @ h.T + 0.5
@@ -424,7 +403,7 @@ def kalman_step(x, p, f, h, z):
     return x + gain @ (z - h @ x), (jnp.eye(6) - gain @ h) @ p
 
 
-@_other(_floats(4, 33, 20))
+@_other(floats(4, 33, 20))
 def standardised(x):
     y = (x - x.mean((0, 2), keepdims=True)) / (x.std((0, 2), keepdims=True) + 1e-6)
     return y, y.var((0, 1), ddof=1), jnp.abs(y).max(), jnp.linalg.norm(y, axis=1)
@@ -433,21 +412,21 @@ def standardised(x):
 # --- numbers of other kinds -----------------------------------------------------------------------------
 
 
-@_other(_floats(33, 100), np.array([1, 2], np.uint32))
+@_other(floats(33, 100), np.array([1, 2], np.uint32))
 def dropout(x, key):
     keep = jax.random.bernoulli(key, 0.9, x.shape)
     return jnp.where(keep, x / 0.9, 0.0)
 
 
-@_other(_floats(100, 33), np.array([3, 4], np.uint32))
+@_other(floats(100, 33), np.array([3, 4], np.uint32))
 def noisy(x, key):
     return x + 0.1 * jax.random.normal(key, x.shape)
 
 
-_HALF = {"w": _floats(40, 24, scale=0.2), "b": _floats(24)}
+_HALF = {"w": floats(40, 24, scale=0.2), "b": floats(24)}
 
 
-@_other(_HALF, _floats(16, 40), _floats(16, 24))
+@_other(_HALF, floats(16, 40), floats(16, 24))
 def mixed_precision(master, x, y):
     weights = jax.tree.map(lambda w: w.astype(jnp.bfloat16), master)
 
@@ -459,7 +438,7 @@ def mixed_precision(master, x, y):
     return value / 128, jax.tree.map(lambda w, g: w - 0.1 * g.astype(jnp.float32) / 128, master, slopes)
 
 
-@_other(_floats(33, 40), _whole(255, 40, 24).astype(np.int8), _positive(24))
+@_other(floats(33, 40), whole(255, 40, 24).astype(np.int8), positive(24))
 def int8_layer(x, w, scales):
     scale = jnp.abs(x).max(-1, keepdims=True) / 127
     whole = jnp.clip(jnp.round(x / scale), -127, 127).astype(jnp.int8)
@@ -467,7 +446,7 @@ def int8_layer(x, w, scales):
     return jax.nn.gelu(out.astype(jnp.float32) * scale * scales, approximate=False)
 
 
-@_other(_whole(2**31 - 1, 1000).astype(np.uint32))
+@_other(whole(2**31 - 1, 1000).astype(np.uint32))
 def hashed(x):
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
@@ -475,7 +454,7 @@ def hashed(x):
     return x, lax.population_count(x), lax.clz(x), (x >> 8).astype(jnp.float32) * 2.0**-24
 
 
-@_other(_floats(7, 12), _floats(7, 12), _whole(2, 7).astype(bool))
+@_other(floats(7, 12), floats(7, 12), whole(2, 7).astype(bool))
 def rearranged(x, y, flag):
     joined = jnp.where(flag[:, None], jnp.roll(x, 3, 1)[:, ::-1], jnp.pad(y, ((0, 0), (2, 1)))[:, 1:-2])
     return jnp.stack([joined, joined.T.reshape(7, 12)]), jnp.repeat(joined, 3, 0).sum(1), jnp.tril(joined @ joined.T)
@@ -484,14 +463,14 @@ def rearranged(x, y, flag):
 # --- with boundaries ------------------------------------------------------------------------------------
 
 
-@_other(_floats(17, 100), _floats(17, 1))
+@_other(floats(17, 100), floats(17, 1))
 def top_k(x, noise):
     scaled = x / 0.7 + noise
     most, at = lax.top_k(scaled, 5)
     return jax.nn.softmax(most), at
 
 
-@_other(_floats(9, 17, 8), _floats(17, 16), _floats(8, 64, scale=0.2), _floats(16, 64, scale=0.2))
+@_other(floats(9, 17, 8), floats(17, 16), floats(8, 64, scale=0.2), floats(16, 64, scale=0.2))
 def scanned_rnn(xs, h, w, u):
     def step(h, x):
         i, g, o, f = jnp.split(x @ w + h @ u, 4, 1)
@@ -502,13 +481,13 @@ def scanned_rnn(xs, h, w, u):
     return jax.nn.softmax(h), out.mean(0)
 
 
-@_other(_floats(33, 7), np.float32(0.3))
+@_other(floats(33, 7), np.float32(0.3))
 def branched(x, at):
     y = lax.cond(at > 0, lambda x: jnp.tanh(x - x.mean(0)), lambda x: x * 0.5, x)
     return jax.nn.softmax(y)
 
 
-@_other(_floats(2, 14, 14, 3), _floats(3, 3, 3, 8, scale=0.2), _floats(8))
+@_other(floats(2, 14, 14, 3), floats(3, 3, 3, 8, scale=0.2), floats(8))
 def convolved(x, kernel, bias):
     y = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return jax.nn.relu(y + bias).mean((1, 2))

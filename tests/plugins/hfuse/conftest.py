@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fusiond.cuda.limits import limits
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
 from fusiond.inputs.fills import initial
 from fusiond.language import narrow
-from fusiond.model import Analysis, DeviceLimits, Workload
+from fusiond.model import Analysis, CompileFacts, DeviceLimits, Workload
 from fusiond.program import Bytes, Copy, FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -79,6 +80,24 @@ def parse(registry: Registry, strategy: Hfuse, tmp_path: Path) -> Callable[..., 
 @pytest.fixture(scope="session")
 def cpu_target() -> Target:
     return Target(arch="cpu", limits=CPU, facts=lambda source: None)
+
+
+def _facts_of_catalogue(source: Source) -> dict[str, CompileFacts]:
+    """What ptxas would say of hist and maxpool, and 32 registers for anything else."""
+    used = {"histogram": (13, 0), "max_pool_2d<float>": (32, 0)}
+    return {
+        entry: CompileFacts(
+            arch="sm_90", entry=entry, registers=used.get(entry, (32, 0))[0], shared_bytes=0, barriers=1, stack_bytes=0,
+            spill_store_bytes=0, spill_load_bytes=0,
+        )
+        for entry in source.entries
+    }  # fmt: skip
+
+
+@pytest.fixture
+def h100() -> Target:
+    """A GPU's limits, with facts that need no compiler."""
+    return Target(arch="sm_90", limits=limits("sm_90"), facts=_facts_of_catalogue)
 
 
 @pytest.fixture

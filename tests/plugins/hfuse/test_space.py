@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from pathlib import Path
 
 import pytest
 
-from fusiond.build import nvcc
-from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import carveout_pct, occupancy
 from fusiond.errors import RequestError
-from fusiond.model import CompileFacts, Config, DeviceLimits
+from fusiond.model import Config, DeviceLimits
 from fusiond.program import Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import target_for_arch
-from fusiond.strategy import Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import partition, registers
-from fusiond_hfuse.codegen import fuse, verify
+from fusiond_hfuse.analysis import registers
 
 JOBS = Path(__file__).parents[3] / "configs" / "jobs"
 
@@ -50,22 +45,6 @@ V100 = DeviceLimits(
 def test_r0_by_hand(threads, used, shared_bytes, wanted):
     block = min(sum(threads), 2048)
     assert registers.bound(V100, threads=threads, registers=used, shared_bytes=shared_bytes, block=block) == wanted
-
-
-def facts(source):
-    used = {"histogram": (13, 0), "max_pool_2d<float>": (32, 0)}
-    return {
-        entry: CompileFacts(
-            arch="sm_90", entry=entry, registers=used.get(entry, (32, 0))[0], shared_bytes=0, barriers=1, stack_bytes=0,
-            spill_store_bytes=0, spill_load_bytes=0,
-        )
-        for entry in source.entries
-    }  # fmt: skip
-
-
-@pytest.fixture
-def h100():
-    return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
 
 
 def test_the_space_on_the_processor(analyse, strategy):
@@ -114,16 +93,6 @@ def trades(limits, config):
         for kept in (24, 32, 40, 56, 72, 96):
             found += registers.traded(most, sides[giver], sides[taker], kept) is not None
     return found
-
-
-def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
-    """Of batchnorm beside hist, two thirds of what was offered were refused when they were emitted."""
-    analysis = trading(h100, facts=used(168, 14, 128))
-    offered = [each for each in strategy.space(analysis, {}).points() if each.get("taker", "none") != "none"]
-    assert len(offered) > 1000
-    for config in offered[::97]:
-        found = strategy.emit(analysis, config, {})
-        assert "none can be given" not in getattr(found, "detail", ""), config
 
 
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
@@ -370,176 +339,6 @@ def test_a_cap_binds_the_fused_kernel(analyse, strategy):
         assert found["fused_hist_maxpool"].registers <= cap
 
 
-# --- registers that sides give each other ---
-
-TRADING = """\
-__global__ void heavy(float* p, int n)
-{
-    float a[96];
-    int t = blockIdx.x * blockDim.x + threadIdx.x;
-    if (t >= n) return;
-#pragma unroll
-    for (int i = 0; i < 96; i++) a[i] = p[i * n + t];
-    for (int k = 0; k < 8; k++) {
-#pragma unroll
-        for (int i = 0; i < 96; i++) a[i] = a[i] * a[(i + 1) % 96] + 1.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 96; i++) p[i * n + t] = a[i];
-}
-__global__ void light(float* p, int n)
-{
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = p[i] * 2.0f + 1.0f;
-}
-"""
-TRADING_YAML = """\
-kernel: {0}
-source: {0}.cu
-entry: {0}
-sizes: {{n: 700}}
-arguments:
-  - {{name: p, dtype: float32, elements: 96 * n, role: inout, fill: {{uniform: [0, 1]}}}}
-  - {{name: n, dtype: int32, value: n}}
-block: {{shape: [128], tune: x}}
-grid: ["ceil_div(n, block.x)"]
-"""
-
-
-@pytest.fixture
-def trading(analyse, kernel_file):
-    def trading(target, **changes):
-        names = [kernel_file(name, TRADING, TRADING_YAML.format(name)) for name in ("heavy", "light")]
-        return analyse(*names, target=dataclasses.replace(target, **changes))
-
-    return trading
-
-
-def used(heavy: int, light: int, fused: int):
-    def facts(source):
-        found = {"heavy": heavy, "light": light}
-        return {
-            entry: CompileFacts(
-                arch="sm_90", entry=entry, registers=found.get(entry, fused), shared_bytes=0, barriers=1, stack_bytes=0,
-                spill_store_bytes=0, spill_load_bytes=0,
-            )
-            for entry in source.entries
-        }  # fmt: skip
-
-    return facts
-
-
-def test_a_light_side_gives_registers(trading, strategy, h100):
-    analysis = trading(h100, facts=used(168, 14, 128))
-    found = strategy.space(analysis, {})
-    seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
-    assert (seed["taker"], seed["kept"], seed["cap"]) == ("a", 24, "fit2")
-    program = strategy.emit(analysis, seed, {})
-    text = program.sources[0].text
-    assert "__launch_bounds__(256, 2)" in text
-    assert text.index("setmaxnreg.inc.sync.aligned.u32 232;") < text.index("setmaxnreg.dec.sync.aligned.u32 24;")
-    turned = strategy.emit(analysis, Config.of({**seed, "order": "ba"}), {}).sources[0].text
-    assert turned.index("setmaxnreg.dec.sync.aligned.u32 24;") < turned.index("setmaxnreg.inc.sync.aligned.u32 232;")
-    fewer = trading(h100, facts=used(168, 14, 96))
-    assert strategy.emit(fewer, seed, {}).rule == "registers"  # who takes would wait for ever
-    none = Config.of({**seed, "kept": 96, "cap": "fit6"})
-    assert strategy.emit(analysis, none, {}).rule == "not_in_space"  # there are none to give
-
-
-def test_who_may_not_trade(trading, strategy, h100, cpu_target):
-    assert "taker" not in {each.name for each in strategy.space(trading(cpu_target), {}).parameters}
-    older = strategy.space(trading(h100, arch="sm_80", limits=limits("sm_80")), {})
-    assert "taker" not in {each.name for each in older.parameters}
-    found = strategy.space(trading(h100), {})
-    seed = dict(strategy.seeds(trading(h100), found, {}))["given_blocks"]
-    assert found.problems(Config.of({**seed, "taker": "a", "kept": 24}))  # under a number that is no step
-    fine = Config.of({**seed, "taker": "a", "kept": 24, "cap": "fit2"})
-    assert found.problems(fine) == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"a": {"registers": 24}, "b": {"registers": 232}}, ""),  # the other way round is a trade, too
-        ({"a": {"registers": 240}}, "for more registers than the 128"),
-        ({"b": {"registers": 32}}, "for more registers than the 128"),
-        ({"b": {"registers": 0}}, "some sides trade"),
-        ({"b": {"first": 64}}, "does not consist of whole warpgroups"),
-        ({"b": {"registers": 20}}, "which no instruction gives"),
-    ],
-)
-def test_trades_are_verified(trading, strategy, h100, changes, said):
-    analysis = trading(h100, facts=used(168, 14, 128))
-    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    schedule = partition.schedule(analysis.payload.group, seed, 1)
-    own = {"a": {"registers": 232}, "b": {"registers": 24}}
-    sides = [
-        dataclasses.replace(side, **{**own[side.slot.letter], **changes.get(side.slot.letter, {})})
-        for side in schedule.sides
-    ]
-    found = verify.register_problems(dataclasses.replace(schedule, sides=tuple(sides)), 128)
-    assert any(said in each for each in found) if said else found == ()
-    assert verify.register_problems(schedule, 128) == ()
-
-
-TRADE_MUTANTS = {
-    "who takes gives": ("setmaxnreg.inc", "setmaxnreg.dec"),
-    "who gives takes": ("setmaxnreg.dec", "setmaxnreg.inc"),
-    "registers swapped": (".u32 232;", ".u32 24;"),
-    "fewer are kept": (".u32 24;", ".u32 16;"),
-    "nothing is given": ('        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");\n', ""),
-    "after the work": ('        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");\n        if', "        if"),
-    "sides swapped": ("fusiond_a::fusiond_side(", "fusiond_b::fusiond_side("),
-}
-
-
-@pytest.mark.parametrize("name", TRADE_MUTANTS)
-def test_registers_on_the_wrong_side_are_seen(trading, strategy, h100, name):
-    """No device here has registers to trade: the text is held to the schedule before anything is built."""
-    analysis = trading(h100, facts=used(168, 14, 128))
-    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    program = strategy.emit(analysis, seed, {})
-    schedule = partition.schedule(analysis.payload.group, seed, 1)
-    own = {"a": 232, "b": 24}
-    schedule = dataclasses.replace(
-        schedule, sides=tuple(dataclasses.replace(each, registers=own[each.slot.letter]) for each in schedule.sides)
-    )
-    whole, broken = TRADE_MUTANTS[name]
-    source = program.sources[0]
-    assert whole in source.text
-    source = dataclasses.replace(source, text=source.text.replace(whole, broken))
-    mutant = dataclasses.replace(program, sources=(source,))
-    assert verify.problems(schedule, program) == ()
-    assert any("trade registers as" in each for each in verify.problems(schedule, mutant))
-
-
-@pytest.mark.parametrize("more", [{"map": "pad"}, {"map": "stride", "blocks": 2}])
-@pytest.mark.parametrize("taker", ["a", "b"])
-def test_sides_trade_however_blocks_are_mapped(trading, strategy, h100, more, taker):
-    """Strided ones were refused as faults of our own: the loop stands between the trade and the work."""
-    analysis = trading(h100, facts=used(168, 14, 128))
-    found = strategy.space(analysis, {})
-    seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
-    config = Config.of({**seed, **more, "taker": taker})
-    assert found.problems(config) == ()
-    assert isinstance(strategy.emit(analysis, config, {}), Program)
-
-
-def test_the_writer_is_held_to_the_plan(trading, strategy, h100, monkeypatch):
-    """A code generator that has the wrong side give is a fault of ours, and no candidate."""
-    analysis = trading(h100, facts=used(168, 14, 128))
-    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    trade = fuse._trade
-    swapped = {"inc": "dec", "dec": "inc"}
-
-    def other(schedule, side):
-        return [re.sub("inc|dec", lambda way: swapped[way[0]], each) for each in trade(schedule, side)]
-
-    monkeypatch.setattr(fuse, "_trade", other)
-    found = strategy.emit(analysis, seed, {})
-    assert found.rule == "invariant"
-    assert "trade registers as [('dec', '232', 'a'), ('inc', '24', 'b')]" in found.detail
-
-
 def test_as_much_shared_memory_is_asked_for_as_the_resident_blocks_take(analyse, strategy, h100):
     """hist has 4 * bins bytes; its blocks of 512 threads and maxpool's of 256 have 13 and 32 registers."""
     analysis = analyse("hist", "maxpool", target=h100)
@@ -564,28 +363,3 @@ def test_without_a_compiler_s_facts_the_driver_chooses(analyse, strategy, cpu_ta
         analysis = analyse("hist", "maxpool", target=target)
         config = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["given_blocks"]
         assert strategy.emit(analysis, config, {}).launches[0].carveout_pct is None
-
-
-@pytest.mark.slow
-@pytest.mark.needs_nvcc
-def test_ptxas_gives_what_was_traded(trading, strategy):
-    """No spills at twice the blocks, where the same bounds spill without the trade."""
-    target = target_for_arch("sm_90")
-    analysis = trading(target)
-    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    traded = strategy.emit(analysis, seed, {})
-    assert isinstance(traded, Program), traded
-    facts = target.facts(traded.sources[0])["fused_heavy_light"]
-    assert (facts.registers, facts.spill_store_bytes) == (128, 0)
-    kept = Config.of({name: value for name, value in seed.items() if name != "kept"} | {"taker": "none"})
-    assert target.facts(strategy.emit(analysis, kept, {}).sources[0])["fused_heavy_light"].spill_store_bytes > 0
-    ptx = nvcc.ptx(traded.sources[0], "sm_90")
-    assert ".target sm_90a" in ptx
-    assert strategy.inspect(traded, {"fused": ptx}) is None
-    assert verify.lint(ptx) != ()
-
-
-def test_the_processor_has_no_registers_to_trade(trading, strategy, same, h100):
-    analysis = trading(h100, facts=used(168, 14, 128))
-    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
-    same(strategy.emit(analysis, seed, {}), strategy.unfused(analysis, seed))

@@ -55,7 +55,7 @@ def _uniform(vector: Any) -> Any:
     return dataclasses.replace(vector.fill, kind="uniform", low=0.0, high=1.0)
 
 
-def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list[tuple[str, Schedule, Execution]]:
+def ways(graph: Graph, costs: cost.GraphCosts, memory: str, *, counted: bool) -> list[tuple[str, Schedule, Execution]]:
     """(name, schedule, way) of everything that is measured; the separate one is first."""
     found = Schedules(graph)
     kind = Memory(memory)

@@ -29,7 +29,7 @@ from fusiond_transfer.frontend.graph import (
     Body,
     Formula,
     Graph,
-    Kernel,
+    GraphKernel,
     Mix,
     Vector,
 )
@@ -44,7 +44,7 @@ class KernelGraph:
         self._elements = elements
         self._dtype = dtype
         self._vectors: dict[str, Vector] = {}
-        self._kernels: list[Kernel] = []
+        self._kernels: list[GraphKernel] = []
         self._inputs: list[str] = []
         self._outputs: list[str] = []
         self._placed: list[str] = []
@@ -114,7 +114,7 @@ class KernelGraph:
         if isinstance(body, Mapping):
             body = Formula(texts=tuple(body[each] for each in writes if each in body))
         self._kernels.append(
-            Kernel(
+            GraphKernel(
                 name=name,
                 on=on,
                 number=number,
@@ -199,7 +199,7 @@ class KernelGraph:
                     spans[name] = span
         return sub_vectors.resolved(graph, spans) if spans else graph
 
-    def _check(self, graph: Graph, kernel: Kernel, body: Formula) -> None:
+    def _check(self, graph: Graph, kernel: GraphKernel, body: Formula) -> None:
         named = replace(kernel, reads=kernel.read_operands, writes=kernel.write_operands)
         elements = {name: graph.operand(name).elements for name in (*named.reads, *named.writes)}
         wrong = sub_vectors.unfit(body.texts, named, elements)
@@ -276,7 +276,7 @@ def _fill(fill: Fill) -> str:
     return f"{{{fill.kind}: [{fill.low!r}, {fill.high!r}]}}"
 
 
-def _kernel(kernel: Kernel) -> str:
+def _kernel(kernel: GraphKernel) -> str:
     keys = [
         f"name: {json.dumps(kernel.name)}",
         f"on: {json.dumps(kernel.place)}",

@@ -80,7 +80,7 @@ def _evictions(schedules: Schedules) -> dict[str, object]:
     }
 
 
-def estimate(about: TransferAnalysis, known: cost.Costs) -> chunk_costs.Estimate | None:
+def estimate(about: TransferAnalysis, known: cost.GraphCosts) -> chunk_costs.Estimate | None:
     """The best number of chunks by the costs; None where nothing can be cut, or there is too much to be estimated."""
     if len(about.offer.chunks) < 2:
         return None
@@ -90,7 +90,7 @@ def estimate(about: TransferAnalysis, known: cost.Costs) -> chunk_costs.Estimate
     return chunk_costs.best(plan, known, about.offer.chunks, execution)
 
 
-def _chunks(about: TransferAnalysis, assumed: cost.Costs) -> dict[str, object]:
+def _chunks(about: TransferAnalysis, assumed: cost.GraphCosts) -> dict[str, object]:
     """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
     ways = chunks.row_wise_kernels(about.asked.graph)
     said: dict[str, object] = {

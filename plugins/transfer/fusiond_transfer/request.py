@@ -35,7 +35,7 @@ class TransferAnalysis:
     other: Schedules | None
     """In another order of the kernels, where that needs fewer messages."""
     offer: space.Offer
-    costs: dict[str, cost.Costs] = field(default_factory=dict)
+    costs: dict[str, cost.GraphCosts] = field(default_factory=dict)
     other_strategies: together.Together | None = None
     """What other strategies are asked for."""
     composed: dict[tuple[str, str], TransferAnalysis | Rejection] = field(default_factory=dict)

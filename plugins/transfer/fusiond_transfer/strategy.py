@@ -28,7 +28,7 @@ from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema, sizes
-from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, Made
+from fusiond_transfer.frontend.graph import MANAGED, MAPPED, FusedBody, Graph
 from fusiond_transfer.report import estimate, report
 from fusiond_transfer.request import TransferAnalysis, TransferRequest
 
@@ -230,7 +230,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             overlapped=config["issue"] != "one_stream",
         )
 
-    def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.Costs, str]:
+    def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.GraphCosts, str]:
         """The costs by these answers, and the name of the answers."""
         answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
         name = content_key(answers)
@@ -248,7 +248,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
         said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if about is not analysis.payload:
-            fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, Made)]
+            fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, FusedBody)]
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
         return Config.of(said)
 
@@ -343,7 +343,7 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
         return
     try:
         schedules = Schedules(graph)
-    except eviction.TooLarge as problem:
+    except eviction.KernelTooLarge as problem:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
             f"{graph.limit_bytes} bytes on the device are too few: {problem} at once", where=where

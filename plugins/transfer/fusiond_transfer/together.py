@@ -24,7 +24,7 @@ from fusiond.model import Job, Rejection, Verdict, frozen
 from fusiond.program import Fill, Scalar
 from fusiond.strategy import Answers, Asked, Others
 from fusiond_transfer.codegen import body
-from fusiond_transfer.frontend.graph import Graph, Kernel, Made, Region
+from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel, RegionDocument
 
 APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
 """What `together` may be, beside the name of one strategy: nothing; what was measured to be faster by itself, of all
@@ -184,7 +184,7 @@ def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple
                       writes=frozenset(region.writes.values()), sizes=region.sizes)  # fmt: skip
 
 
-def _inside(graph: Graph, region: Region) -> tuple[str, ...] | str:
+def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
     """The kernels between what a region reads and what it writes; or why they cannot be one."""
     reads, inside, waiting = set(region.reads.values()), set(), list(region.writes.values())
     while waiting:
@@ -232,7 +232,7 @@ def _pairs(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple[s
 
 
 def _pair(
-    graph: Graph, job: Job, others: Others, taker: tuple[str, str], pair: Sequence[tuple[int, Kernel]]
+    graph: Graph, job: Job, others: Others, taker: tuple[str, str], pair: Sequence[tuple[int, GraphKernel]]
 ) -> Offered | tuple[str, str]:
     strategy, key = taker
     folder = Path(job.path).parent.resolve() / MADE
@@ -262,7 +262,7 @@ def _pair(
 # --- a kernel as a document -----------------------------------------------------------------------------
 
 
-def _document(graph: Graph, number: int, kernel: Kernel) -> tuple[str, str]:
+def _document(graph: Graph, number: int, kernel: GraphKernel) -> tuple[str, str]:
     """(YAML, source) of a kernel of the device by itself."""
     code = body.code(dataclasses.replace(graph, kernels=(kernel,)))
     entry = code.entries[kernel.name]
@@ -312,14 +312,14 @@ def _fill(fill: Fill) -> object:
 def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
     """The graph with each fragment in the place of its kernels, in an order that all that is needed allows."""
     home = {kernel: offered.name for offered, _ in made for kernel in offered.kernels}
-    kernels: dict[str, tuple[int, Kernel]] = {}
+    kernels: dict[str, tuple[int, GraphKernel]] = {}
     for number, kernel in enumerate(graph.kernels):
         if kernel.name not in home:
             kernels[kernel.name] = number, kernel
     for offered, part in made:
         first = min(number for number, each in enumerate(graph.kernels) if each.name in offered.kernels)
         name = "+".join(offered.kernels)
-        node = Kernel(name=name, on="device", reads=part.reads, writes=part.writes, body=Made(fragment=part))
+        node = GraphKernel(name=name, on="device", reads=part.reads, writes=part.writes, body=FusedBody(fragment=part))
         kernels[offered.name] = first, node
     ordered = _ordered(graph, kernels, home)
     there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
@@ -328,7 +328,9 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
     return dataclasses.replace(graph, kernels=tuple(ordered), vectors=vectors, adjacent=adjacent)
 
 
-def _ordered(graph: Graph, kernels: Mapping[str, tuple[int, Kernel]], home: Mapping[str, str]) -> list[Kernel]:
+def _ordered(
+    graph: Graph, kernels: Mapping[str, tuple[int, GraphKernel]], home: Mapping[str, str]
+) -> list[GraphKernel]:
     """Kernels behind those whose results they need, and otherwise as the graph has them. `home`: the kernel in which
     one of the graph's has gone up."""
     needs = {name: set[str]() for name in kernels}
@@ -336,7 +338,7 @@ def _ordered(graph: Graph, kernels: Mapping[str, tuple[int, Kernel]], home: Mapp
         first, second = home.get(before, before), home.get(after, after)
         if first != second:
             needs[second].add(first)
-    ordered: list[Kernel] = []
+    ordered: list[GraphKernel] = []
     while needs:
         ready = min((name for name, open_ in needs.items() if not open_), key=lambda name: kernels[name][0])
         ordered.append(kernels[ready][1])

@@ -10,7 +10,7 @@ import pytest
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis import cost, intervals, schedule
-from fusiond_transfer.analysis.cost import Costs, estimate_us
+from fusiond_transfer.analysis.cost import GraphCosts, estimate_us
 from fusiond_transfer.analysis.local_search import local_search
 from fusiond_transfer.analysis.schedules import Schedules, described_costs
 from fusiond_transfer.codegen.probes import probes
@@ -22,8 +22,8 @@ from fusiond_transfer.strategy import Transfer
 LINE = ((0, 10.0), (1000, 20.0))  # 10 us to begin, 0.01 us a byte
 
 
-def costs(graph: Graph, kernel_us: float = 5.0, line: tuple[tuple[int, float], ...] = LINE) -> Costs:
-    return Costs(
+def costs(graph: Graph, kernel_us: float = 5.0, line: tuple[tuple[int, float], ...] = LINE) -> GraphCosts:
+    return GraphCosts(
         messages={(up, memory): line for up in (True, False) for memory in cost.KINDS},
         kernels={kernel.name: kernel_us for kernel in graph.kernels},
         missing=0,

@@ -25,7 +25,7 @@ from fusiond.model import Job
 from fusiond.requests.jobs import JobInputs
 from fusiond_transfer.analysis.trace_costs import _fitted, lines, savings
 from fusiond_transfer.frontend.importing import cuda_graph, nsight
-from fusiond_transfer.frontend.importing.nsight import Copied, Ran, Trace
+from fusiond_transfer.frontend.importing.nsight import Ran, Trace, TracedCopy
 
 
 def _read(text: str) -> Any:
@@ -116,14 +116,14 @@ def test_sequences_are_what_brute_force_finds(seed: int) -> None:
         else:
             kind, memory = draw.choice([1, 2, 8]), draw.choice(["pinned", "pageable"])
             copies.append(
-                Copied(start=start, end=start + 1, bytes=8, kind=kind, memory=memory, device=0, stream=stream)
+                TracedCopy(start=start, end=start + 1, bytes=8, kind=kind, memory=memory, device=0, stream=stream)
             )
     trace = Trace(copies=tuple(copies), kernels=tuple(kernels))
     events = sorted([*copies, *kernels], key=lambda each: each.start)
 
-    def together(one: Copied, other: Copied) -> bool:
+    def together(one: TracedCopy, other: TracedCopy) -> bool:
         between = [each for each in events if one.start <= each.start <= other.start and each.stream == one.stream]
-        same = {(each.kind, each.memory) if isinstance(each, Copied) else None for each in between}
+        same = {(each.kind, each.memory) if isinstance(each, TracedCopy) else None for each in between}
         return one.stream == other.stream and same == {(one.kind, one.memory)} and one.kind in (1, 2)
 
     found = {frozenset(each.start for each in run) for run in nsight.sequences(trace)}
@@ -138,7 +138,7 @@ def test_costs_are_fitted_to_the_traces_own_copies(startup: float, speed: float)
     copies, at = [], 0
     for size in (1 << draw.integers(8, 24, 60)).tolist():
         ns = int(1000 * (startup + size / speed) * draw.uniform(0.99, 1.01))
-        copies.append(Copied(start=at, end=at + ns, bytes=size, kind=HTOD, memory="pinned", device=0, stream=1))
+        copies.append(TracedCopy(start=at, end=at + ns, bytes=size, kind=HTOD, memory="pinned", device=0, stream=1))
         at += ns + 500
     (line,) = lines(copies).values()
     assert line.measured

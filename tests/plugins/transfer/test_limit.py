@@ -12,7 +12,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, Rejection
 from fusiond.program import Program
 from fusiond_transfer.analysis import intervals, limit, schedule
-from fusiond_transfer.analysis.limit import Memory
+from fusiond_transfer.analysis.limit import ResidentBytes
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
@@ -105,7 +105,7 @@ def test_the_profile_is_what_the_simulator_counts() -> None:
     for seed in range(80):
         graph = drawn(seed)
         crossings = intervals.crossings(graph)
-        memory = Memory(graph, crossings)
+        memory = ResidentBytes(graph, crossings)
         for slots in (
             schedule.separate(crossings, early=False),
             schedule.stabbed(graph, crossings, schedule.bound(graph, crossings)),
@@ -122,7 +122,7 @@ def test_large_graphs_fit_and_are_not_called_least_unless_they_are() -> None:
         )
         crossings = intervals.crossings(graph)
         bound = schedule.bound(graph, crossings).points
-        alone = Memory(graph, crossings)
+        alone = ResidentBytes(graph, crossings)
         separate = [group for number in range(len(crossings)) if (group := alone.group((number,)))]
         for more in (0, 3 * 256, 10**6):
             limited = dataclasses.replace(graph, limit_bytes=alone.peak(separate) + more)

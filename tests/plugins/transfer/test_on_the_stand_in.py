@@ -13,7 +13,7 @@ from fusiond.program import Fill, Program, Role
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen.emit import Execution, program
-from fusiond_transfer.frontend.graph import Graph, Kernel, Text, Vector
+from fusiond_transfer.frontend.graph import Graph, GraphKernel, Text, Vector
 
 N = 40
 DOUBLE = Text(text="// x += y\n", entry="add", values=(N,), block=(32, 1, 1), grid=(2, 1, 1))
@@ -26,12 +26,12 @@ HOST = Text(
 )
 
 
-def doubled(name: str, old: str, new: str) -> Kernel:
-    return Kernel(name=name, on="device", reads=(old,), writes=(new,), in_place=((new, old),), body=DOUBLE)
+def doubled(name: str, old: str, new: str) -> GraphKernel:
+    return GraphKernel(name=name, on="device", reads=(old,), writes=(new,), in_place=((new, old),), body=DOUBLE)
 
 
-def joined(name: str, a: str, b: str, c: str) -> Kernel:
-    return Kernel(name=name, on="host", reads=(a, b), writes=(c,), body=HOST)
+def joined(name: str, a: str, b: str, c: str) -> GraphKernel:
+    return GraphKernel(name=name, on="host", reads=(a, b), writes=(c,), body=HOST)
 
 
 def mixed(*, host: bool) -> Graph:

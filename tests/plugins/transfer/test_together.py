@@ -28,7 +28,7 @@ from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.tuning import tuner
 from fusiond_transfer import together
-from fusiond_transfer.frontend.graph import Graph, Kernel
+from fusiond_transfer.frontend.graph import Graph, GraphKernel
 from fusiond_transfer.strategy import Transfer
 
 JOB = Path(__file__).parents[3] / "configs" / "jobs" / "transfer-image.yaml"
@@ -271,15 +271,15 @@ def test_the_order_follows_from_what_is_needed(analysed: Callable[..., Analysis]
     assert "detail" not in {each.name for each in graph.vectors}
 
 
-def forgets_a_read(kernels: dict[str, Kernel]) -> None:
+def forgets_a_read(kernels: dict[str, GraphKernel]) -> None:
     kernels[PAIR] = dataclasses.replace(kernels[PAIR], reads=())
 
 
-def forgets_a_write(kernels: dict[str, Kernel]) -> None:
+def forgets_a_write(kernels: dict[str, GraphKernel]) -> None:
     kernels[PAIR] = dataclasses.replace(kernels[PAIR], writes=kernels[PAIR].writes[:1])
 
 
-def exchanges_what_it_is_handed(kernels: dict[str, Kernel]) -> None:
+def exchanges_what_it_is_handed(kernels: dict[str, GraphKernel]) -> None:
     body: Any = kernels[CHAIN].body
     first, second, *rest = body.fragment.launch.arguments
     launch = dataclasses.replace(body.fragment.launch, arguments=(second, first, *rest))
@@ -287,7 +287,7 @@ def exchanges_what_it_is_handed(kernels: dict[str, Kernel]) -> None:
     kernels[CHAIN] = dataclasses.replace(kernels[CHAIN], body=made)
 
 
-def reads_another_vector(kernels: dict[str, Kernel]) -> None:
+def reads_another_vector(kernels: dict[str, GraphKernel]) -> None:
     """The pair waits for the chain's result, and is handed that: a dependency that nobody asked for."""
     body: Any = kernels[PAIR].body
     arguments = tuple(
@@ -308,7 +308,7 @@ def test_a_composition_that_is_wrong_is_seen(
     analysed: Callable[..., Analysis],
     device: Any,
     monkeypatch: pytest.MonkeyPatch,
-    mutant: Callable[[dict[str, Kernel]], None],
+    mutant: Callable[[dict[str, GraphKernel]], None],
 ) -> None:
     """Broken on purpose: no Program can be made of it, or its results are not NumPy's in some order that is allowed."""
     as_it_is = together.composed

@@ -12,7 +12,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Workload
 from fusiond.program import Fill
 from fusiond_transfer.frontend.generator import Shape, random_graph
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Vector
+from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Vector
 from fusiond_transfer.python import KernelGraph, written
 
 GOOD = """graph: good
@@ -314,7 +314,7 @@ def test_a_source_of_its_own_cannot_be_written() -> None:
 
     graph = Graph(
         name="g", vectors=(Vector(name="a"), Vector(name="b")),
-        kernels=(Kernel(name="k", on="host", reads=("a",), writes=("b",), body=Text(text="x", entry="f")),),
+        kernels=(GraphKernel(name="k", on="host", reads=("a",), writes=("b",), body=Text(text="x", entry="f")),),
         inputs=("a",), outputs=("b",),
     )  # fmt: skip
     with pytest.raises(ValueError, match="k has a source of its own"):

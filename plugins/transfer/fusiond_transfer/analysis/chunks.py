@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div, quotient
 from fusiond_transfer.analysis.layout import ALIGNMENT
-from fusiond_transfer.analysis.script import Call, Move, Script
+from fusiond_transfer.analysis.script import KernelCall, Move, Script
 from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise
 
@@ -48,7 +48,7 @@ class Chunks:
     cells: Mapping[str, Cut]
     calls: Mapping[str, RowWise]
 
-    def cut(self, call: Call) -> Cut | None:
+    def cut(self, call: KernelCall) -> Cut | None:
         """How a call is cut; None where it is made once."""
         how = self.calls.get(call.name)
         if how is None:
@@ -60,7 +60,7 @@ WHOLE = Chunks(cells={}, calls={})
 """Nothing is cut."""
 
 
-def cell_of(call: Call) -> Mapping[str, str]:
+def cell_of(call: KernelCall) -> Mapping[str, str]:
     """Vector -> the cell that is its kernel's operand in a call."""
     pairs = (*zip(call.kernel.reads, call.reads, strict=True), *zip(call.kernel.writes, call.writes, strict=True))
     return dict(pairs)
@@ -100,13 +100,13 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
     return Chunks(cells=found_cells, calls=found_calls)
 
 
-def _pieces(script: Script) -> list[list[tuple[Call, RowWise]]]:
+def _pieces(script: Script) -> list[list[tuple[KernelCall, RowWise]]]:
     """The calls that can be cut, those together that split a cell in common: they have to be cut alike."""
     ways = row_wise_kernels(script.graph)
     calls = [
         (op, how)
         for op in script.ops
-        if isinstance(op, Call) and isinstance(how := ways[op.kernel.origin or op.kernel.name], RowWise)
+        if isinstance(op, KernelCall) and isinstance(how := ways[op.kernel.origin or op.kernel.name], RowWise)
     ]
     home: dict[str, str] = {}
 
@@ -121,7 +121,7 @@ def _pieces(script: Script) -> list[list[tuple[Call, RowWise]]]:
         cells = cell_of(call)
         for name in how.split[1:]:
             home[root(cells[name])] = root(cells[how.split[0]])
-    pieces: dict[str, list[tuple[Call, RowWise]]] = {}
+    pieces: dict[str, list[tuple[KernelCall, RowWise]]] = {}
     for call, how in calls:
         pieces.setdefault(root(cell_of(call)[how.split[0]]), []).append((call, how))
     return list(pieces.values())
@@ -139,7 +139,7 @@ def _bounds(rows: int | None, vectors: Sequence[Vector], most: int) -> tuple[int
     return (*(together * ((k * blocks) // count) for k in range(count)), rows)
 
 
-def _rows(members: list[tuple[Call, RowWise]]) -> int | None:
+def _rows(members: list[tuple[KernelCall, RowWise]]) -> int | None:
     """The rows of a piece: the declared ones, of which all elements are; None where two declarations differ."""
     declared = {how.declared: how.rows for _, how in members if how.declared}
     if len(declared) > 1:

@@ -17,7 +17,7 @@ from fusiond.keys import content_key
 from fusiond.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.frontend.graph import Body, Formula, Graph, Kernel
+from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 """Bytes of the copies that are measured."""
@@ -34,7 +34,7 @@ ASSUMED_HOST_BYTES_PER_US = 5_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class GraphCosts:
     """Microseconds of messages and kernels."""
 
     messages: Mapping[tuple[bool, Memory], tuple[tuple[int, float], ...]]
@@ -69,7 +69,7 @@ def copy_key(up: bool, memory: Memory, size_bytes: int) -> str:
     return f"transfer: {'up' if up else 'down'} {memory.value} {size_bytes} bytes"
 
 
-def kernel_key(graph: Graph, kernel: Kernel) -> str:
+def kernel_key(graph: Graph, kernel: GraphKernel) -> str:
     """Equal kernels on equal data have one key: what they compute and their operands, without names."""
     passed = (*kernel.read_operands, *kernel.write_operands)
     vectors = [graph.operand(name) for name in passed]
@@ -86,7 +86,7 @@ def _key(on: str, body: Body, operands: tuple[object, ...], names: tuple[object,
     return f"transfer: kernel {key}"
 
 
-def costs(graph: Graph, answers: Answers) -> Costs:
+def costs(graph: Graph, answers: Answers) -> GraphCosts:
     """What is known of this device; ASSUMED where it is not."""
     missing = wanted = 0
     messages: dict[tuple[bool, Memory], tuple[tuple[int, float], ...]] = {}
@@ -116,10 +116,10 @@ def costs(graph: Graph, answers: Answers) -> Costs:
                 missing += keys[key] is None
         measured = keys[key]
         kernels[kernel.name] = _assumed(graph, kernel) if measured is None else measured
-    return Costs(messages=messages, kernels=kernels, missing=missing, wanted=wanted)
+    return GraphCosts(messages=messages, kernels=kernels, missing=missing, wanted=wanted)
 
 
-def _assumed(graph: Graph, kernel: Kernel) -> float:
+def _assumed(graph: Graph, kernel: GraphKernel) -> float:
     size = sum(graph.vector(name).size_bytes for name in (*kernel.reads, *kernel.writes))
     return ASSUMED_LAUNCH_US + size / ASSUMED_DEVICE_BYTES_PER_US if kernel.device else size / ASSUMED_HOST_BYTES_PER_US
 
@@ -127,7 +127,7 @@ def _assumed(graph: Graph, kernel: Kernel) -> float:
 # --- a schedule's time ----------------------------------------------------------------------------------
 
 
-def estimate_us(schedule: Schedule, costs: Costs, *, memory: Memory, overlapped: bool) -> float:
+def estimate_us(schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool) -> float:
     """The time of a schedule (of one iteration, in a loop), by the costs. One stream: the sum. Overlapped: uploads,
     downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues."""
     graph = schedule.graph
@@ -149,7 +149,7 @@ def estimate_us(schedule: Schedule, costs: Costs, *, memory: Memory, overlapped:
 
 def _overlapped_us(
     graph: Graph,
-    costs: Costs,
+    costs: GraphCosts,
     before: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
     behind: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
     *,

@@ -56,7 +56,7 @@ class Residency:
         return frozenset(name for name, stays in count.items() if stays > 1)
 
 
-class TooLarge(ValueError):
+class KernelTooLarge(ValueError):
     """A kernel that needs more than there may be by itself; the message is one line."""
 
 
@@ -89,9 +89,9 @@ def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
     for k, names in uses.at.items():
         needed = sum(uses.size[name] for name in names)
         if needed > limit:
-            raise TooLarge(f"{graph.kernels[k].name} alone needs {needed}")
+            raise KernelTooLarge(f"{graph.kernels[k].name} alone needs {needed}")
     if sum(uses.size[name] for name in uses.placed) > limit:
-        raise TooLarge(f"what is placed there takes {sum(uses.size[name] for name in uses.placed)}")
+        raise KernelTooLarge(f"what is placed there takes {sum(uses.size[name] for name in uses.placed)}")
     seed = belady(uses, limit)
     if seed.least or len(uses.at) > MOST_KERNELS:
         return seed

@@ -29,7 +29,7 @@ MOST_VECTORS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class HeuristicSlots:
     """What the heuristic came to: crossings by number, in memory order, and the slot of each."""
 
     order: tuple[int, ...]
@@ -37,17 +37,19 @@ class Found:
     messages: int
 
 
-def search(graph: Graph, crossings: Sequence[Crossing], *, tight: bool, tries: int = TRIES, seed: int = 0) -> Found:
+def search(
+    graph: Graph, crossings: Sequence[Crossing], *, tight: bool, tries: int = TRIES, seed: int = 0
+) -> HeuristicSlots:
     """The best of so many randomised attempts."""
     edges = affinity(graph, crossings)
     parts = components(edges)
     generator = random.Random(f"{seed}")
-    best: Found | None = None
+    best: HeuristicSlots | None = None
     for _ in range(max(1, tries)):
         order = [number for part in parts for number in _path(part, edges, generator)]
         slots, messages = emitted(crossings, order, tight=tight)
         if best is None or messages < best.messages:
-            best = Found(order=tuple(order), slots=slots, messages=messages)
+            best = HeuristicSlots(order=tuple(order), slots=slots, messages=messages)
     assert best is not None
     return best
 

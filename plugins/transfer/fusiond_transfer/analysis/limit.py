@@ -41,7 +41,7 @@ class Fitting:
     least: bool
 
 
-class Memory:
+class ResidentBytes:
     """What is on the device at each kernel, for divisions of the crossings of a graph without shared storage."""
 
     def __init__(self, graph: Graph, crossings: Sequence[Crossing]) -> None:
@@ -93,7 +93,7 @@ class Memory:
 
 def separate_fits(graph: Graph, crossings: Sequence[Crossing]) -> bool:
     """Whether the vectors of a graph fit, each by itself."""
-    memory = Memory(graph, crossings)
+    memory = ResidentBytes(graph, crossings)
     groups = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
     return memory.peak(groups) <= (graph.limit_bytes or 0)
 
@@ -103,7 +103,7 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: froz
     that are needed in any case. `alone` are vectors that are in no group (they are evicted by themselves). The graph
     has a limit and no shared storage."""
     assert graph.limit_bytes is not None
-    memory = Memory(graph, crossings)
+    memory = ResidentBytes(graph, crossings)
     separate = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
     peak = memory.peak(separate)
     if peak > graph.limit_bytes:
@@ -118,7 +118,9 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: froz
     return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)
 
 
-def _exhaustive(memory: Memory, limit: int, count: int, least: int, alone: frozenset[str]) -> tuple[MessageGroup, ...]:
+def _exhaustive(
+    memory: ResidentBytes, limit: int, count: int, least: int, alone: frozenset[str]
+) -> tuple[MessageGroup, ...]:
     """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
     for wanted in range(least, count + 1):
         best: tuple[int, tuple[MessageGroup, ...]] | None = None
@@ -131,7 +133,9 @@ def _exhaustive(memory: Memory, limit: int, count: int, least: int, alone: froze
     raise AssertionError("separate messages fit")
 
 
-def _divisions(memory: Memory, count: int, wanted: int, alone: frozenset[str]) -> Iterator[tuple[MessageGroup, ...]]:
+def _divisions(
+    memory: ResidentBytes, count: int, wanted: int, alone: frozenset[str]
+) -> Iterator[tuple[MessageGroup, ...]]:
     """Every way to divide the crossings into so many groups that each have a slot in common."""
     groups: list[list[int]] = []
 
@@ -159,7 +163,7 @@ def _divisions(memory: Memory, count: int, wanted: int, alone: frozenset[str]) -
 
 
 def _joined(
-    memory: Memory, separate: Sequence[MessageGroup], limit: int, alone: frozenset[str], *, up_first: bool
+    memory: ResidentBytes, separate: Sequence[MessageGroup], limit: int, alone: frozenset[str], *, up_first: bool
 ) -> tuple[MessageGroup, ...]:
     """In the order of their slots, each vector joins the group before it where that fits."""
     profile = memory.base.copy()

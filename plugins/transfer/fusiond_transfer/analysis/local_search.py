@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond.program import Memory
-from fusiond_transfer.analysis.cost import Costs, estimate_us
+from fusiond_transfer.analysis.cost import GraphCosts, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.limit import Memory as DeviceMemory
+from fusiond_transfer.analysis.limit import ResidentBytes
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, scheduled
 from fusiond_transfer.frontend.graph import Graph
 
@@ -35,7 +35,7 @@ def local_search(
     graph: Graph,
     crossings: Sequence[Crossing],
     starts: Sequence[Schedule],
-    costs: Costs,
+    costs: GraphCosts,
     *,
     memory: Memory,
     overlapped: bool,
@@ -54,7 +54,7 @@ def local_search(
         return Fast(schedule=best, time_us=best_us)
     limit = None
     if graph.limit_bytes is not None and not graph.shares_storage:
-        limit = DeviceMemory(graph, crossings)
+        limit = ResidentBytes(graph, crossings)
     groups = _groups(best)
     estimates = 0
     improved = True

@@ -22,7 +22,7 @@ from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, l
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
-Made = TypeVar("Made")
+Kept = TypeVar("Kept")
 GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency", "local_search")
 
 
@@ -51,12 +51,12 @@ class Schedule:
     leaves: tuple[tuple[str, int], ...] = ()
     """(vector, kernel): behind that kernel it is evicted, to come up again (`eviction`)."""
 
-    def kept(self, name: str, make: Callable[[Schedule], Made]) -> Made:
+    def kept(self, name: str, make: Callable[[Schedule], Kept]) -> Kept:
         """What is made of it, once."""
         held = self.__dict__.setdefault("_kept", {})
         if name not in held:
             held[name] = make(self)
-        found: Made = held[name]
+        found: Kept = held[name]
         return found
 
     @property

@@ -148,7 +148,7 @@ class Schedules:
         self.grouping("min_residency")
         return self._min_residency_proven
 
-    def fast(self, costs: cost.Costs, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
+    def fast(self, costs: cost.GraphCosts, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
         """The fastest by the costs; `known` names them."""
         if self.evictions is not None:
             return self.least().schedule
@@ -168,7 +168,7 @@ class Schedules:
         """A quick look: the limit itself is enforced on the Program."""
         if not self.limited or self.graph.limit_bytes is None:
             return True
-        memory = limit.Memory(self.graph, self.crossings)
+        memory = limit.ResidentBytes(self.graph, self.crossings)
         number = {each.vector: index for index, each in enumerate(found.crossings)}
         groups = [(each.slot, each.up, tuple(number[name] for name in each.vectors)) for each in found.messages]
         return memory.peak(groups) <= self.graph.limit_bytes
@@ -216,7 +216,7 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
     return tuple(found)
 
 
-def described_costs(costs: cost.Costs) -> str:
+def described_costs(costs: cost.GraphCosts) -> str:
     """Whether costs were measured."""
     if not costs.missing:
         return "measured"
@@ -225,7 +225,7 @@ def described_costs(costs: cost.Costs) -> str:
     return f"partly measured ({costs.missing} of {costs.wanted} are missing)"
 
 
-def startups_by_memory(costs: cost.Costs) -> Mapping[str, float]:
+def startups_by_memory(costs: cost.GraphCosts) -> Mapping[str, float]:
     """`up pageable` -> microseconds to begin a message."""
     return {
         f"{'up' if up else 'down'} {memory.value}": round(costs.startup_us(up, memory), 3)

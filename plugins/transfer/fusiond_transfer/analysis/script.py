@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusiond_transfer.analysis.schedule import Message, Schedule
-from fusiond_transfer.frontend.graph import Graph, Kernel, Vector
+from fusiond_transfer.frontend.graph import Graph, GraphKernel, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +58,17 @@ class Migrate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class KernelCall:
     """A kernel on cells: `reads` and `writes` in the order of its parameters."""
 
     name: str
-    kernel: Kernel
+    kernel: GraphKernel
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Staging:
     """Between an input or output buffer and the cell that stands for it; never counted. Within the host, but what is
     placed goes to the device."""
 
@@ -88,7 +88,7 @@ class Evict:
     cell: str
 
 
-Op: TypeAlias = Move | Migrate | Call | Transfer | Evict
+Op: TypeAlias = Move | Migrate | KernelCall | Staging | Evict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Script:
     inputs: tuple[Vector, ...]
     """Input and output buffers that are no cells themselves."""
     outputs: tuple[Vector, ...]
-    calls: tuple[Kernel, ...]
+    calls: tuple[GraphKernel, ...]
     """Every kernel that is called, once for each call."""
     managed: tuple[tuple[str, ...], ...] = ()
     """Managed cells; those of one run share an allocation, as their pages move together."""
@@ -126,10 +126,10 @@ def _script(schedule: Schedule) -> Script:
 
 def with_own_names(made: Script) -> Script:
     """A script in which no other op is called as a kernel is."""
-    taken = {each.name for each in made.ops if isinstance(each, Call)}
+    taken = {each.name for each in made.ops if isinstance(each, KernelCall)}
     ops: list[Op] = []
     for each in made.ops:
-        if not isinstance(each, Call):
+        if not isinstance(each, KernelCall):
             name = each.name
             while name in taken:
                 name += "_"
@@ -153,12 +153,12 @@ def _straight(schedule: Schedule) -> Script:
     outputs = [graph.vector(name) for name in graph.outputs if cell[name] in changing]
     staged = [graph.vector(name) for name in graph.placed]
     ops: list[Op] = [
-        Transfer(name=f"give_{each.name}", buffer=each.name, cell=cell[each.name], into=True) for each in inputs
+        Staging(name=f"give_{each.name}", buffer=each.name, cell=cell[each.name], into=True) for each in inputs
     ]
-    ops += [Transfer(name=f"place_{each.name}", buffer=each.name, cell=cell[each.name], into=True, device=True)
+    ops += [Staging(name=f"place_{each.name}", buffer=each.name, cell=cell[each.name], into=True, device=True)
             for each in staged]  # fmt: skip
     ops += _in_order(schedule)
-    ops += [Transfer(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
+    ops += [Staging(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
     return Script(
         graph=graph,
         cells=_cells(schedule, members, {each.name for each in (*inputs, *outputs)}),
@@ -202,7 +202,7 @@ def _in_order(schedule: Schedule) -> Iterator[Op]:
     yield from behind.get(-1, ())
     for k, kernel in enumerate(graph.kernels):
         yield from before.get(k, ())
-        yield Call(
+        yield KernelCall(
             name=kernel.name,
             kernel=kernel,
             reads=tuple(cell[name] for name in kernel.reads),
@@ -297,7 +297,7 @@ def _looped(schedule: Schedule) -> Script:
         for k, made in enumerate(calls[turn * turns.count : (turn + 1) * turns.count]):
             ops += _turn_moves(schedule, turns, turn, k, up=True)
             reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
-            ops.append(Call(name=made.name, kernel=made, reads=reads, writes=writes))
+            ops.append(KernelCall(name=made.name, kernel=made, reads=reads, writes=writes))
             ops += _turn_moves(schedule, turns, turn, k, up=False)
     like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
     cells = tuple(
@@ -324,14 +324,14 @@ def _looped(schedule: Schedule) -> Script:
     )
 
 
-def _turned(kernel: Kernel, turn: int) -> Kernel:
+def _turned(kernel: GraphKernel, turn: int) -> GraphKernel:
     return dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
 
 
 def _into_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
     """What is in its place before the first iteration."""
     for name in turns.carried:
-        yield Transfer(name=f"give_{name}", buffer=name, cell=turns.cell(name, 0), into=True)
+        yield Staging(name=f"give_{name}", buffer=name, cell=turns.cell(name, 0), into=True)
     for name in graph.inputs:
         cell, tail = turns.cell(name, 0), turns.carried.get(name)
         wraps = tail is not None and turns.slot.get(tail, 0) >= turns.count
@@ -349,7 +349,7 @@ def _out_of_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
         if graph.kernels[graph.producer[name]].device:
             yield Move(name=f"fetch_{name}", up=False, cells=(cell,), wanted=(cell,), counted=False)
         if name in turns.heads:
-            yield Transfer(name=f"take_{name}", buffer=name, cell=cell, into=False)
+            yield Staging(name=f"take_{name}", buffer=name, cell=cell, into=False)
 
 
 def _sides_of_a_loop(
@@ -361,7 +361,7 @@ def _sides_of_a_loop(
         for name in (*kernel.reads, *kernel.writes):
             (device if kernel.device else host).update(turns.cells(name))
     for op in around:
-        if isinstance(op, Transfer):
+        if isinstance(op, Staging):
             host.add(op.cell)
         elif isinstance(op, Move):
             host.update(op.cells)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fusiond.program import Memory
 from fusiond_transfer.analysis import cost
-from fusiond_transfer.frontend.importing.nsight import Copied, Trace, sequences
+from fusiond_transfer.frontend.importing.nsight import Trace, TracedCopy, sequences
 
 LEAST_COPIES = 8
 LEAST_SPREAD = 4.0
@@ -26,7 +26,7 @@ LEAST_SPREAD = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CostLine:
     """Of one direction and kind of memory."""
 
     startup_us: float
@@ -46,25 +46,25 @@ class Saving:
     measured: bool
 
 
-def lines(copies: Sequence[Copied]) -> Mapping[tuple[int, str], Line]:
+def lines(copies: Sequence[TracedCopy]) -> Mapping[tuple[int, str], CostLine]:
     """(kind, memory) -> what its messages cost."""
-    kinds: dict[tuple[int, str], list[Copied]] = {}
+    kinds: dict[tuple[int, str], list[TracedCopy]] = {}
     for each in copies:
         if each.crosses:
             kinds.setdefault((each.kind, each.memory), []).append(each)
     return {kind: _line(kind[1], members) for kind, members in sorted(kinds.items())}
 
 
-def _line(memory: str, members: Sequence[Copied]) -> Line:
+def _line(memory: str, members: Sequence[TracedCopy]) -> CostLine:
     usable = [each for each in members if each.end > each.start and each.bytes > 0]
     sizes = np.array([each.bytes for each in usable], float)
     if len(usable) >= LEAST_COPIES and sizes.max() >= LEAST_SPREAD * sizes.min():
         us = np.array([each.end - each.start for each in usable], float) / 1000
         startup_us, us_per_byte = _fitted(1 / us, sizes / us)
         if us_per_byte > 0:
-            return Line(startup_us=startup_us, bytes_per_us=1 / us_per_byte, measured=True)
+            return CostLine(startup_us=startup_us, bytes_per_us=1 / us_per_byte, measured=True)
     assumed = Memory.PAGEABLE if memory == "pageable" else Memory.PINNED
-    return Line(
+    return CostLine(
         startup_us=cost.ASSUMED_STARTUP_US[assumed], bytes_per_us=cost.ASSUMED_BYTES_PER_US[assumed], measured=False
     )
 
@@ -78,10 +78,10 @@ def _fitted(ones: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[floa
     return min(edges, key=lambda each: float(((each[0] * ones + each[1] * sizes - 1) ** 2).sum()))
 
 
-def savings(trace: Trace) -> tuple[tuple[Sequence[Copied], Saving], ...]:
+def savings(trace: Trace) -> tuple[tuple[Sequence[TracedCopy], Saving], ...]:
     """Every sequence with what it would save as one message, the most first."""
     known = lines(trace.copies)
-    found: list[tuple[Sequence[Copied], Saving]] = []
+    found: list[tuple[Sequence[TracedCopy], Saving]] = []
     for run in sequences(trace):
         line = known[run[0].kind, run[0].memory]
         idle = sum(max(0, later.start - each.end) for each, later in itertools.pairwise(run))

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fusiond.words import counted
-from fusiond_transfer.analysis.trace_costs import Line, lines, savings
+from fusiond_transfer.analysis.trace_costs import CostLine, lines, savings
 from fusiond_transfer.frontend.graph import DEVICE
-from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftVector, Names
-from fusiond_transfer.frontend.importing.nsight import DIRECTIONS, UP, Copied, Ran, Trace
+from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftNames, DraftVector
+from fusiond_transfer.frontend.importing.nsight import DIRECTIONS, UP, Ran, Trace, TracedCopy
 
 MOST_SEQUENCES = 8
 """That the report lists."""
@@ -47,9 +47,9 @@ def report(trace: Trace) -> Iterator[str]:
 
 def draft(trace: Trace, name: str) -> DraftGraph:
     """The graph, as far as the trace tells it: copies up are inputs, copies down outputs, launches kernels."""
-    events: list[Copied | Ran] = [each for each in trace.copies if each.crosses]
+    events: list[TracedCopy | Ran] = [each for each in trace.copies if each.crosses]
     events = sorted([*events, *trace.kernels], key=lambda each: each.start)
-    names = Names()
+    names = DraftNames()
     vectors: list[DraftVector] = []
     kernels: list[DraftKernel] = []
     inputs: list[str] = []
@@ -76,7 +76,7 @@ def draft(trace: Trace, name: str) -> DraftGraph:
     )
 
 
-def _kinds(copies: tuple[Copied, ...]) -> Iterator[str]:
+def _kinds(copies: tuple[TracedCopy, ...]) -> Iterator[str]:
     kinds = Counter((each.kind, each.memory) for each in copies)
     for (kind, memory), count in sorted(kinds.items()):
         sizes = sorted(each.bytes for each in copies if (each.kind, each.memory) == (kind, memory))
@@ -93,6 +93,6 @@ def _way(kind: int, memory: str) -> str:
     return f"{way}, {memory}" if memory else way
 
 
-def _line(line: Line) -> str:
+def _line(line: CostLine) -> str:
     how = "measured in this trace" if line.measured else "assumed, not measured"
     return f"{line.startup_us:.2f} us and {line.bytes_per_us / 1000:.2f} GB/s ({how})"

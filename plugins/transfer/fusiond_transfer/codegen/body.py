@@ -24,7 +24,7 @@ from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix, Text, Vector
+from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Mix, Text, Vector
 from fusiond_transfer.frontend.row_wise import RowWise
 from fusiond_transfer.frontend.sub_vectors import whole_name
 
@@ -142,7 +142,7 @@ def _code(graph: Graph) -> Generated:
                 shared_bytes=body.shared_bytes,
             )
             continue
-        if isinstance(body, Made):
+        if isinstance(body, FusedBody):
             entries[kernel.name], source_of = _fused(body, len(fused))
             fused.append(source_of)
             continue
@@ -164,7 +164,7 @@ def _code(graph: Graph) -> Generated:
     return Generated(sources=(*sources, *fused), entries=entries)
 
 
-def _fused(body: Made, number: int) -> tuple[Entry, Source]:
+def _fused(body: FusedBody, number: int) -> tuple[Entry, Source]:
     """Another strategy's launch, under a name of its own."""
     launch = body.fragment.launch
     entry = Entry(
@@ -178,13 +178,13 @@ def _fused(body: Made, number: int) -> tuple[Entry, Source]:
     return entry, replace(body.fragment.source, name=entry.source)
 
 
-def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int, entry: Entry) -> Entry:
+def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int, entry: Entry) -> Entry:
     """How a kernel is called for a chunk: the same entry, with the lengths and the grid of so many rows (or elements,
     where no rows are declared)."""
     if isinstance(kernel.body, Text):
         at = row_wise.at_rows(graph, kernel, how, rows)
         return replace(entry, scalars=_words(at.values), grid=at.grid, shared_bytes=at.shared_bytes)
-    assert not isinstance(kernel.body, Made)  # which is never cut
+    assert not isinstance(kernel.body, FusedBody)  # which is never cut
     own = (graph.vector(name) for name in dict.fromkeys((*kernel.reads, *kernel.writes)))
     chunk = replace(
         graph, vectors=tuple(replace(each, elements=rows) if each.name in how.split else each for each in own)
@@ -210,7 +210,7 @@ def _parameters(reads: Sequence[str], writes: Sequence[str], scalars: Sequence[s
 # --- the default ----------------------------------------------------------------------------------------
 
 
-def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
+def _mix(graph: Graph, kernel: GraphKernel) -> tuple[Entry, str]:
     """The entry depends on types only, so kernels share it; lengths and the kernel's own number are arguments."""
     reads = [graph.operand(name) for name in kernel.read_operands]
     writes = [graph.operand(name) for name in kernel.write_operands]
@@ -279,7 +279,7 @@ def _each(body: Statements, device: bool, count: str) -> Statements:
 # --- formulas -------------------------------------------------------------------------------------------
 
 
-def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
+def _formula(graph: Graph, kernel: GraphKernel, body: Formula) -> tuple[Entry, str]:
     name = f"formula_{kernel.origin or kernel.name}"
     reads = {whole_name(each): graph.operand(each) for each in kernel.read_operands}
     writes = [graph.operand(each) for each in kernel.write_operands]
@@ -321,12 +321,12 @@ def _places(reads: Mapping[str, Vector]) -> dict[str, str]:
     }
 
 
-def _comments(kernel: Kernel, body: Formula) -> str:
+def _comments(kernel: GraphKernel, body: Formula) -> str:
     named = zip(kernel.write_operands, body.texts, strict=True)
     return "".join(f"// {kernel.origin or kernel.name}: {written} = {text}\n" for written, text in named)
 
 
-def _in_one_loop(body: Statements, kernel: Kernel, dtypes: Sequence[str], values: Sequence[Code]) -> None:
+def _in_one_loop(body: Statements, kernel: GraphKernel, dtypes: Sequence[str], values: Sequence[Code]) -> None:
     """All outputs element by element: what one of them overwrites in place, all have read."""
     loop = _each(body, kernel.device, "m0")
     names = [loop.declare(computed(dtype), f"v{j}", values[j]) for j, dtype in enumerate(dtypes)]
@@ -334,7 +334,7 @@ def _in_one_loop(body: Statements, kernel: Kernel, dtypes: Sequence[str], values
 
 
 def _in_turn(
-    body: Statements, kernel: Kernel, dtypes: Sequence[str], values: Sequence[Code], summed: Sequence[bool]
+    body: Statements, kernel: GraphKernel, dtypes: Sequence[str], values: Sequence[Code], summed: Sequence[bool]
 ) -> None:
     """One output after the other, each a sum or a loop of its own."""
     for j, dtype in enumerate(dtypes):
@@ -349,7 +349,7 @@ def _stored(j: int, dtype: str, value: Code) -> Code:
     return cpp("w{}[i] = to_{}({});", j, dtype, value) if dtype in elements.IN_FLOAT else cpp("w{}[i] = {};", j, value)
 
 
-def _summed(body: Statements, kernel: Kernel, j: int, dtype: str, value: Code) -> None:
+def _summed(body: Statements, kernel: GraphKernel, j: int, dtype: str, value: Code) -> None:
     """A sum in one order on both sides: 256 lanes, each every 256th element, then the lanes pairwise."""
     ctype, whole = computed(dtype), elements.narrowed(dtype, f"lane{j}[0]")
     lanes = formula.LANES

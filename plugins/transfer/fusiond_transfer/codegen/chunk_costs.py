@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fusiond.program import HostCall, Launch, Memory, Program, timeline
 from fusiond_transfer.analysis import chunks
-from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, Costs
+from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, GraphCosts
 from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import emit
 from fusiond_transfer.codegen.emit import Execution
@@ -32,7 +32,7 @@ class Estimate:
         return chunks.ideal_us(self.busy_us, self.count)
 
 
-def best(script: Script, costs: Costs, counts: Iterable[int], execution: Execution) -> Estimate | None:
+def best(script: Script, costs: GraphCosts, counts: Iterable[int], execution: Execution) -> Estimate | None:
     """The number of chunks with the least span; None where a script is too large to be estimated."""
     if len(script.ops) > MOST_OPS:
         return None
@@ -47,7 +47,7 @@ def best(script: Script, costs: Costs, counts: Iterable[int], execution: Executi
     return found
 
 
-def step_us(script: Script, program: Program, costs: Costs) -> dict[str, float]:
+def step_us(script: Script, program: Program, costs: GraphCosts) -> dict[str, float]:
     """Each step by the costs: a chunk of a kernel is a launch, and its share of the rest."""
     buffers = {each.name: each for each in program.buffers}
     origin = {kernel.name: kernel.origin or kernel.name for kernel in script.calls}

@@ -41,11 +41,11 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks, parts
-from fusiond_transfer.analysis.script import Call, Cell, Evict, Migrate, Move, Op, Script, Transfer
+from fusiond_transfer.analysis.script import Cell, Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
-from fusiond_transfer.frontend.graph import CutVector, Made
+from fusiond_transfer.frontend.graph import CutVector, FusedBody
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
@@ -274,7 +274,7 @@ class _Steps:
 
     def _item(self, item: Item) -> None:
         op = item.op
-        if isinstance(op, Call):
+        if isinstance(op, KernelCall):
             self._call(op, item)
         elif isinstance(op, Move):
             self._move(op, item)
@@ -284,7 +284,7 @@ class _Steps:
             after = self._touch(op.name, [], op.cells, stream)
             self._add(Prefetch(name=op.name, buffers=op.cells, to_device=op.up, stream=stream, after=after,
                                counted=op.counted))  # fmt: skip
-        elif isinstance(op, Transfer):
+        elif isinstance(op, Staging):
             near = device(op.cell) if op.device else op.cell
             source, target = (op.buffer, near) if op.into else (near, op.buffer)
             stream = self._lane(HOSTS)
@@ -292,7 +292,7 @@ class _Steps:
             self._add(Copy(name=op.name, source=(source,), target=(target,), after=after, counted=False,
                            stream=stream))  # fmt: skip
 
-    def _call(self, op: Call, item: Item) -> None:
+    def _call(self, op: KernelCall, item: Item) -> None:
         on_device = op.kernel.device
         split = set(item.cells)
 
@@ -314,7 +314,7 @@ class _Steps:
         pointers = (Pointer(buffer=name) for name in self._passed(op) or (*reads, *writes))
         arguments = (*pointers, *entry.scalars)
         after = self._touch(item.name, reads, writes, stream)
-        if isinstance(op.kernel.body, Made):
+        if isinstance(op.kernel.body, FusedBody):
             names = dict(zip((*op.kernel.reads, *op.kernel.writes), (*reads, *writes), strict=True))
             launch = op.kernel.body.fragment.launch
             given = (
@@ -335,7 +335,7 @@ class _Steps:
                          stream=stream, after=after)
             )  # fmt: skip
 
-    def _passed(self, op: Call) -> tuple[str, ...]:
+    def _passed(self, op: KernelCall) -> tuple[str, ...]:
         """Where vectors are cut: the buffers that a kernel is passed. Of several pieces that is the first."""
         if not self._script.graph.cut:
             return ()
@@ -358,7 +358,7 @@ class _Steps:
                            after=after, counted=op.counted))  # fmt: skip
 
     def _allocate(self, name: str, group: Sequence[str], op: Op, number: int) -> None:
-        counted = not (isinstance(op, Transfer) or (isinstance(op, Move) and not op.counted))
+        counted = not (isinstance(op, Staging) or (isinstance(op, Move) and not op.counted))
         stream, again = self._lane(self._allocating()), f"~{number}" if number else ""
         after = self._touch(f"alloc_{name}{again}", [], [device(cell) for cell in group], stream)
         self._add(Alloc(name=f"alloc_{name}{again}", arena=name, pooled=self._execution.allocation == "pooled",
@@ -427,6 +427,6 @@ def _device_cells(item: Item) -> tuple[str, ...]:
     op = item.op
     if isinstance(op, Move):
         return item.cells
-    if isinstance(op, Call):
+    if isinstance(op, KernelCall):
         return (*op.reads, *op.writes) if op.kernel.device else ()
-    return (op.cell,) if isinstance(op, Transfer) and op.device else ()
+    return (op.cell,) if isinstance(op, Staging) and op.device else ()

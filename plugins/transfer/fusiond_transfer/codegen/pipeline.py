@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond_transfer.analysis.chunks import Chunks, cell_of
-from fusiond_transfer.analysis.script import Call, Move, Op, Script
+from fusiond_transfer.analysis.script import KernelCall, Move, Op, Script
 
 ORDERS = ("depth_first", "breadth_first")
 
@@ -55,7 +55,7 @@ def items(script: Script, chunks: Chunks, order: str, *, batches: bool = False) 
 def _divided(op: Op, chunks: Chunks) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """Of a move: its runs of cells that are not cut (without what only lay between), and those that are. Of a call that
     is cut: nothing, and its operands that are."""
-    if isinstance(op, Call):
+    if isinstance(op, KernelCall):
         how = chunks.calls.get(op.name)
         return [], () if how is None else tuple(dict.fromkeys(cell_of(op)[name] for name in how.split))
     if not isinstance(op, Move) or not any(cell in chunks.cells for cell in op.wanted):
@@ -127,4 +127,4 @@ class _Run:
 
 
 def _read_whole(op: Op, cut: Sequence[str]) -> set[str]:
-    return {cell for cell in op.reads if cell not in cut} if isinstance(op, Call) else set()
+    return {cell for cell in op.reads if cell not in cut} if isinstance(op, KernelCall) else set()

@@ -6,7 +6,7 @@ from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Pro
 from fusiond.strategy import Probe
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
 from fusiond_transfer.codegen import body
-from fusiond_transfer.frontend.graph import Graph, Kernel
+from fusiond_transfer.frontend.graph import Graph, GraphKernel
 
 
 def probes(graph: Graph) -> tuple[Probe, ...]:
@@ -41,7 +41,7 @@ def _copy(up: bool, memory: Memory, size_bytes: int) -> Probe:
     )
 
 
-def _kernel(graph: Graph, kernel: Kernel, code: body.Generated) -> Probe:
+def _kernel(graph: Graph, kernel: GraphKernel, code: body.Generated) -> Probe:
     entry = code.entries[kernel.name]
     source = next(each for each in code.sources if each.name == entry.source)
     memory = Memory.DEVICE if kernel.device else Memory.PAGEABLE

@@ -35,7 +35,7 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen.body import called, code
-from fusiond_transfer.frontend.graph import Graph, Kernel, Made
+from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel
 
 POISON = "poison"
 
@@ -52,7 +52,7 @@ ORDERS = ("listed", "late", "early")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimulatedRun:
     """`problems`, one line each; `outputs`: buffer -> value; `peak_bytes`: the most that was allocated on the device at
     a time by the plan's own allocations (0 where it makes none)."""
 
@@ -88,7 +88,7 @@ def plain(graph: Graph) -> dict[str, str]:
     return {name: value(name) for name in graph.as_given(graph.outputs)}
 
 
-def run(script: Script, program: Program, *, order: str | int = "listed") -> Outcome:
+def run(script: Script, program: Program, *, order: str | int = "listed") -> SimulatedRun:
     """Carry out a Program. `order`: listed, late, early, or a seed for a random one that the plan allows."""
     machine = _Machine(script, program)
     for step in ordered(program.steps, order):
@@ -97,7 +97,7 @@ def run(script: Script, program: Program, *, order: str | int = "listed") -> Out
     for each in program.buffers:
         if each.role is Role.INPUT and machine.value(each.name) != _given(each.name):
             machine.problems.append(f"{each.name} is an input, and was overwritten")
-    return Outcome(problems=tuple(machine.problems), outputs=outputs, peak_bytes=machine.peak_bytes)
+    return SimulatedRun(problems=tuple(machine.problems), outputs=outputs, peak_bytes=machine.peak_bytes)
 
 
 def faults(script: Script, program: Program, *, seeds: Sequence[int] = ()) -> tuple[str, ...]:
@@ -366,10 +366,10 @@ Runs = Mapping[str, Sequence[str]]
 """Operands that are several pieces of a vector that is cut."""
 
 
-def operands(step: Launch | HostCall, kernel: Kernel, runs: Runs) -> tuple[list[list[str]], list[list[str]]]:
+def operands(step: Launch | HostCall, kernel: GraphKernel, runs: Runs) -> tuple[list[list[str]], list[list[str]]]:
     """(buffers that are read, those that are written) of a call, for each of the kernel's own operands."""
     pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
-    if isinstance(kernel.body, Made):
+    if isinstance(kernel.body, FusedBody):
         passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
         named = dict(zip(passed, pointers, strict=True))
         return [[named[name]] for name in kernel.reads], [[named[name]] for name in kernel.writes]
@@ -384,7 +384,7 @@ def _of_pointer(pointer: str, run: Sequence[str]) -> list[str]:
 
 
 def _accesses(
-    step: Step, kernels: Mapping[str, Kernel], arenas: Mapping[str, Sequence[str]], runs: Runs
+    step: Step, kernels: Mapping[str, GraphKernel], arenas: Mapping[str, Sequence[str]], runs: Runs
 ) -> Iterator[tuple[str, bool]]:
     """(buffer, whether it is written) of a step."""
     if isinstance(step, Launch | HostCall):

@@ -34,14 +34,14 @@ class FormulaError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class ParsedFormula:
     root: Node
     summed: bool
     """`sum(...)`: one value from all elements."""
     names: tuple[str, ...]
 
 
-def parse(text: str) -> Expression:
+def parse(text: str) -> ParsedFormula:
     """FormulaError says what is wrong."""
     try:
         root = _LANGUAGE.parse(text)
@@ -53,7 +53,7 @@ def parse(text: str) -> Expression:
     nodes = tuple(walk(root))
     if any(isinstance(each, Call) and each.operator == "sum" for each in nodes):
         raise FormulaError(f"{text!r}: sum(...) stands round the whole formula or not at all")
-    return Expression(root, summed, tuple(dict.fromkeys(each.name for each in nodes if isinstance(each, Name))))
+    return ParsedFormula(root, summed, tuple(dict.fromkeys(each.name for each in nodes if isinstance(each, Name))))
 
 
 def mismatch(

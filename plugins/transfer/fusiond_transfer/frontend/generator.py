@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fusiond.language.dtypes import is_float, whole_numbers
 from fusiond.program import Fill
-from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph, Kernel, Vector
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph, GraphKernel, Vector
 
 WORDS = Fill(kind="integers", low=0, high=2**31 - 1)
 """What inputs hold unless a file says otherwise."""
@@ -42,7 +42,7 @@ class Shape:
 class _Growing:
     elements: int
     names: list[str] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[GraphKernel] = field(default_factory=list)
 
     def finished(self, name: str, inputs: int) -> Graph:
         read = {each for kernel in self.kernels for each in kernel.reads}
@@ -66,7 +66,7 @@ def random_graph(shape: Shape, *, elements: int = 4096, name: str = "random") ->
         wanted = generator.randint(*shape.indegree)
         reads = generator.sample(range(len(graph.names)), min(wanted, len(graph.names)))
         writes = [f"v{len(graph.names) + each}" for each in range(generator.randint(*shape.outdegree))]
-        kernel = Kernel(
+        kernel = GraphKernel(
             name=f"k{number}", on=on, reads=tuple(graph.names[each] for each in reads), writes=tuple(writes)
         )
         graph.kernels.append(kernel)
@@ -80,7 +80,7 @@ def out_tree(kernels: int, *, elements: int = 4096, device_percent: int = 100, s
     graph = _Growing(elements, ["v0"])
     for number, on in enumerate(sides):
         writes = (f"v{2 * number + 1}", f"v{2 * number + 2}")
-        graph.kernels.append(Kernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=writes))
+        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=writes))
         graph.names += writes
     return graph.finished("out_tree", 1)
 
@@ -91,7 +91,7 @@ def in_tree(kernels: int, *, elements: int = 4096, device_percent: int = 100, se
     graph = _Growing(elements, [f"v{number}" for number in range(kernels + 1)])
     for number, on in enumerate(sides):
         reads, write = (f"v{2 * number}", f"v{2 * number + 1}"), f"v{kernels + 1 + number}"
-        graph.kernels.append(Kernel(name=f"k{number}", on=on, reads=reads, writes=(write,)))
+        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=reads, writes=(write,)))
         graph.names.append(write)
     return graph.finished("in_tree", kernels + 1)
 
@@ -101,7 +101,7 @@ def chain(kernels: int, *, elements: int = 4096, device_percent: int = 100, seed
     sides = _sides(kernels, device_percent, seed)
     graph = _Growing(elements, ["v0"])
     for number, on in enumerate(sides):
-        graph.kernels.append(Kernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=(f"v{number + 1}",)))
+        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=(f"v{number + 1}",)))
         graph.names.append(f"v{number + 1}")
     return graph.finished("chain", 1)
 

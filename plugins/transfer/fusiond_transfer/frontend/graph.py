@@ -4,7 +4,7 @@
     Kernel  :=  name, on (host | device), reads, writes, in_place, body
     Vector  :=  name, dtype, elements, fill, compare
     Body    :=  Mix | Formula (an expression for each output) | Text (source, entry, grid, block, values)
-             |  Made (a launch of another strategy's, in the place of several kernels)
+             |  FusedBody (a launch of another strategy's, in the place of several kernels)
 
 A vector is written once (single assignment; Kessler, section 3). What is stored where another vector was is still
 another vector: both share a *cell*, one place in each memory. In a loop the body is executed again and again, and a
@@ -81,17 +81,17 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class FusedBody:
     """What another strategy made of several kernels: a launch whose pointers name vectors."""
 
     fragment: Fragment
 
 
-Body: TypeAlias = Mix | Formula | Text | Made
+Body: TypeAlias = Mix | Formula | Text | FusedBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class GraphKernel:
     name: str
     on: str
     """`host` or `device`."""
@@ -141,7 +141,7 @@ class CutVector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class RegionDocument:
     """Kernels that a document for another strategy describes as a whole (`fusiond_transfer.together`)."""
 
     name: str
@@ -164,7 +164,7 @@ class Graph:
 
     name: str
     vectors: tuple[Vector, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[GraphKernel, ...]
     inputs: tuple[str, ...]
     """Live on entry."""
     outputs: tuple[str, ...]
@@ -179,7 +179,7 @@ class Graph:
     """What may be allocated on the device at any time."""
     adjacent: tuple[tuple[str, ...], ...] = ()
     """Runs of vectors that must lie in memory in this order, next to each other."""
-    regions: tuple[Region, ...] = ()
+    regions: tuple[RegionDocument, ...] = ()
     """What other strategies can make one launch of."""
     iterations: int = 1
     """Of a loop, as far as it is unrolled to be measured."""

@@ -38,9 +38,9 @@ from fusiond_transfer.frontend.graph import (
     Body,
     Formula,
     Graph,
-    Kernel,
+    GraphKernel,
     Mix,
-    Region,
+    RegionDocument,
     Text,
     Vector,
 )
@@ -162,7 +162,7 @@ class _Reader:
             raise self._keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
         return iterations
 
-    def _vectors(self, inputs: Sequence[str], drafts: Sequence[Kernel], default: Vector) -> dict[str, Vector]:
+    def _vectors(self, inputs: Sequence[str], drafts: Sequence[GraphKernel], default: Vector) -> dict[str, Vector]:
         """What is read in or written, with what the file says of it."""
         own = self._keys["vectors"].mapping() if "vectors" in self._keys else {}
         written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
@@ -212,7 +212,7 @@ class _Reader:
         vectors = tuple(dataclasses.replace(default, name=each.name) for each in graph.vectors)
         return dataclasses.replace(graph, vectors=vectors, limit_bytes=self._limit())
 
-    def _region(self, node: Node, vectors: Mapping[str, Vector]) -> Region:
+    def _region(self, node: Node, vectors: Mapping[str, Vector]) -> RegionDocument:
         return regions.read(node, self._beside, self._sizes, vectors)
 
     # --- vectors ---
@@ -244,10 +244,10 @@ class _Reader:
 
     # --- kernels ---
 
-    def _draft(self, node: Node) -> Kernel:
+    def _draft(self, node: Node) -> GraphKernel:
         keys = node.mapping(known=KERNEL_KEYS, required=("name", "on", "writes"))
         in_place = keys["in_place"].mapping() if "in_place" in keys else {}
-        return Kernel(
+        return GraphKernel(
             name=keys["name"].text(),
             **_place(keys["on"]),
             reads=_names(keys["reads"]) if "reads" in keys else (),
@@ -257,7 +257,7 @@ class _Reader:
             whole=_names(keys["whole"]) if "whole" in keys else (),
         )
 
-    def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int]) -> Body:
+    def _body(self, draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Body:
         keys = node.mapping()
         if "body" in keys and "source" in keys:
             raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
@@ -330,7 +330,7 @@ def _names(node: Node) -> tuple[str, ...]:
     return tuple(each.text() for each in node.sequence())
 
 
-def _formulas(draft: Kernel, node: Node, elements: Mapping[str, int]) -> Formula:
+def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Formula:
     """One formula, or one for each output."""
     given = node.mapping() if isinstance(node.value, dict) else {draft.writes[0]: node}
     for name, each in given.items():

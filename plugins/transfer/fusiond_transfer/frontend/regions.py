@@ -16,7 +16,7 @@ from fusiond.errors import UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
 from fusiond.model import frozen
-from fusiond_transfer.frontend.graph import Region, Vector
+from fusiond_transfer.frontend.graph import RegionDocument, Vector
 
 KEYS = ("keys", "sizes", "reads", "writes")
 
@@ -26,7 +26,7 @@ def read(
     beside: Callable[[Node], tuple[str, str]],
     sizes: Mapping[str, int],
     vectors: Mapping[str, Vector],
-) -> Region:
+) -> RegionDocument:
     """A region. `beside`: (path, text) of a file that is named. RequestError with file, line and key."""
     keys = node.mapping(required=("reads", "writes"))
     kinds = [name for name in keys if name not in KEYS]
@@ -35,7 +35,7 @@ def read(
     (kind,) = kinds
     path, text = beside(keys[kind])
     given = keys["sizes"].mapping() if "sizes" in keys else {}
-    return Region(
+    return RegionDocument(
         name=PurePath(path).stem,
         kind=kind,
         path=path,

@@ -18,7 +18,7 @@ from fusiond.language import expressions, extents
 from fusiond.language.extents import Extent, ceil_div, least, text_of
 from fusiond.words import counted
 from fusiond_transfer.frontend import formula
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Text
+from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Text
 from fusiond_transfer.frontend.index_expressions import ElementWise, element_wise
 
 
@@ -34,14 +34,14 @@ class RowWise:
     """Of a source that was proven: which of its values is the number of elements."""
 
 
-def row_wise(graph: Graph, kernel: Kernel) -> RowWise | str:
+def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     """How a kernel can be cut, or why it cannot, in a few words."""
     body = kernel.body
     if any(name in graph.home for name in (*kernel.reads, *kernel.writes)):
         return "it is passed a part of a vector, or one that is cut"
     if isinstance(body, Text):
         return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
-    if isinstance(body, Made):
+    if isinstance(body, FusedBody):
         return "another strategy made it"
     lengths = {int(graph.vector(name).elements) for name in kernel.writes}
     if len(lengths) > 1:
@@ -51,7 +51,7 @@ def row_wise(graph: Graph, kernel: Kernel) -> RowWise | str:
     return _of_elements(graph, kernel, None)
 
 
-def _of_elements(graph: Graph, kernel: Kernel, count: int | None) -> RowWise | str:
+def _of_elements(graph: Graph, kernel: GraphKernel, count: int | None) -> RowWise | str:
     rows = graph.vector(kernel.writes[0]).elements
     if int(rows) == 1:
         return f"{kernel.writes[0]} has one element"
@@ -65,7 +65,7 @@ def _of_elements(graph: Graph, kernel: Kernel, count: int | None) -> RowWise | s
     return RowWise(rows=rows, split=tuple(split), count=count)
 
 
-def _proven(graph: Graph, kernel: Kernel, body: Text) -> RowWise | str:
+def _proven(graph: Graph, kernel: GraphKernel, body: Text) -> RowWise | str:
     if body.grid[1:] != (1, 1) or body.block[1:] != (1, 1):
         return "its launch has more than one dimension, and nothing declares its rows"
     operands = (*kernel.reads, *kernel.writes)
@@ -79,7 +79,7 @@ def _proven(graph: Graph, kernel: Kernel, body: Text) -> RowWise | str:
     return _of_elements(graph, kernel, found.count)
 
 
-def _declared(graph: Graph, kernel: Kernel) -> RowWise | str:
+def _declared(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     sizes = dict(graph.sizes)
     rows = extents.size(kernel.rows, sizes[kernel.rows])
     split = tuple(name for name in dict.fromkeys((*kernel.reads, *kernel.writes)) if name not in kernel.whole)
@@ -97,7 +97,7 @@ def _at(number: int, sizes: dict[str, int], name: str, value: int) -> int:
     return int(expressions.parse_formula(number.text).integer({**sizes, name: value}))
 
 
-def problem(graph: Graph, kernel: Kernel) -> str | None:
+def problem(graph: Graph, kernel: GraphKernel) -> str | None:
     """What is wrong with a declaration, in one line; None where nothing is, or nothing is declared."""
     if not kernel.rows and not kernel.whole:
         return None
@@ -118,7 +118,7 @@ def problem(graph: Graph, kernel: Kernel) -> str | None:
 # --- one chunk ------------------------------------------------------------------------------------------
 
 
-def at_rows(graph: Graph, kernel: Kernel, how: RowWise, rows: int) -> Text:
+def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int) -> Text:
     """A source's values, grid and shared memory for so many rows (an Extent, or a number)."""
     body = kernel.body
     assert isinstance(body, Text)

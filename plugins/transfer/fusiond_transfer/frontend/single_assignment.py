@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel
+from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel
 
 IN_PLACE = "in_place"
 WAYS = ("rename", IN_PLACE)
@@ -61,7 +61,7 @@ def _fresh(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
-def _kernel(kernel: Kernel, before: Mapping[str, str], after: Mapping[str, str], *, in_place: bool) -> Kernel:
+def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, str], *, in_place: bool) -> GraphKernel:
     pairs = [(after.get(new, new), before.get(old, old)) for new, old in kernel.in_place]
     if in_place:
         stored = {new for new, _ in pairs}

@@ -21,7 +21,7 @@ from fusiond.language import expressions
 from fusiond.language.extents import text_of
 from fusiond.program.formulas import replaced
 from fusiond_transfer.frontend import formula
-from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Made, Mix
+from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Mix
 from fusiond_transfer.frontend.sub_vectors import whole_name
 
 MANY_KERNELS = 2_000
@@ -40,7 +40,7 @@ def fixed(graph: Graph) -> set[str]:
     """The names of those sizes."""
     if graph.limit_bytes is not None or len(graph.kernels) > MANY_KERNELS:
         return {name for name, _ in graph.sizes}
-    made = (kernel.body.fragment.fixed for kernel in graph.kernels if isinstance(kernel.body, Made))
+    made = (kernel.body.fragment.fixed for kernel in graph.kernels if isinstance(kernel.body, FusedBody))
     found = {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
     return found.union(*made)
 
@@ -66,7 +66,7 @@ def _alike(numbers: Iterable[int]) -> list[int]:
     return found if len({text_of(each) for each in found}) > 1 else []
 
 
-def _of_formulas(graph: Graph, kernel: Kernel, body: Formula) -> Iterator[int]:
+def _of_formulas(graph: Graph, kernel: GraphKernel, body: Formula) -> Iterator[int]:
     reads = {whole_name(name): graph.operand(name).elements for name in kernel.read_operands}
     for text, output in zip(body.texts, kernel.write_operands, strict=True):
         parsed = formula.parse(text)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from fusiond.language.expressions import ExpressionError
 from fusiond.language.extents import text_of
 from fusiond_transfer.frontend import formula
-from fusiond_transfer.frontend.graph import CutVector, Graph, Kernel, Vector
+from fusiond_transfer.frontend.graph import CutVector, Graph, GraphKernel, Vector
 
 _PART = re.compile(r"([A-Za-z_]\w*)\s*\[([^:]*):([^:]*)\]")
 
@@ -67,7 +67,7 @@ def span(name: str, elements: Mapping[str, int], number: Callable[[str], int]) -
     return Span(whole, first, end)
 
 
-def of_formula(kernel: Kernel, elements: Mapping[str, int]) -> dict[str, int]:
+def of_formula(kernel: GraphKernel, elements: Mapping[str, int]) -> dict[str, int]:
     """Vector, as a kernel's formula names it -> how many elements of it are read, or written. PartError where a name
     would stand for two parts."""
     found: dict[str, int] = {}
@@ -81,7 +81,7 @@ def of_formula(kernel: Kernel, elements: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def unfit(texts: Sequence[str], kernel: Kernel, elements: Mapping[str, int]) -> str | None:
+def unfit(texts: Sequence[str], kernel: GraphKernel, elements: Mapping[str, int]) -> str | None:
     """Why formulas do not fit their kernel, whose operands have so many elements; None when they do."""
     try:
         own = of_formula(kernel, elements)
@@ -116,7 +116,7 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         found = (runs.get(name) or [each.name for each in pieces.get(name, ())] or [name] for name in names)
         return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def kernel(given: Kernel) -> Kernel:
+    def kernel(given: GraphKernel) -> GraphKernel:
         reads, writes = tuple(map(passed, given.reads)), tuple(map(passed, given.writes))
         pieced = expanded(reads), expanded(writes)
         names = (reads, writes) if pieced != (reads, writes) or not _plain(graph, (*reads, *writes)) else ((), ())

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 from fusiond.errors import RequestError
 from fusiond_transfer.frontend.graph import DEVICE, HOST
-from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftVector, Names
+from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftNames, DraftVector
 
 MOST_NODES = 20_000
 _STRING = r'"((?:[^"\\]|\\.)*)"'
@@ -38,7 +38,7 @@ _WAY = re.compile(r"\b([HD]to[HD])\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DotNode:
     """One node; `kind` as the driver calls its type, `name` of a kernel, `way` and `bytes` of a copy (0: not said)."""
 
     id: str
@@ -53,7 +53,7 @@ class Node:
 class Captured:
     """The nodes, each behind those that it waits for; `before`: node -> those."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DotNode, ...]
     before: Mapping[str, tuple[str, ...]]
 
 
@@ -61,7 +61,7 @@ def read(text: str, path: str) -> Captured:
     """The graph in a text of the driver's. RequestError for what is none."""
     if not re.match(r"\s*digraph\b", text):
         raise RequestError("is no graph that cuGraphDebugDotPrint printed: it begins with `digraph`", where=path)
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, DotNode] = {}
     edges: list[tuple[str, str]] = []
     for match in _STATEMENT.finditer(text):
         one, other, attributes = match.group(1), match.group(2), match.group(3)
@@ -81,7 +81,7 @@ def read(text: str, path: str) -> Captured:
     return Captured(nodes=_ordered(nodes, edges, path), before=before)
 
 
-def _ordered(nodes: Mapping[str, Node], edges: Sequence[tuple[str, str]], path: str) -> tuple[Node, ...]:
+def _ordered(nodes: Mapping[str, DotNode], edges: Sequence[tuple[str, str]], path: str) -> tuple[DotNode, ...]:
     """Each behind those that it waits for; of those that may come, the first of the text."""
     position = {each: number for number, each in enumerate(nodes)}
     waits = dict.fromkeys(nodes, 0)
@@ -104,27 +104,27 @@ def _ordered(nodes: Mapping[str, Node], edges: Sequence[tuple[str, str]], path: 
     return tuple(found)
 
 
-def _node(name: str, label: str) -> Node:
+def _node(name: str, label: str) -> DotNode:
     plain = label.replace("\\n", "\n").replace("\\l", "\n").replace("\\r", "\n")
     kind = _TYPE.search(plain)
     if "<<<" in plain.replace("\\", "") or (kind is not None and kind.group(1) == "KERNEL"):
         return _kernel(name, plain)
     if kind is None:
-        return Node(id=name, kind=" ".join(plain.split())[:40] or "unknown")
+        return DotNode(id=name, kind=" ".join(plain.split())[:40] or "unknown")
     if kind.group(1) == "MEMCPY":
         way = _WAY.search(plain)
-        return Node(id=name, kind="MEMCPY", way=way.group(1) if way else "", bytes=_bytes(plain))
-    return Node(id=name, kind=kind.group(1))
+        return DotNode(id=name, kind="MEMCPY", way=way.group(1) if way else "", bytes=_bytes(plain))
+    return DotNode(id=name, kind=kind.group(1))
 
 
-def _kernel(name: str, plain: str) -> Node:
+def _kernel(name: str, plain: str) -> DotNode:
     """The kernel's name stands ahead of its launch: `scan\\<\\<\\<4,128,0\\>\\>\\>`."""
     text = re.sub(r"\\(.)", r"\1", plain)
     launch = re.search(r"([\w$:~.]+(?:<(?!<<)[^|\n]*?>)?(?:\([^|\n]*?\))?)\s*<<<([^|\n]*?)>>>", text)
     if launch is not None:
-        return Node(id=name, kind="KERNEL", name=launch.group(1), grid=launch.group(2).strip())
+        return DotNode(id=name, kind="KERNEL", name=launch.group(1), grid=launch.group(2).strip())
     words = [each for each in re.findall(r"[A-Za-z_][\w$:]*", text) if each not in ("KERNEL", "ID", "node", "topoId")]
-    return Node(id=name, kind="KERNEL", name=words[0] if words else "")
+    return DotNode(id=name, kind="KERNEL", name=words[0] if words else "")
 
 
 def _bytes(label: str) -> int:
@@ -181,7 +181,7 @@ def _pairs(fields: list[Field]) -> dict[str, str]:
 
 def draft(captured: Captured, name: str) -> DraftGraph:
     """Copies up are inputs, copies down outputs; kernels and host functions ask for what they read and write."""
-    names = Names()
+    names = DraftNames()
     said = {node.id: names.of(_called(node)) for node in captured.nodes}
     vectors: list[DraftVector] = []
     kernels: list[DraftKernel] = []
@@ -214,7 +214,7 @@ def draft(captured: Captured, name: str) -> DraftGraph:
     )
 
 
-def _called(node: Node) -> str:
+def _called(node: DotNode) -> str:
     if node.kind == "MEMCPY":
         return {"HtoD": "up", "DtoH": "down", "DtoD": "copy_on_device", "HtoH": "copy_on_host"}.get(node.way, "copy")
     return node.name or node.kind.lower()

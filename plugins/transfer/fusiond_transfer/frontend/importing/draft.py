@@ -75,7 +75,7 @@ def _list(names: Sequence[str]) -> str:
     return json.dumps(list(names))
 
 
-class Names:
+class DraftNames:
     """Identifiers made of what programs call things, each once."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ MOST_COPIES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class TracedCopy:
     """One copy: times in ns, since the trace began."""
 
     start: int
@@ -61,7 +61,7 @@ class Ran:
 class Trace:
     """In order of their starts."""
 
-    copies: tuple[Copied, ...]
+    copies: tuple[TracedCopy, ...]
     kernels: tuple[Ran, ...]
 
 
@@ -92,7 +92,7 @@ def _columns(database: sqlite3.Connection, table: str, needed: Sequence[str], pa
     return found
 
 
-def _copies(database: sqlite3.Connection, tables: set[str], path: str) -> Iterator[Copied]:
+def _copies(database: sqlite3.Connection, tables: set[str], path: str) -> Iterator[TracedCopy]:
     if _MEMCPY not in tables:
         return
     there = _columns(database, _MEMCPY, ("start", "end", "bytes", "copyKind"), path)
@@ -103,7 +103,7 @@ def _copies(database: sqlite3.Connection, tables: set[str], path: str) -> Iterat
     rows = database.execute(f'SELECT start, "end", bytes, copyKind, {", ".join(more)} FROM {_MEMCPY} ORDER BY start')
     for start, end, size, kind, source, target, device, stream in rows:
         host = MEMORIES.get(source if kind == UP else target if kind == DOWN else 0, "")
-        yield Copied(start=start, end=end, bytes=size, kind=kind, memory=host, device=device, stream=stream)
+        yield TracedCopy(start=start, end=end, bytes=size, kind=kind, memory=host, device=device, stream=stream)
 
 
 def _kernels(database: sqlite3.Connection, tables: set[str], path: str) -> Iterator[Ran]:
@@ -123,24 +123,24 @@ def _kernels(database: sqlite3.Connection, tables: set[str], path: str) -> Itera
 # --- sequences ------------------------------------------------------------------------------------------
 
 
-def sequences(trace: Trace) -> tuple[tuple[Copied, ...], ...]:
+def sequences(trace: Trace) -> tuple[tuple[TracedCopy, ...], ...]:
     """Runs of two or more copies that could be one message, in order of their starts."""
-    events: list[tuple[int, int, Copied | Ran]] = [(each.start, 0, each) for each in trace.kernels]
+    events: list[tuple[int, int, TracedCopy | Ran]] = [(each.start, 0, each) for each in trace.kernels]
     events += [(each.start, 1, each) for each in trace.copies]
     events.sort(key=lambda each: each[:2])
-    runs: dict[tuple[int, int], list[Copied]] = {}
-    found: list[tuple[Copied, ...]] = []
+    runs: dict[tuple[int, int], list[TracedCopy]] = {}
+    found: list[tuple[TracedCopy, ...]] = []
     for _, _, event in events:
         lane = event.device, event.stream
         run = runs.setdefault(lane, [])
-        if isinstance(event, Copied) and event.crosses and run and _alike(run[-1], event):
+        if isinstance(event, TracedCopy) and event.crosses and run and _alike(run[-1], event):
             run.append(event)
             continue
         found += [tuple(run)] if len(run) > 1 else []
-        runs[lane] = [event] if isinstance(event, Copied) and event.crosses else []
+        runs[lane] = [event] if isinstance(event, TracedCopy) and event.crosses else []
     found += [tuple(run) for run in runs.values() if len(run) > 1]
     return tuple(sorted(found, key=lambda each: each[0].start))
 
 
-def _alike(one: Copied, other: Copied) -> bool:
+def _alike(one: TracedCopy, other: TracedCopy) -> bool:
     return (one.kind, one.memory) == (other.kind, other.memory)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fusiond.errors import RequestError
 from fusiond.language.dtypes import DTYPES
 from fusiond_transfer.frontend.graph import HOST
-from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftVector, Names
+from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftNames, DraftVector
 
 TEMPLATES = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
@@ -50,7 +50,7 @@ class Building:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._names = Names()
+        self._names = DraftNames()
         self._vectors: list[DraftVector] = []
         self._kernels: list[DraftKernel] = []
         self._inputs: list[str] = []

@@ -99,7 +99,7 @@ class KernelGraph:
         for key, names in (("reads", reads), ("writes", writes)):
             if isinstance(names, str):
                 raise RequestError(
-                    f"{key} is the text {names[:80]!r}; wanted is a sequence of names, such as ({names[:80]!r},)",
+                    f"{key} is the text {names[:80]!r}; expected a sequence of names, such as ({names[:80]!r},)",
                     where=f"graph {self.name}: {name}",
                 )
         for each in writes:
@@ -107,7 +107,7 @@ class KernelGraph:
         if isinstance(body, str):
             if len(writes) != 1:
                 raise RequestError(
-                    f"body is one formula for {len(writes)} outputs; wanted is a mapping of each to its own",
+                    f"body is one formula for {len(writes)} outputs; expected a mapping from each to its own",
                     where=f"graph {self.name}: {name}",
                 )
             body = {writes[0]: body}

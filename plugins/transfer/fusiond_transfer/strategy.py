@@ -59,7 +59,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         name = job.request.get("graph")
         where = job.where("graph")
         if not isinstance(name, str):
-            raise RequestError("a graph is wanted: a catalogue name or the path of its YAML file", where=where)
+            raise RequestError("expected a graph: a name of the catalogue, or the path of a YAML file", where=where)
         path = inputs.resolve("graph", name, where=where)
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
         found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
@@ -278,7 +278,7 @@ def _only_planned(analysis: KnownGraph) -> bool:
 def _counted(job: Job) -> bool:
     wanted = job.request.get("allocations", "ahead")
     if wanted not in ("ahead", "counted"):
-        raise RequestError(f"is {wanted!r}; it can be ahead, counted", where=job.where("allocations"))
+        raise RequestError(f"is {wanted!r}; expected ahead or counted", where=job.where("allocations"))
     return bool(wanted == "counted")
 
 
@@ -320,7 +320,7 @@ def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> Tran
 def _tries(job: Job) -> int:
     tries = job.request.get("tries", heuristic.TRIES)
     if isinstance(tries, bool) or not isinstance(tries, int) or not 1 <= tries <= MOST_TRIES:
-        raise RequestError(f"is {tries!r}; wanted is a number from 1 to {MOST_TRIES}", where=job.where("tries"))
+        raise RequestError(f"is {tries!r}; expected a number from 1 to {MOST_TRIES}", where=job.where("tries"))
     return tries
 
 
@@ -328,7 +328,7 @@ def _limit(job: Job) -> int | None:
     limits = job.request.get("limits")
     if limits is None:
         return None
-    wanted = "wanted is {device_bytes: N}, a whole number from 1 on"
+    wanted = "expected {device_bytes: N}, N a whole number of at least 1"
     if not isinstance(limits, Mapping) or set(limits) != {"device_bytes"}:
         raise RequestError(wanted, where=job.where("limits"))
     value = limits["device_bytes"]

@@ -162,7 +162,7 @@ def test_the_fit_is_scipys(seed: int) -> None:
 def test_what_is_no_trace_is_refused_in_one_line(draft: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     path.write_bytes(b"no database, but long enough for its header" * 40)
-    with pytest.raises(RequestError, match="is no SQLite export of Nsight Systems: file is not a database"):
+    with pytest.raises(RequestError, match="is not an SQLite export of Nsight Systems: file is not a database"):
         draft(path)
     path.unlink()
     sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
@@ -269,10 +269,10 @@ def test_sizes_that_are_not_printed_are_asked_for(draft: Callable[..., str], tmp
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("graph {}", "it begins with `digraph`"),
-        ("digraph dot {}", "there is no node in it"),
+        ("graph {}", "such a file begins with `digraph`"),
+        ("digraph dot {}", "has no node"),
         (PLAIN.replace('"graph_1_node_1" ->', '"graph_1_node_9" ->'), "an edge names 'graph_1_node_9'"),
-        (PLAIN.replace("}\n}", '"graph_1_node_0" -> "graph_1_node_1";\n}\n}'), "wait for each other in a circle"),
+        (PLAIN.replace("}\n}", '"graph_1_node_0" -> "graph_1_node_1";\n}\n}'), "form a cycle"),
     ],
 )
 def test_what_is_no_cuda_graph_is_refused_in_one_line(text: str, said: str) -> None:

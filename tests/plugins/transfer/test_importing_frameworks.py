@@ -92,7 +92,7 @@ def test_what_is_no_formula_is_asked_for() -> None:
     a = np.zeros((8, 8), np.float32)
     root = documents.drafted(from_jaxpr(jax.make_jaxpr(lambda x: jnp.sin(x @ x))(a)), "d")[0].plain()
     assert [(each["name"], each["body"]) for each in root["kernels"]] == [("dot_general", "?"), ("sin", "?")]
-    with pytest.raises(RequestError, match=r"wanted is what jax\.make_jaxpr"):
+    with pytest.raises(RequestError, match=r"expected what jax\.make_jaxpr"):
         from_jaxpr(lambda x: x)
     with pytest.raises(RequestError, match="is of complex64; a vector can be of bool"):
         from_jaxpr(jax.make_jaxpr(lambda x: x)(np.zeros(3, np.complex64)))
@@ -152,5 +152,5 @@ def test_what_torch_fx_did_not_record_is_asked_for() -> None:
     scaled.nodes[5].kwargs = {"alpha": 3}  # x + 3 y is another operation
     kernels = documents.drafted(from_fx(scaled), "draft")[0].plain()["kernels"]
     assert [each["body"] == "?" for each in kernels] == [False, True, False]
-    with pytest.raises(RequestError, match="wanted is a Graph or GraphModule"):
+    with pytest.raises(RequestError, match="expected a Graph or GraphModule"):
         from_fx(3)

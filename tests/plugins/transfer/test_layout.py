@@ -206,3 +206,10 @@ def test_neighbours_of_the_catalogue_matrix(graph: Callable[..., Graph]) -> None
     order = " ".join(found.schedule.order)
     assert "A00 A01 A10 A11" in order
     assert "B00 B01 B10 B11" in order
+
+
+def test_what_is_glued_follows_without_a_gap() -> None:
+    """b and c are pieces of one vector with a; d begins at the next multiple of 256 behind them."""
+    sizes = {"a": 100, "b": 40, "c": 300, "d": 8}
+    assert layout.offsets("abcd", sizes, {"b", "c"}) == ({"a": 0, "b": 100, "c": 140, "d": 512}, 520)
+    assert layout.offsets("abcd", sizes) == ({"a": 0, "b": 256, "c": 512, "d": 1024}, 1032)

@@ -167,7 +167,7 @@ def test_a_limit_that_nothing_fits_is_one_line(parse: Callable[..., object]) -> 
 
 @pytest.mark.parametrize("wrong", ["{bytes: 3}", "{device_bytes: 0}", "{device_bytes: yes}", "7", "{}"])
 def test_a_limit_that_is_none(wrong: str, parse: Callable[..., object]) -> None:
-    with pytest.raises(RequestError, match=r"wanted is \{device_bytes: N\}"):
+    with pytest.raises(RequestError, match=r"expected \{device_bytes: N\}"):
         parse("fig2", f"limits: {wrong}")
 
 

@@ -141,7 +141,7 @@ def test_a_declaration_is_the_kernel_at_another_height(rows: Callable[[str], Gra
     ("declared", "problem"),
     [
         ("rows: height", "weights has width elements, which is not so many for each of height rows"),
-        ("rows: depth, whole: [weights]", "rows is 'depth', which is no size; the sizes are height, width"),
+        ("rows: depth, whole: [weights]", "rows is 'depth', which is not a size; the sizes are height, width"),
         ("rows: height, whole: [weights, lamp]", "k does not read lamp, so it cannot read it whole"),
         ("whole: [weights]", "'rows' must name the size that counts its rows"),
     ],

@@ -43,6 +43,11 @@ MUTANTS = [
     ("analysis/one_memory.py", "is _made_on_device(graph, name) for k", "for k", "managed"),
     ("analysis/one_memory.py", "(*homes, *ops)", "tuple(ops)", "managed"),
     ("analysis/one_memory.py", "up=not op.up", "up=op.up", "managed"),
+    ("analysis/peers.py", "first.setdefault(HOST, len(graph.kernels))", "pass", "peers"),
+    ("frontend/sub_vectors.py", "own.first <= each.first < own.end", "own.first <= each.first", "sub_vectors"),
+    ("frontend/sub_vectors.py", "for run in pieces.values())", "for run in [])", "sub_vectors"),
+    ("analysis/layout.py", "        if cell not in glued:\n", "        if True:\n", "layout"),
+    ("codegen/emit.py", "runs.get(name, (name,))[0]", "runs.get(name, (name,))[-1]", "sub_vectors"),
     ("codegen/emit.py", "after = self._touch(op.name, [], op.cells, stream)", "after: tuple[str, ...] = ()", "managed"),
 ]  # fmt: skip
 

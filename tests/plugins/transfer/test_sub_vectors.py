@@ -229,7 +229,7 @@ def test_what_is_wrong_has_a_line(parse: Callable[..., Workload], old: str, new:
 
 def test_what_nobody_writes_is_refused(parse: Callable[..., Workload]) -> None:
     text = HALVES.replace('reads: ["x[n // 2:]"], writes: ["y[n // 2:]"]', 'reads: ["x[:5]"], writes: ["y[n - 5:]"]')
-    with pytest.raises(RequestError, match=r"all reads y\[512:1019\], which is never written"):
+    with pytest.raises(RequestError, match=r"all reads y\[512:1019\], which is neither an input nor written"):
         parse(text)
     with pytest.raises(RequestError, match="is for graphs without parts of vectors"):
         parse(HALVES, "allocations: counted")

@@ -28,32 +28,32 @@ MISTAKES = [
     # what is replaced, with what, the line of the file, what fusiond says
     ("writes: [c]}", "writes: [c, c]}", 7, "c has two writers: k0, twice"),
     ("outputs: [d]", "outputs: [d]\nwritten_again: twice", 6, "is 'twice'; it can be rename, in_place"),
-    ("reads: [c]", "reads: [z]", 8, "k1 reads z, which is no vector of this graph"),
-    ("reads: [a, b]", "reads: [a, d]", 7, "the kernels wait for each other: k0 -> k1 -> k0"),
-    ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is no vector of this graph"),
-    ("elements: n", "elements: n - 8", 3, "a has 0 elements; at least one is wanted"),
+    ("reads: [c]", "reads: [z]", 8, "k1 reads z, which is not a vector of this graph"),
+    ("reads: [a, b]", "reads: [a, d]", 7, "the kernels form a cycle: k0 -> k1 -> k0"),
+    ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is not a vector of this graph"),
+    ("elements: n", "elements: n - 8", 3, "a has 0 elements; expected at least one"),
     ("elements: n", "elements: m", 3, "'m' has no value"),
     ("outputs: [d]", "outputs: [x]", 5, "there is no vector 'x'"),
     ("outputs: [d]", "outputs: [a]", 5, "a is written by no kernel"),
-    ("outputs: [d]", "outputs: []", 5, "there is no output"),
+    ("outputs: [d]", "outputs: []", 5, "is empty, so there is nothing to compare"),
     ("outputs: [d]", "outputs: [d, d]", 5, "d stands twice"),
     ("name: k1", "name: k0", 8, "two kernels are called 'k0'"),
-    ("name: k1", "name: 'k 1'", 8, "'k 1' is no name"),
+    ("name: k1", "name: 'k 1'", 8, "'k 1' is not a name"),
     ("on: host", "on: gpu", 8, "is 'gpu'; it can be host, device"),
     ("on: host, ", "", 8, "the key 'on' is missing"),
     ("writes: [d]", "write: [d]", 8, "unknown key 'write'; did you mean 'writes'?"),
     ("graph: good", "graph: good\ninput: [a]", 2, "unknown key 'input'; did you mean 'inputs'?"),
-    ("graph: good", "graph: good/bad", 1, "wanted is a name"),
-    ("outputs: [d]", "outputs: [d]\nplaced: [c]", 6, "c is no input"),
+    ("graph: good", "graph: good/bad", 1, "expected a name"),
+    ("outputs: [d]", "outputs: [d]\nplaced: [c]", 6, "c is not an input"),
     ("outputs: [d]", "outputs: [d]\ncarried: {a: d}", 6, "is for loops; say loop: true"),
     ("outputs: [d]", "outputs: [d]\nloop: true", 6, "nothing is carried from one iteration to the next"),
     ("outputs: [d]", "outputs: [d]\nloop: yes please", 6, "write true or false"),
     ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: x}", 7, "no kernel writes 'x'"),
-    ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {c: d}", 7, "c is no input"),
+    ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {c: d}", 7, "c is not an input"),
     ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: d}\niterations: 0", 8, "it must be from 1 to 1000"),
     ("outputs: [d]", "outputs: [d]\nadjacent: [[a]]", 6, "a run is two or more different vectors"),
     ("outputs: [d]", "outputs: [d]\nadjacent: [[a, b], [b, c]]", 6, "a vector is in two runs"),
-    ("outputs: [d]", "outputs: [d]\nlimits: {device_bytes: 0}", 6, "at least one byte is wanted"),
+    ("outputs: [d]", "outputs: [d]\nlimits: {device_bytes: 0}", 6, "expected at least one byte"),
     ("outputs: [d]", "outputs: [d]\nvectors: {z: {elements: 3}}", 6, "unknown vector 'z'"),
     ("outputs: [d]", "outputs: [d]\nvectors: {c: {dtype: float12}}", 6, "is 'float12'; it can be bool, int8"),
     ("outputs: [d]", "outputs: [d]\nvectors: {c: {elements: 0}}", 6, "c has 0 elements"),
@@ -99,9 +99,9 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., W
     [
         (("sizes: {m: 3}",), "unknown size 'm'"),
         (("sizes: {n: 0}",), "must be at least 1"),
-        (("tries: 0",), "is 0; wanted is a number from 1 to 10000"),
-        (("tries: many",), "is 'many'; wanted is a number from 1 to 10000"),
-        (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),
+        (("tries: 0",), "is 0; expected a number from 1 to 10000"),
+        (("tries: many",), "is 'many'; expected a number from 1 to 10000"),
+        (("allocations: sometimes",), "is 'sometimes'; expected ahead or counted"),
         (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
     ],
 )
@@ -163,7 +163,7 @@ def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs
         ("block: [2048]", "a launch has at most"),
         ("block: [64, 64]", "a launch has at most"),
         ("grid: [1, 70000]", "a launch has at most"),
-        ("grid: [0]", "one to three numbers from 1 on"),
+        ("grid: [0]", "one to three numbers, each at least 1"),
         ("values: [n * 3000000000]", "an int has 32 bits"),
     ],
 )
@@ -249,7 +249,7 @@ def test_everything_that_python_can_say_survives_the_file(parse: Callable[..., W
 def test_a_mistake_in_python_is_one_line() -> None:
     graph = python_graph()
     graph.device("k5", reads=("Z",), writes=("N",))
-    with pytest.raises(RequestError, match="graph fig2: k5 reads Z, which is no vector of this graph"):
+    with pytest.raises(RequestError, match="graph fig2: k5 reads Z, which is not a vector of this graph"):
         graph.build()
     other = python_graph()
     other.device("k5", reads=("A",), writes=("N",), body={"N": "B + 1"})
@@ -277,7 +277,10 @@ def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]
         (lambda graph: graph.device("k5", reads=("A",), writes=("N", "O"), body="A"), "one formula for 2 outputs"),
         (lambda graph: graph.device("k5", reads=("A",), writes="N"), "writes is the text 'N'"),
         (lambda graph: graph.loop({}), "nothing is carried"),
-        (lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5), "2.5 elements; a whole number"),
+        (
+            lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5),
+            "2.5 elements; expected a whole number",
+        ),
     ],
 )
 def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], says: str) -> None:

@@ -81,7 +81,7 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("graph",))
     if not _NAME.fullmatch(keys["graph"].text()):
-        raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; wanted is a name of letters, digits, _ and -")
+        raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; expected a name of letters, digits, _ and -")
     known = values.sizes(keys.get("sizes"))
     odd = values.sizes(keys.get("odd"), known=known)
     for name in sizes:
@@ -306,7 +306,7 @@ class _Reader:
             else [self._integer(node)]
         )
         if not 1 <= len(values) <= 3 or min(values) < 1:
-            raise node.fail("wanted are one to three numbers from 1 on")
+            raise node.fail("expected one to three numbers, each at least 1")
         if any(value > limit for value, limit in zip(values, most, strict=False)) or (
             most is MOST_BLOCK and math.prod(values) > MOST_BLOCK[0]
         ):
@@ -357,14 +357,14 @@ def _place(node: Node) -> dict[str, Any]:
 
 def _identifier(node: Node) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w{0,63}", node.text()):
-        raise node.fail(f'is {node.text()[:80]!r}; wanted is the name of an extern "C" function')
+        raise node.fail(f'is {node.text()[:80]!r}; expected the name of an extern "C" function')
     return node.text()
 
 
 def _span(node: Node) -> tuple[int, int]:
     values = [each.integer(least=1, most=100) for each in node.sequence()]
     if len(values) != 2 or values[0] > values[1]:
-        raise node.fail("wanted are the least and the most, such as [2, 3]")
+        raise node.fail("expected the least and the most, such as [2, 3]")
     return values[0], values[1]
 
 

@@ -107,7 +107,7 @@ def problem(graph: Graph, kernel: GraphKernel) -> str | None:
         return f"{kernel.name} says what it reads whole; 'rows' must name the size that counts its rows"
     if kernel.rows not in dict(graph.sizes):
         known = ", ".join(name for name, _ in graph.sizes) or "none"
-        return f"{kernel.name}: rows is {kernel.rows!r}, which is no size; the sizes are {known}"
+        return f"{kernel.name}: rows is {kernel.rows!r}, which is not a size; the sizes are {known}"
     strange = [name for name in kernel.whole if name not in kernel.reads]
     if strange:
         return f"{kernel.name} does not read {strange[0]}, so it cannot read it whole"

@@ -50,17 +50,17 @@ def problems(graph: Graph) -> Iterator[Problem]:
 
 def _names(graph: Graph) -> Iterator[Problem]:
     if not graph.kernels:
-        yield Problem(("kernels",), "there is no kernel")
+        yield Problem(("kernels",), "has no kernel; list at least one")
     seen: set[str] = set()
     for number, kernel in enumerate(graph.kernels):
         if not _NAME.fullmatch(kernel.name):
-            yield Problem(("kernels", number, "name"), f"{kernel.name[:80]!r} is no name: letters, digits and _")
+            yield Problem(("kernels", number, "name"), f"{kernel.name[:80]!r} is not a name; use letters, digits and _")
         if kernel.name in seen:
             yield Problem(("kernels", number, "name"), f"two kernels are called {kernel.name!r}")
         seen.add(kernel.name)
     for each in graph.vectors:
         if each.name not in graph.home and not _NAME.fullmatch(each.name):
-            yield Problem(("vectors", each.name), f"{each.name[:80]!r} is no name: letters, digits and _")
+            yield Problem(("vectors", each.name), f"{each.name[:80]!r} is not a name; use letters, digits and _")
 
 
 def _sizes(graph: Graph) -> Iterator[Problem]:
@@ -69,9 +69,9 @@ def _sizes(graph: Graph) -> Iterator[Problem]:
         if each.dtype not in DTYPES:
             yield Problem(place, f"{each.name} is of {each.dtype!r}; it can be {', '.join(DTYPES)}")
         elif not isinstance(each.elements, int):
-            yield Problem(place, f"{each.name} has {each.elements!r} elements; a whole number is wanted")
+            yield Problem(place, f"{each.name} has {each.elements!r} elements; expected a whole number")
         elif each.elements < 1:
-            yield Problem(place, f"{each.name} has {each.elements} elements; at least one is wanted")
+            yield Problem(place, f"{each.name} has {each.elements} elements; expected at least one")
         elif each.elements * DTYPES[each.dtype].bytes > MAX_BYTES:
             yield Problem(place, f"{each.name} has {each.size_bytes} bytes; there may be {MAX_BYTES}")
 
@@ -103,14 +103,14 @@ def _reads(graph: Graph) -> Iterator[Problem]:
             if name in known:
                 continue
             if name not in graph.producer:
-                what = "is never written and no input" if name in graph.index else "is no vector of this graph"
+                what = "is neither an input nor written" if name in graph.index else "is not a vector of this graph"
                 yield Problem(place, f"{kernel.name} reads {name}, which {what}")
                 continue
             later = graph.kernels[graph.producer[name]].name
             if circle is None:
                 circle = _circle(graph)
             if circle:
-                yield Problem(place, f"the kernels wait for each other: {circle}")
+                yield Problem(place, f"the kernels form a cycle: {circle}")
                 return
             yield Problem(place, f"{kernel.name} reads {name} before {later} writes it; list {later} first")
         known.update(kernel.writes)
@@ -154,14 +154,16 @@ def _lists(graph: Graph) -> Iterator[Problem]:
             seen.add(name)
     for position, name in enumerate(graph.placed):
         if name in graph.index and name not in inputs:
-            yield Problem(("placed", position), f"{name} is no input")
+            yield Problem(("placed", position), f"{name} is not an input")
     for position, name in enumerate(graph.outputs):
         if name in graph.index and name not in graph.producer:
             yield Problem(("outputs", position), f"{name} is written by no kernel")
     if not graph.outputs:
-        yield Problem(("outputs",), "there is no output, so nothing to compare")
+        yield Problem(
+            ("outputs",), "is empty, so there is nothing to compare; name at least one vector that a kernel writes"
+        )
     if graph.limit_bytes is not None and graph.limit_bytes < 1:
-        yield Problem(("limits", "device_bytes"), f"is {graph.limit_bytes}; at least one byte is wanted")
+        yield Problem(("limits", "device_bytes"), f"is {graph.limit_bytes}; expected at least one byte")
 
 
 def _adjacent(graph: Graph) -> Iterator[Problem]:
@@ -256,7 +258,7 @@ def _loop(graph: Graph) -> Iterator[Problem]:
     for head, tail in graph.carried:
         place: Place = ("carried", head)
         if head not in graph.inputs:
-            yield Problem(place, f"{head} is no input")
+            yield Problem(place, f"{head} is not an input")
         elif tail not in graph.producer:
             yield Problem(place, f"no kernel writes {tail!r}")
         else:

@@ -60,7 +60,7 @@ class Captured:
 def read(text: str, path: str) -> Captured:
     """The graph in a text of the driver's. RequestError for what is none."""
     if not re.match(r"\s*digraph\b", text):
-        raise RequestError("is no graph that cuGraphDebugDotPrint printed: it begins with `digraph`", where=path)
+        raise RequestError("was not printed by cuGraphDebugDotPrint: such a file begins with `digraph`", where=path)
     nodes: dict[str, DotNode] = {}
     edges: list[tuple[str, str]] = []
     for match in _STATEMENT.finditer(text):
@@ -70,13 +70,13 @@ def read(text: str, path: str) -> Captured:
         elif (label := _LABEL.search(attributes or "")) is not None:
             nodes[one] = _node(one, label.group(1))
     if not nodes:
-        raise RequestError("there is no node in it", where=path)
+        raise RequestError("has no node", where=path)
     if len(nodes) > MOST_NODES:
         raise RequestError(f"{len(nodes)} nodes are in it; there may be {MOST_NODES}", where=path)
     for one, other in edges:
         for each in (one, other):
             if each not in nodes:
-                raise RequestError(f"an edge names {each[:80]!r}, which is no node", where=path)
+                raise RequestError(f"an edge names {each[:80]!r}, which is not a node", where=path)
     before = {each: tuple(one for one, other in edges if other == each) for each in nodes}
     return Captured(nodes=_ordered(nodes, edges, path), before=before)
 
@@ -100,7 +100,7 @@ def _ordered(nodes: Mapping[str, DotNode], edges: Sequence[tuple[str, str]], pat
             if not waits[each]:
                 heapq.heappush(ready, position[each])
     if len(found) < len(nodes):
-        raise RequestError("its nodes wait for each other in a circle", where=path)
+        raise RequestError("its nodes form a cycle", where=path)
     return tuple(found)
 
 

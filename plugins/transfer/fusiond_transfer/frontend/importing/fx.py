@@ -27,7 +27,7 @@ def draft(graph: Any, name: str) -> DraftGraph:
     """The graph of a torch.fx Graph, or of the GraphModule that has one. RequestError for what is none."""
     graph = getattr(graph, "graph", graph)
     if not hasattr(graph, "nodes"):
-        raise RequestError(f"is a {type(graph).__name__}; wanted is a Graph or GraphModule of torch.fx", where=name)
+        raise RequestError(f"is a {type(graph).__name__}; expected a Graph or GraphModule of torch.fx", where=name)
     building, known = Building(name), dict[Any, Value]()
     nodes = list(graph.nodes)
     uses = [each for node in nodes for each in _nodes((node.args, node.kwargs))]

@@ -26,7 +26,7 @@ _HOST = ("pure_callback", "io_callback", "debug_callback")
 def draft(closed: Any, name: str) -> DraftGraph:
     """The graph of a ClosedJaxpr. RequestError for what is none, and for element types that no vector has."""
     if not hasattr(closed, "jaxpr") or not hasattr(closed.jaxpr, "eqns"):
-        raise RequestError(f"is a {type(closed).__name__}; wanted is what jax.make_jaxpr(...)(...) gives", where=name)
+        raise RequestError(f"is a {type(closed).__name__}; expected what jax.make_jaxpr(...)(...) returns", where=name)
     return _Importer(closed, name).draft()
 
 

@@ -78,7 +78,7 @@ def read(path: str) -> Trace:
                 )
             return Trace(copies=tuple(_copies(database, tables, path)), kernels=tuple(_kernels(database, tables, path)))
     except sqlite3.Error as problem:
-        raise RequestError(f"is no SQLite export of Nsight Systems: {problem}", where=path) from None
+        raise RequestError(f"is not an SQLite export of Nsight Systems: {problem}", where=path) from None
 
 
 _MEMCPY, _KERNEL = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -281,17 +281,18 @@ def _each(body: Statements, device: bool, count: str) -> Statements:
 
 def _formula(graph: Graph, kernel: GraphKernel, body: Formula) -> tuple[Entry, str]:
     name = f"formula_{kernel.origin or kernel.name}"
-    reads = {whole_name(each): graph.operand(each) for each in kernel.read_operands}
+    operands = [(whole_name(each), graph.operand(each)) for each in kernel.read_operands]
+    reads = dict(operands)
     writes = [graph.operand(each) for each in kernel.write_operands]
     parsed = [formula.parse(text) for text in body.texts]
-    place = _places(reads)
+    place = _places(operands)
     lengths = [
         most(1, *(reads[each].elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
     ]
     counts = [Scalar(dtype="uint64", value=each) for each in lengths]
     parameters = _parameters(
-        [stored(each.dtype) for each in reads.values()],
+        [stored(each.dtype) for _, each in operands],
         [stored(each.dtype) for each in writes],
         [f"unsigned long long m{j}" for j in range(len(writes))],
     )
@@ -313,11 +314,11 @@ def _formula(graph: Graph, kernel: GraphKernel, body: Formula) -> tuple[Entry, s
     return entry, _comments(kernel, body) + text.text()
 
 
-def _places(reads: Mapping[str, Vector]) -> dict[str, str]:
+def _places(operands: Sequence[tuple[str, Vector]]) -> dict[str, str]:
     """What each name of a formula is in the text: its element i, or its only one."""
     return {
         name: elements.widened(read.dtype, f"r{k}[i]" if read.elements > 1 else f"r{k}[0]")
-        for k, (name, read) in enumerate(reads.items())
+        for k, (name, read) in enumerate(operands)
     }
 
 

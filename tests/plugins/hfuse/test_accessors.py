@@ -63,11 +63,11 @@ def test_the_places_are_the_sources(pair, strategy):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('      "sizes_[0]": rows\n', "", "out says nothing of sizes_[0] of 'GenericPackedTensorAccessor"),
+        ('      "sizes_[0]": rows\n', "", "out does not give sizes_[0] of 'GenericPackedTensorAccessor"),
         ("data_: {dtype: float32, elements: rows * n, role: output, compare: equal}", "data_: 1",
          "data_ of 'GenericPackedTensorAccessor<scalar_t, 2, DefaultPtrTraits, int>' is a pointer; give a buffer"),
         ("scale: {dtype: float32", "scale: {dtype: int32", "scale is int32, but 'Opts' points to float32 there"),
-        ("eps: 0.25", "eps: {dtype: float32, elements: 3, role: output}", "eps of 'Opts' is float32, and no pointer"),
+        ("eps: 0.25", "eps: {dtype: float32, elements: 3, role: output}", "eps of 'Opts' is float32, not a pointer"),
         ("nothing: 0", "nothing: {elements: 3, role: output}", "the key 'dtype' is missing"),
         ("scale: {dtype: float32, elements: n, role: input", "scale: {dtype: float32, elements: n, role: output",
          "a buffer with the role output starts with poison"),

@@ -443,7 +443,7 @@ def test_nvcc_takes_structs_and_variables(analyse, strategy, records, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("bounds.low: -3, ", "", "layout says nothing of bounds.low of 'Layout<T, 2>'"),
+        ("bounds.low: -3, ", "", "layout does not give bounds.low of 'Layout<T, 2>'"),
         ("bounds.low: -3", "bounds.lo: -3", "unknown member 'bounds.lo'; did you mean 'bounds.low'?"),
         ("bounds.low: -3", "bounds.low: -0.5", "bounds.low is -0.5; int16 takes whole numbers"),
         ("bounds.low: -3", "bounds.low: 70000", "layout: 70000 does not fit int16"),
@@ -475,7 +475,7 @@ def test_a_wrong_struct_or_variable_is_one_line(analyse, records, old, new, prob
         ("struct T { T* next; }; struct S { T* p; };", "p of 'S' is a pointer to T"),
         ("struct S { int a : 3; };", "a of 'S' is a bit field"),
         ("union S { int a; float b; };", "is a union"),
-        ("struct B { int a; }; struct S : B { int b; };", "s says nothing of b of 'S'"),
+        ("struct B { int a; }; struct S : B { int b; };", "s does not give b of 'S'"),
         ("struct B { int a; }; struct C { int c; }; struct S : B, C {};", "is a struct with several bases"),
         ("struct S { int a; virtual int f(); };", "is one with virtual methods"),
         ("struct S { int a[5000]; };", "a of 'S' is an array of 5000"),

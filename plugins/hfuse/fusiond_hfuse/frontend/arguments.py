@@ -222,7 +222,7 @@ def _placed(argument: KernelArgument, fields: tuple[StructField, ...], size: int
     missing = [path for path in places if path not in said]
     if missing:
         raise RequestError(
-            f"{argument.name} says nothing of {', '.join(missing[:5])} of {spelling!r}", where=argument.where
+            f"{argument.name} does not give {', '.join(missing[:5])} of {spelling!r}", where=argument.where
         )
     members = tuple(
         dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
@@ -246,7 +246,7 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
             )
         return
     if member.target is not None:
-        raise RequestError(f"{name} of {spelling!r} is {place.dtype}, and no pointer", where=member.where)
+        raise RequestError(f"{name} of {spelling!r} is {place.dtype}, not a pointer", where=member.where)
     if member.dtype not in (None, place.dtype):
         raise RequestError(f"{name} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where)
     if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):

@@ -34,7 +34,7 @@ DECLARATIONS_FILE = "/fusiond/declarations.h"
 OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_pointee", "fusiond_whole",
         "fusiond_complete")  # fmt: skip
 
-NAME_OF_CUDA = "a function of CUDA's own name with CUDA's own parameters; leave it out, or call it otherwise"
+NAME_OF_CUDA = "a function of CUDA's own name with CUDA's own parameters; leave it out, or rename it"
 _NO_TOOLKIT = ("--cuda-path=/fusiond", "-Xclang", "-fcuda-allow-variadic-functions")
 """No toolkit is looked for, since its version would decide what is taken: this is what clang takes with today's."""
 _NOT_CLANG = (

@@ -89,8 +89,7 @@ class _Source:
                 break
             if not self._switched(left_out):
                 raise RequestError(
-                    f"{plain} stands in what `{left_out[1]}` leaves out; write a YAML whose `defines:` decide it "
-                    f"otherwise",
+                    f"`{left_out[1]}` leaves out {plain}; write a YAML file whose `defines:` change that",
                     where=self.unit.where(left_out[0]),
                 )
         unread = None
@@ -149,8 +148,8 @@ class _Source:
             self.defines = (*self.defines, (word, _STAND_IN))
         elif len(self.defines) == _MOST_DEFINED or not self._switched(left_out):
             raise RequestError(
-                f"`{word}` stands in what `{left_out[1]}` leaves out ({self.unit.where(left_out[0])}); write a YAML "
-                f"whose `defines:` decide it otherwise",
+                f"`{left_out[1]}` leaves out `{word}` ({self.unit.where(left_out[0])}); write a YAML file "
+                f"whose `defines:` change that",
                 where=problem.where,
             ) from None
         return True

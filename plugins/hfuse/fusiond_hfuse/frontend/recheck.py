@@ -76,7 +76,7 @@ def _reason(message: str) -> tuple[str, str]:
         return "leak", "a built-in variable or the barrier is used where no parameter can stand for it"
     if re.search(r"redefinition of '(threadIdx|blockIdx|blockDim|gridDim|__syncthreads\w*)'", message):
         name = message.split("'")[1]
-        return "name", f"`{name}` is the name of a variable; call it otherwise"
+        return "name", f"`{name}` is the name of a variable; rename it"
     if "conflicts with target of using declaration" in message:
         return "name", NAME_OF_CUDA
     return "rewrite", f"it cannot be made part of another kernel: {message}"

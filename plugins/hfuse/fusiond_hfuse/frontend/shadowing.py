@@ -162,7 +162,7 @@ class Shadowing:
         """A macro must not be called like what is written round the text."""
         for each in ours:
             if each.kind is CursorKind.MACRO_DEFINITION and _RESERVED.fullmatch(each.spelling):
-                self.text.refuse("macro", each, f"a macro called `{each.spelling}`; call it otherwise")
+                self.text.refuse("macro", each, f"a macro called `{each.spelling}`; rename it")
 
     def macro_calls(self) -> None:
         """Calls of functions that see the block, in the macros of the file."""

@@ -70,7 +70,7 @@ def sliced(
         left_out = condition_round(unit, entry, defines, flags)
         if left_out is not None:
             line, condition = left_out
-            raise RequestError(f"{entry} stands in what `{condition}` leaves out", where=unit.where(line))
+            raise RequestError(f"`{condition}` leaves out {entry}", where=unit.where(line))
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
     missing = brought_headers.asked_for(unit, found.unread)
     for line, name in found.undecided:

@@ -42,7 +42,7 @@ WHOLE_SECS = 90.0
 COSTS = ("hfuse:hist,maxpool", "mincut:harris", "stitching:lr_step", "transfer:fig2")
 
 
-def main(argv: Sequence[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.counting", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="STRATEGY[:NAME]")
     parser.add_argument("--gpu", default="h100", help=f"one of {', '.join(GPUS)}; default: h100")
@@ -50,7 +50,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--anew", action="store_true", help="count again what the last run has")
     parser.add_argument("--cost", action="store_true", help="only how long counting takes beside a plain run")
     parser.add_argument("--page", action="store_true", help="write the page of what is kept, and nothing else")
-    given = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    given = _parser().parse_args(argv)
     gpu = gpu_named(given.gpu)
     where = runs.RESULTS / "static" / f"counting-{gpu.name}.json"
     run = runs.new("counting", "", " ".join(["python -m benchmarks.counting", *argv]), "static", {"model": gpu.name})

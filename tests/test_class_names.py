@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 SAME = {
     "Region": "what `explain` says of a part, in fusiond.jax and in fusiond.torch",
     "Report": "all that `explain` says, in fusiond.jax and in fusiond.torch",
-    "Launcher": "fusiond.exporting.launch goes into exports, and stands alone there",
 }
 """Public names of two modules, and why that is right."""
 

@@ -152,9 +152,7 @@ def page(run: Mapping[str, Any]) -> str:
     off: list[str] = []
     for name, found in functions.items():
         other = found["xla"] or {"failed": "not compiled"}
-        moved = None if other["failed"] else other.get("dram_bytes") or other["operand_bytes"]
-        theirs = "" if moved is None else f"{moved / max(1, found['least_bytes']):.2f}"
-        theirs += "" if moved is None or other.get("dram_bytes") else " by operands"
+        moved, theirs = _moved_by_xla(other, found["least_bytes"])
         shown = name + (" *" if found["calls"] else "")
         xla_kernels = "" if other["failed"] else str(other["kernels"])
         if found["failed"]:
@@ -201,6 +199,15 @@ def page(run: Mapping[str, Any]) -> str:
         table(("function", "kernels", "XLA", "least", "DRAM / least", "XLA / least", "planning"), lines),
         "",
     ])  # fmt: skip
+
+
+def _moved_by_xla(other: Mapping[str, Any], least: int) -> tuple[float | None, str]:
+    """(the bytes that XLA's kernels move, None where it was not compiled; their share of the least as it is shown)."""
+    if other["failed"]:
+        return None, ""
+    counted = other.get("dram_bytes")
+    moved = counted or other["operand_bytes"]
+    return moved, f"{moved / max(1, least):.2f}" + ("" if counted else " by operands")
 
 
 def _right() -> list[str]:

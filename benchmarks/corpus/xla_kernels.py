@@ -70,58 +70,88 @@ def counted(folder: Path, fills: Mapping[int, Fill]) -> dict[str, Any]:
 def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> tuple[Program, int]:
     """(the Program of what XLA has dumped, the bytes that its copies by the driver read and write). Unmatched where its
     files do not say enough."""
-    text = _only(folder, "*gpu_after_optimizations.txt")
-    module = hlo.parse(text, "optimised")
-    entry = module.computations[module.entry]
-    places = _places(_only(folder, "*after_optimizations-buffer-assignment.txt"))
-    named = {_word(each.name): each for each in entry.instructions}
-    annotations = {int(number): name for name, number in _OF.findall(_only(folder, "*thunk_metadata.txt"))}
-    kernels = {name: text for text in _texts(folder) for name in re.findall(r"\.entry (\w+)", text)}
-    sources: dict[str, Source] = {}
-    steps: list[Launch] = []
-    used: dict[str, tuple[Slice, str]] = {}
-    written: set[str] = set()
-    given: dict[str, None] = {}
-    copied = 0
+    dumped = _Dumped(folder)
     for number, line in enumerate(_only(folder, "*thunk_sequence.txt").splitlines(), 1):
-        found = _LINE.match(line.strip())
+        dumped.launched(number, line.strip())
+    return dumped.program(fills), dumped.copied
+
+
+class _Dumped:
+    """What XLA has dumped of a module, and of its launches those that were read so far."""
+
+    def __init__(self, folder: Path) -> None:
+        module = hlo.parse(_only(folder, "*gpu_after_optimizations.txt"), "optimised")
+        self._entry = module.computations[module.entry]
+        self._places = _places(_only(folder, "*after_optimizations-buffer-assignment.txt"))
+        self._named = {_word(each.name): each for each in self._entry.instructions}
+        annotations = _OF.findall(_only(folder, "*thunk_metadata.txt"))
+        self._annotations = {int(number): name for name, number in annotations}
+        self._kernels = {name: text for text in _texts(folder) for name in re.findall(r"\.entry (\w+)", text)}
+        self._sources: dict[str, Source] = {}
+        self._steps: list[Launch] = []
+        self._used: dict[str, tuple[Slice, str]] = {}
+        self._written: set[str] = set()
+        self._given: set[str] = set()
+        """Read before anything is written there."""
+        self.copied = 0
+
+    def launched(self, number: int, line: str) -> None:
+        """One line of the sequence of launches: a library's call, a copy by the driver, or a kernel."""
+        found = _LINE.match(line)
         if found is None:
-            raise Unmatched(f"what is launched by {line.strip()[:60]!r}")
+            raise Unmatched(f"what is launched by {line[:60]!r}")
         kind, kernel, grid, threads, shared = found.groups()
         if _LIBRARY.fullmatch(kind):
-            continue
-        instruction = named.get(_word(annotations.get(number, "")))
+            return
+        instruction = self._named.get(_word(self._annotations.get(number, "")))
         if kind == "kCopy" and instruction is not None and instruction.opcode == "copy":
-            copied += 2 * sum(place.size for place, _ in _leaves(entry, instruction, places))
-            continue
-        if kind != _KERNEL or kernel not in kernels:
+            self.copied += 2 * sum(place.size for place, _ in _leaves(self._entry, instruction, self._places))
+            return
+        if kind != _KERNEL or kernel not in self._kernels:
             raise Unmatched(f"a launch of kind {kind}")
         if instruction is None:
             raise Unmatched(f"of which instruction {kernel} is")
-        reads = [each for name in instruction.operands for each in _leaves(entry, _of(entry, name), places)]
-        writes = list(_leaves(entry, instruction, places))
-        for place, dtype in (*reads, *writes):
-            used.setdefault(place.name, (place, dtype))
-        given |= {place.name: None for place, _ in reads if place.name not in written}
-        written |= {place.name for place, _ in writes}
-        count = len(ptx.parse(kernels[kernel]).kernels[kernel].parameters)
-        arguments = next((each for each in _orders(reads, writes) if len(each) == count), None)
-        if arguments is None:
-            raise Unmatched(f"{kernel} has {count} parameters, for {len(reads)} operands and {len(writes)} results")
-        source = sources.setdefault(kernel, Source(name=kernel, text=kernels[kernel], entries=(kernel,)))
-        steps.append(
+        text = self._kernels[kernel]
+        source = self._sources.setdefault(kernel, Source(name=kernel, text=text, entries=(kernel,)))
+        arguments = tuple(Pointer(buffer=each.name) for each in self._arguments(kernel, instruction))
+        self._steps.append(
             Launch(
                 name=f"x{number}", source=source.name, entry=kernel, grid=_three(grid), block=_three(threads),
-                shared_bytes=int(shared), arguments=tuple(Pointer(buffer=each.name) for each in arguments),
+                shared_bytes=int(shared), arguments=arguments,
             )
         )  # fmt: skip
-    numbers = {place.name: int(each.payload) for each in entry.instructions if each.opcode == "parameter"
-               for place, _ in _leaves(entry, each, places)}  # fmt: skip
-    buffers = tuple(
-        _buffer(name, place, dtype, fills.get(numbers.get(name, -1)) if name in given else None, given=name in given)
-        for name, (place, dtype) in used.items()
-    )
-    return Program(name="XLA", buffers=buffers, sources=tuple(sources.values()), steps=tuple(steps)), copied
+
+    def _arguments(self, kernel: str, instruction: Raw) -> list[Slice]:
+        """The buffers that a kernel is handed, in an order of XLA's that has as many as it has parameters."""
+        operands = (_of(self._entry, name) for name in instruction.operands)
+        reads = [place for each in operands for place in _leaves(self._entry, each, self._places)]
+        writes = list(_leaves(self._entry, instruction, self._places))
+        for place, dtype in (*reads, *writes):
+            self._used.setdefault(place.name, (place, dtype))
+        self._given |= {place.name for place, _ in reads} - self._written
+        self._written |= {place.name for place, _ in writes}
+        count = len(ptx.parse(self._kernels[kernel]).kernels[kernel].parameters)
+        for order in _orders(reads, writes):
+            if len(order) == count:
+                return list(order)
+        raise Unmatched(f"{kernel} has {count} parameters, for {len(reads)} operands and {len(writes)} results")
+
+    def program(self, fills: Mapping[int, Fill]) -> Program:
+        """All that was read. `fills`: of the module's parameters."""
+        numbers = {
+            place.name: int(each.payload)
+            for each in self._entry.instructions
+            if each.opcode == "parameter"
+            for place, _ in _leaves(self._entry, each, self._places)
+        }
+        buffers = []
+        for name, (place, dtype) in self._used.items():
+            given = name in self._given
+            buffers.append(
+                _buffer(name, place, dtype, fills.get(numbers.get(name, -1)) if given else None, given=given)
+            )
+        sources, steps = tuple(self._sources.values()), tuple(self._steps)
+        return Program(name="XLA", buffers=tuple(buffers), sources=sources, steps=steps)
 
 
 def _only(folder: Path, pattern: str) -> str:

@@ -170,41 +170,46 @@ def categories(trials: Iterable[Trial], paper: Iterable[Trial] = ()) -> dict[str
     # Candidates were paired with the fastest unfused way, the unfused ways with the program as given.
     over_streams = fastest / streams if fastest and streams else None
 
-    def one(found: Trial | None) -> dict[str, Any] | None:
-        if found is None or found.ratio is None:
-            return None
-        return {
-            "config": dict(found.config),
-            "resolved": dict(found.resolved),
-            "origin": found.origin,
-            "speedup": round(found.ratio, 4),
-            "over_streams": round(found.ratio * over_streams, 4) if over_streams else None,
-            "time_us": found.time_us,
-            "dropped": found.measurement.dropped if found.measurement else False,
-            "program": found.program_key,
-        }
-
     def best(several: Iterable[Trial]) -> dict[str, Any] | None:
-        return one(max(several, key=lambda each: (not _dropped(each), each.ratio or 0.0), default=None))
+        found = max(several, key=lambda each: (not _dropped(each), each.ratio or 0.0), default=None)
+        return _speedup(found, over_streams)
 
     def seed(name: str) -> dict[str, Any] | None:
-        return one(next((each for each in fused if each.origin == f"seed:{name}"), None))
+        return _speedup(next((each for each in fused if each.origin == f"seed:{name}"), None), over_streams)
 
-    sideways = [each for each in fused if each.config.get("kind") == "horizontal"]
+    def of_kind(kind: str) -> list[Trial]:
+        return [each for each in fused if each.config.get("kind") == kind]
+
     searched = [each for each in paper if each.outcome is Outcome.MEASURED and each.role == "candidate" and each.ratio]
-    papers = searched or [each for each in sideways if _as_in_the_paper(each.config)]
+    papers = searched or [each for each in of_kind("horizontal") if _as_in_the_paper(each.config)]
     return {
         "unfused_us": {
             name: min(each.time_us for each in unfused if each.role == f"baseline:{name}" and each.time_us)
             for name in sorted({each.role.partition(":")[2] for each in unfused})
         },
         "over_streams": None if over_streams is None else round(over_streams, 4),
-        "hfuse": best(sideways),
+        "hfuse": best(of_kind("horizontal")),
         "hfuse_free": best(each for each in papers if each.config.get("cap", "none") == "none"),
         "hfuse_capped": best(each for each in papers if each.config.get("cap", "none") != "none"),
         "naive": seed("paper_even_split"),
         "naive_r0": seed("paper_r0"),
-        "vertical": best(each for each in fused if each.config.get("kind") == "vertical"),
+        "vertical": best(of_kind("vertical")),
+    }
+
+
+def _speedup(found: Trial | None, over_streams: float | None) -> dict[str, Any] | None:
+    """One measured trial; `over_streams` is what the fastest unfused way gains over two streams."""
+    if found is None or found.ratio is None:
+        return None
+    return {
+        "config": dict(found.config),
+        "resolved": dict(found.resolved),
+        "origin": found.origin,
+        "speedup": round(found.ratio, 4),
+        "over_streams": round(found.ratio * over_streams, 4) if over_streams else None,
+        "time_us": found.time_us,
+        "dropped": found.measurement.dropped if found.measurement else False,
+        "program": found.program_key,
     }
 
 

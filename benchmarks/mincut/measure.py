@@ -85,6 +85,12 @@ def partitions(report: Any, trials: Iterable[Trial]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None}
 
 
+def _is_plain(trial: Trial) -> bool:
+    """Whether its blocks have their default shapes, one launch after the other."""
+    config = trial.config
+    return config.get("shapes") == block_configs.DEFAULT and config.get("launch", "sequence") == "sequence"
+
+
 def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
     """Each method's times, and its speed-up over the unfused kernels as given, one after the other."""
     measured = [each for each in trials if each.outcome is Outcome.MEASURED and each.time_us]
@@ -95,15 +101,7 @@ def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"given_us": given, "fastest_unfused_us": fastest}
     for name, text in chosen.items():
         own = [each for each in measured if each.role == "candidate" and each.config.get("partition") == text]
-        plain = next(
-            (
-                each.time_us
-                for each in own
-                if (each.config.get("shapes"), each.config.get("launch", "sequence"))
-                == (block_configs.DEFAULT, "sequence")
-            ),
-            None,
-        )
+        plain = next((each.time_us for each in own if _is_plain(each)), None)
         best = min((each.time_us for each in own if each.time_us), default=None)
         found[name] = {
             "partition": text,

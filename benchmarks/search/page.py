@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import runs
@@ -63,15 +63,12 @@ def render(run: Mapping[str, Any]) -> str:
     parts = ["# How good the search is\n", HEAD]
     if not found:
         return "\n".join([*parts, f"Not measured yet: `{COMMAND} --keep`.\n"])
-    for ahead in sorted({each["ahead"] for each in found}):
-        rows = [each for each in found if each["ahead"] == ahead]
-        parts.append(f"## {'One ask at a time' if ahead == 1 else f'{ahead} asks out at once'}\n")
-        parts.append(_summary(rows))
+    for ahead, rows in _by_ahead(found):
+        parts += [f"## {ahead}\n", _summary(rows)]
     if held_out := [each for each in everything if each.get("held_out")]:
         parts += ["## Spaces that nothing was chosen on\n", HELD_OUT]
-        for ahead in sorted({each["ahead"] for each in held_out}):
-            rows = [each for each in held_out if each["ahead"] == ahead]
-            parts += [f"{'One ask at a time' if ahead == 1 else f'{ahead} asks out at once'}:\n", _summary(rows)]
+        for ahead, rows in _by_ahead(held_out):
+            parts += [f"{ahead}:\n", _summary(rows)]
         parts += [PAIRED, _paired([each for each in held_out if each["ahead"] == 1])]
     alone = [each for each in found if each["ahead"] == 1]
     parts += ["## Beside each other, seed by seed\n", PAIRED, _paired(alone)]
@@ -88,6 +85,13 @@ def render(run: Mapping[str, Any]) -> str:
         f"`{run['command']} --keep`, {run['date'][:10]}, Python {machine['python']}, {machine['processor']}.\n"
     )
     return "\n".join(parts)
+
+
+def _by_ahead(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The runs with as many asks out at once, and how that is called."""
+    for ahead in sorted({each["ahead"] for each in rows}):
+        name = "One ask at a time" if ahead == 1 else f"{ahead} asks out at once"
+        yield name, [each for each in rows if each["ahead"] == ahead]
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -104,4 +104,4 @@ def test_what_is_launched_and_by_whom() -> None:
 
 @pytest.mark.parametrize(("shape", "wanted"), [("s4", 5), ("pred", 10), ("bf16", 20), ("f8e4m3fn", 10), ("c64", 80)])
 def test_bytes_of_a_type(shape: str, wanted: int) -> None:
-    assert xla.size(xla.Array(shape, (10,))) == wanted
+    assert xla.size(xla.ArrayShape(shape, (10,))) == wanted

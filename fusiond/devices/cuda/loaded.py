@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,6 +47,18 @@ def _pieces(body: Sequence[Step], *, apart: bool) -> tuple[tuple[Step, ...], ...
     return tuple(tuple(steps) for _, steps in itertools.groupby(body, key=lambda step: step.counted))
 
 
+def _refusals(program: Program, driver: Driver) -> Iterator[str]:
+    """Why this driver cannot run a Program."""
+    yield from problems(program)[:1]  # a bundle may have been edited by hand
+    if program.copies_in_batches and not driver.copies_in_batches:
+        # Single copies in its place would be another plan under the name of this one.
+        yield "this driver does not copy in batches: CUDA 12.8 and later do"
+    if program.takes_from_pool and not driver.has("cuMemAllocAsync"):
+        yield "this driver has no memory pools: CUDA 11.2 and later do"
+    if program.prefetches and not driver.prefetches:
+        yield "this device does not prefetch managed memory: those of Pascal and later do, on Linux"
+
+
 class CudaProgram:
     """`fusiond.devices.base.Loaded` for a GPU."""
 
@@ -73,19 +85,8 @@ class CudaProgram:
         self._cooperative = {step.source for step in program.launches if step.cooperative}
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
-        broken = problems(program)
-        if broken:  # a bundle may have been edited by hand
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, broken[0])
-        if program.copies_in_batches and not driver.copies_in_batches:
-            # Single copies in its place would be another plan under the name of this one.
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver copies in no batches: CUDA 12.8 and later do")
-        if program.takes_from_pool and not driver.has("cuMemAllocAsync"):
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver has no memory pools: CUDA 11.2 and later do")
-        if program.prefetches and not driver.prefetches:
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED,
-                "this device prefetches no managed memory: those of Pascal and later do, on Linux",
-            )
+        for reason in _refusals(program, driver):
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, reason)
         self._load_sources()
         self._functions = self._kernels()
         with named("allocating the buffers"):

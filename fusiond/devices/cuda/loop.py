@@ -413,24 +413,9 @@ class TimedLoop:
             made.kind, made.function = _HOST, hosts[step.source].address(step.entry)
             made.values = self._values(step.arguments)
         elif isinstance(step, Copy):
-            source, _, made.bytes = self._memory.span(step.source)
-            target, _, _ = self._memory.span(step.target)
-            made.kind = {
-                (True, False): _TO_DEVICE,
-                (False, True): _TO_HOST,
-                (False, False): _WITHIN_DEVICE,
-                (True, True): _WITHIN_HOST,
-            }[source.array is not None, target.array is not None]
-            made.source = ctypes.pointer(self._slots[step.source[0]])
-            made.target = ctypes.pointer(self._slots[step.target[0]])
+            self._copy(made, step)
         elif isinstance(step, CopyBatch):
-            made.kind, made.slots = _BATCH, len(step.copies)
-            made.from_ = self._array([ctypes.addressof(self._slots[source]) for source, _ in step.copies])
-            made.slot = self._array([ctypes.addressof(self._slots[target]) for _, target in step.copies])
-            sizes = [self._program.buffer(source).size_bytes for source, _ in step.copies]
-            made.offset = (c_uint64 * len(sizes))(*sizes)
-            made.work = (c_uint64 * (3 * len(sizes)))()
-            self._keep += [made.offset, made.work]
+            self._batch(made, step)
         elif isinstance(step, Prefetch):
             _, _, made.bytes = self._memory.span(step.buffers)
             made.kind, made.value = _PREFETCH, self._driver.current() if step.to_device else THE_HOST
@@ -440,17 +425,41 @@ class TimedLoop:
             made.kind, made.value = _FILL if block.array is None else _FILL_HOST, step.byte
             made.target = ctypes.pointer(self._slots[step.buffer])
         else:
-            members = self._members(step.arena)
-            made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
-            pooled = step.pooled if isinstance(step, Alloc) else step.name in self._pooled
-            made.where = _POOL if pooled else _WHERE[members[0].memory]
-            made.bytes = max(each.offset_bytes + each.size_bytes for each in members)
-            made.target = ctypes.pointer(self._bases[step.arena])
-            made.slots = len(members)
-            made.slot = self._array([ctypes.addressof(self._slots[each.name]) for each in members])
-            made.offset = (c_uint64 * len(members))(*(each.offset_bytes for each in members))
-            self._keep.append(made.offset)
+            self._allocation(made, step)
         return made
+
+    def _copy(self, made: _Step, step: Copy) -> None:
+        source, _, made.bytes = self._memory.span(step.source)
+        target, _, _ = self._memory.span(step.target)
+        made.kind = {
+            (True, False): _TO_DEVICE,
+            (False, True): _TO_HOST,
+            (False, False): _WITHIN_DEVICE,
+            (True, True): _WITHIN_HOST,
+        }[source.array is not None, target.array is not None]
+        made.source = ctypes.pointer(self._slots[step.source[0]])
+        made.target = ctypes.pointer(self._slots[step.target[0]])
+
+    def _batch(self, made: _Step, step: CopyBatch) -> None:
+        made.kind, made.slots = _BATCH, len(step.copies)
+        made.from_ = self._array([ctypes.addressof(self._slots[source]) for source, _ in step.copies])
+        made.slot = self._array([ctypes.addressof(self._slots[target]) for _, target in step.copies])
+        sizes = [self._program.buffer(source).size_bytes for source, _ in step.copies]
+        made.offset = (c_uint64 * len(sizes))(*sizes)
+        made.work = (c_uint64 * (3 * len(sizes)))()
+        self._keep += [made.offset, made.work]
+
+    def _allocation(self, made: _Step, step: Alloc | Free) -> None:
+        members = self._members(step.arena)
+        made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
+        pooled = step.pooled if isinstance(step, Alloc) else step.name in self._pooled
+        made.where = _POOL if pooled else _WHERE[members[0].memory]
+        made.bytes = max(each.offset_bytes + each.size_bytes for each in members)
+        made.target = ctypes.pointer(self._bases[step.arena])
+        made.slots = len(members)
+        made.slot = self._array([ctypes.addressof(self._slots[each.name]) for each in members])
+        made.offset = (c_uint64 * len(members))(*(each.offset_bytes for each in members))
+        self._keep.append(made.offset)
 
     def _values(self, given: Sequence[Argument]) -> ctypes.Array[c_void_p]:
         """Pointers to the values: a buffer's is the slot of its address, so that an allocation is seen."""

@@ -155,7 +155,7 @@ def test_what_cannot_be_prefetched_is_refused(gpu: Any) -> None:
     with pytest.raises(ExecutionError, match="a CUDA graph holds no host calls, allocations, prefetches"):
         gpu.load(program((step,), x, issue="graph"))
     gpu.set(prefetches=0)
-    with pytest.raises(ExecutionError, match="this device prefetches no managed memory") as caught:
+    with pytest.raises(ExecutionError, match="this device does not prefetch managed memory") as caught:
         gpu.load(program((step,), x))
     assert caught.value.outcome is Outcome.LAUNCH_REFUSED
 
@@ -867,7 +867,7 @@ def test_a_driver_without_batches_or_pools_refuses(gpu: Any, monkeypatch: pytest
     young = ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemAllocAsync")
     monkeypatch.setattr(Driver, "has", lambda self, name: name not in young and known(self, name))
     pooled = program((Alloc(name="a", arena="x", pooled=True), launch("b")))
-    for of, reason in ((_batch(), "this driver copies in no batches"), (pooled, "this driver has no memory pools")):
+    for of, reason in ((_batch(), "this driver does not copy in batches"), (pooled, "this driver has no memory pools")):
         with pytest.raises(ExecutionError, match=reason) as caught:
             gpu.load(of)
         assert caught.value.outcome is Outcome.LAUNCH_REFUSED

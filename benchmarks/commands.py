@@ -133,12 +133,12 @@ def place(benchmark: str, given: argparse.Namespace, *, without: str, small: str
     if emulated and given.device == "auto":
         raise RequestError(
             f"no GPU is here. What is known without one: {without}. To try the benchmark out with {small}emulated "
-            "times, which are no results: --device cpu --quick"
+            "times, which are not results: --device cpu --quick"
         )
     usual = Path(tempfile.gettempdir()) / f"fusiond-{benchmark}-emulated" if emulated else RESULTS / slug(device.model)
     folder = given.out or usual
     if emulated and folder.resolve().is_relative_to(RESULTS.resolve()):
-        raise RequestError("emulated times are no results: name a folder outside benchmarks/results", where="--out")
+        raise RequestError("emulated times are not results: name a folder outside benchmarks/results", where="--out")
     return Place(registry=registry, provider=provider, device=device, folder=folder)
 
 

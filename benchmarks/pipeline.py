@@ -104,7 +104,7 @@ def ideal(compiles: Sequence[float], runs: Sequence[float], cores: int) -> float
 
 
 class Clock:
-    """Which candidate takes how long. What is no candidate (a baseline) takes no time."""
+    """Which candidate takes how long. What is not a candidate (a baseline) takes no time."""
 
     def __init__(self, compiles: Sequence[float], runs: Sequence[float]) -> None:
         self._compiles, self._runs = compiles, runs

@@ -88,7 +88,7 @@ def planned(module: HloModule) -> list[tuple[FusionPolicy, StitchingPlan]]:
 
 def beside(text: str) -> Mapping[str, Any]:
     """The two checks of the same plans."""
-    from tests.plugins.stitching import enumerated  # the check that is no part of fusiond any more
+    from tests.plugins.stitching import enumerated  # the check that is not part of fusiond any more
 
     module = importer.read(text, "module")
     plans = planned(module)

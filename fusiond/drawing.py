@@ -74,7 +74,7 @@ def as_json(drawings: Sequence[Drawing]) -> list[dict[str, Any]]:
 
 
 def from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Drawing, ...]:
-    """ValueError for what is no picture."""
+    """ValueError for what is not a picture."""
     try:
         return tuple(_drawing(each) for each in entries)
     except (KeyError, TypeError, AttributeError) as problem:

@@ -14,7 +14,7 @@
     ├── DaemonError             the daemon cannot be reached, or answered something else than expected
     └── Interrupted             the user or the daemon asked a running job to stop
 
-What goes wrong while tuning (a kernel that does not build, a wrong result, a hang) is no exception but a
+What goes wrong while tuning (a kernel that does not build, a wrong result, a hang) is not an exception but a
 value: see `Outcome`, `BuildFailed` and `MeasureFailed` in `fusiond.model`.
 """
 

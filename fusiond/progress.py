@@ -72,7 +72,7 @@ FIELDS = frozenset(field.name for field in dataclasses.fields(Progress))
 def from_json(document: Any) -> Progress:
     """A streamed line back; fields that a newer daemon added are left out. DaemonError for anything else."""
     if not isinstance(document, dict) or not {"job", "event"} <= document.keys():
-        raise DaemonError("the daemon streamed something that is no progress")
+        raise DaemonError("the daemon streamed something that is not progress")
     return Progress(**{name: value for name, value in document.items() if name in FIELDS})
 
 

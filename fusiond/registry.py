@@ -168,7 +168,7 @@ class Registry:
                 raise PluginError(f"{plugin}: {strategy!r} is a class; register an instance of it")
             if not isinstance(strategy, Strategy):
                 lacks = [each for each in _members(Strategy) if not hasattr(strategy, each)]
-                raise PluginError(f"{plugin}: {strategy!r} is no strategy, it lacks {', '.join(lacks)}")
+                raise PluginError(f"{plugin}: {strategy!r} is not a strategy, it lacks {', '.join(lacks)}")
             if strategy.name in names:
                 raise PluginError(f"{plugin}: a strategy called {strategy.name!r} is registered already")
             names.add(strategy.name)

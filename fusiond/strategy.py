@@ -50,7 +50,7 @@ class Inputs(Protocol):
         ...
 
     def text(self, path: str, *, where: str) -> str:
-        """The text of a file. RequestError when it cannot be read or is no UTF-8."""
+        """The text of a file. RequestError when it cannot be read or is not UTF-8."""
         ...
 
     def document(self, path: str, *, where: str) -> Node:

@@ -136,7 +136,7 @@ class Incomplete:
         (OtherArgument(), "add"),
         (MisspeltNotification(), "trial_ended"),
         (Raises(), "half way"),
-        (brings(Incomplete()), "is no strategy, it lacks analyse, baselines"),
+        (brings(Incomplete()), "is not a strategy, it lacks analyse, baselines"),
         (brings(Named), "is a class; register an instance"),
         (brings(Named("twice"), Named("twice")), "'twice' is registered already"),
         (brings(providers=(FakeProvider(), FakeProvider())), "a device called 'fake' is registered already"),

@@ -469,7 +469,7 @@ def test_a_job_goes_on_after_a_final_process_that_failed(store: Store, fakes: Re
 
 @pytest.mark.parametrize("fault", ["crash", "nobuild", "wrong"])
 def test_no_evidence_is_undecided_and_says_why(store: Store, fakes: Registry, fault: str) -> None:
-    """What does not build is no reason to keep anything apart."""
+    """What does not build is not a reason to keep anything apart."""
     row = submit(store, fakes, f'strategy: toy\nside: 1\nfaults: {{"0,0": {fault}}}\n')
     run(store, fakes, row)
     record = recorded(store, row, fakes)

@@ -103,7 +103,10 @@ def test_keep_means_that_no_finalist_can_gain_enough() -> None:
     assert conclude({"tight": tight}, 1.02).verdict is Verdict.KEEP  # type: ignore[union-attr]
     found = conclude({"tight": tight, "wide": wide}, 1.02)
     assert found is not None
-    assert (found.verdict, found.key) == (Verdict.UNDECIDED, "wide")  # and not the other one, which is no gain for sure
+    assert (found.verdict, found.key) == (
+        Verdict.UNDECIDED,
+        "wide",
+    )  # and not the other one, which is not a gain for sure
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_the_opponent_is_the_fastest_unfused_way_of_the_finals() -> None:
 
 
 def test_an_unfused_way_that_is_known_keeps_its_place_among_equals() -> None:
-    """0.2 % faster in the mean is no reason to say something else; 5 % is."""
+    """0.2 % faster in the mean is not a reason to say something else; 5 % is."""
     known = logs(1.0, 1.01, 0.99, 1.0, 1.0)
     assert opponent({"known": known, "new": logs(1.0, 1.0, 1.0, 1.01, 1.0)}, "known") == "known"
     assert opponent({"known": known, "new": logs(1.05, 1.06, 1.04, 1.05, 1.05)}, "known") == "new"

@@ -90,7 +90,7 @@ def compiler() -> Callable[[Callable[..., Any], Sequence[Any], Path], str]:
 
 
 def counted(text: str) -> Compiled:
-    """The kernels of an optimised module, and their bytes. RequestError where it is no HLO text."""
+    """The kernels of an optimised module, and their bytes. RequestError where it is not HLO text."""
     module = hlo.parse(text, "optimised")
     kernels = calls = moved = 0
     for each, within, trips in _launched(module, module.computations[module.entry], 1):

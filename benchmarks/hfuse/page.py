@@ -31,7 +31,7 @@ fused kernel over two streams in per cent, without and with the register bound r
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated runs are left out: they are no results."""
+    """The page. Emulated runs are left out: they are not results."""
     runs = list(runs)
     measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]

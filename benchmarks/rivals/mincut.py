@@ -76,7 +76,7 @@ def _torch(of: Pipeline) -> tuple[Framework, Function]:
 def compiled(of: Pipeline, framework: Torch) -> tuple[Framework, Function]:
     """By torch.compile, on the framework's device."""
     images = Images(of, TorchNames(framework.torch, framework.device))
-    with framework.torch.no_grad():  # the borders' indices are made here, and are no part of what is compiled
+    with framework.torch.no_grad():  # the borders' indices are made here, and are not part of what is compiled
         images({each.name: _nothing(framework, of, each.channels, each.dtype) for each in of.inputs})
     return framework, framework.torch.compile(images, fullgraph=True, dynamic=False)
 

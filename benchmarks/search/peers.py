@@ -1,7 +1,7 @@
 """What stands beside the study: Optuna's own samplers, and Kernel Tuner's optimizers in its simulation mode.
 
-Both see the same space (the recorded configs are the valid ones) and are told the same times. A config that is no point
-of the space, or was asked before, costs them no trial.
+Both see the same space (the recorded configs are the valid ones) and are told the same times. A config that is not a
+point of the space, or was asked before, costs them no trial.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Search: TypeAlias = "Callable[[Recorded, int, int, int], Sequence[Config]]"
 """(space, seed, trials, asks that are out at once) -> the configs in the order in which they were tried."""
 
 ASKED_IN_VAIN = 50
-"""After so many asks for each trial that were no new points, a search ends."""
+"""After so many asks for each trial that were not new points, a search ends."""
 OPTIMIZERS = ("genetic_algorithm", "pso", "greedy_ils", "simulated_annealing", "adaptive_tabu_greywolf")
 """Of Kernel Tuner."""
 

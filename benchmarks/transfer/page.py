@@ -29,7 +29,7 @@ each vector, and fused, on a Quadro K2100M), which they will stand beside:
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated times are left out: they are no results. Of chunks on an emulated link there are shares."""
+    """The page. Emulated times are left out: they are not results. Of chunks on an emulated link there are shares."""
     runs = list(runs)
     measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]

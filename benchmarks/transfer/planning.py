@@ -103,7 +103,7 @@ def table_4(say: Callable[[str], None], *, seeds: int = SEEDS, repeats: int = RE
 
 
 def cg_step() -> dict[str, int]:
-    """What one iteration of conjugate gradient saves when it is no loop."""
+    """What one iteration of conjugate gradient saves when it is not a loop."""
     return _savings(catalogued("cg_step"))
 
 

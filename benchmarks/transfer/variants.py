@@ -87,7 +87,7 @@ def _inputs_of(row: Row) -> Iterator[Graph]:
 
 
 def _with_inputs(graph: Graph, inputs: Sequence[str]) -> Graph:
-    """The graph in which the other inputs are no vectors: nobody reads them."""
+    """The graph in which the other inputs are not vectors: nobody reads them."""
     gone = set(graph.inputs) - set(inputs)
     kernels = tuple(
         replace(each, reads=tuple(name for name in each.reads if name not in gone)) for each in graph.kernels

@@ -124,7 +124,7 @@ def missing() -> str | None:
     if find():
         return None
     named = os.environ.get("FUSIOND_NVCC")
-    return f"FUSIOND_NVCC={named} is no nvcc that runs, with ptxas beside it" if named else _MISSING
+    return f"FUSIOND_NVCC={named} is not an nvcc that runs, with ptxas beside it" if named else _MISSING
 
 
 def supported_archs() -> tuple[str, ...]:
@@ -357,10 +357,10 @@ def _run_nvcc(
     text = _TABLE_LINE.sub("", text)
     lost = [entry for entry, mangled in names.items() if not mangled or mangled not in ptx_entries.parameters(text)]
     if lost:
-        return BuildFailed(reason=f"{name}: {', '.join(lost)} is no kernel (__global__ function)", log=messages)
+        return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a kernel (__global__ function)", log=messages)
     lost = [symbol for symbol, mangled in symbols.items() if not mangled]
     if lost:
-        return BuildFailed(reason=f"{name}: {', '.join(lost)} is no variable of the device", log=messages)
+        return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a variable of the device", log=messages)
     return NamedPtx(text=text, names=names, symbols=symbols, log=messages), included
 
 

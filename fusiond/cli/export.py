@@ -165,7 +165,7 @@ def _lines(trials: Sequence[Trial], evidence: str) -> list[dict[str, Any]]:
 
 
 def _table(entries: Sequence[dict[str, Any]]) -> str:
-    """Comma-separated, a head line first; what is no number or text stands as JSON."""
+    """Comma-separated, a head line first; what is not a number or text stands as JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(entries[0]) if entries else ["nothing"], lineterminator="\n")
     writer.writeheader()

@@ -101,5 +101,5 @@ def _split(given: str, registry: Registry) -> tuple[Path, str]:
         if found and (not rest or rest.startswith(":")):
             return Path(os.path.abspath(Path(head + found).expanduser())), rest.removeprefix(":").strip()
     raise RequestError(
-        f"{given!r} is no file that a draft can be made from ({', '.join(sorted(set(endings)))})", where="FILE"
+        f"{given!r} is not a file that a draft can be made from ({', '.join(sorted(set(endings)))})", where="FILE"
     )

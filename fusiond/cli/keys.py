@@ -24,7 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
         given = "is missing; 64 hexadecimal digits" if arguments.key is None else "stands beside list"
         raise RequestError(given, where="KEY")
     if arguments.key is not None and not re.fullmatch(r"[0-9a-f]{64}", arguments.key):
-        raise RequestError("is no public key: 64 hexadecimal digits, as `fusiond keys` of that box shows", where="KEY")
+        raise RequestError(
+            "is not a public key: 64 hexadecimal digits, as `fusiond keys` of that box shows", where="KEY"
+        )
     with Exchange.beside(database) as exchange:
         if arguments.what == "trust":
             name = (arguments.name or "").strip()

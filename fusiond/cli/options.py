@@ -82,7 +82,7 @@ def workload_name(arguments: argparse.Namespace) -> str:
         return name
     members = [each.strip() for each in _text(str(arguments.pair), "--pair").split(",")]
     if len(members) != 2 or not all(members):
-        raise RequestError(f"{arguments.pair!r} is no pair; write two names with a comma between", where="--pair")
+        raise RequestError(f"{arguments.pair!r} is not a pair; write two names with a comma between", where="--pair")
     return ",".join(sorted(members))
 
 
@@ -110,11 +110,11 @@ def sizes(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def _text(value: str, where: str) -> str:
-    """A word of the command line that is looked up; bytes that are no UTF-8 come as what no database takes."""
+    """A word of the command line that is looked up; bytes that are not UTF-8 come as what no database takes."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"{value!r} is no UTF-8 text", where=where) from None
+        raise RequestError(f"{value!r} is not UTF-8 text", where=where) from None
     return value
 
 

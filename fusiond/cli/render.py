@@ -1,6 +1,6 @@
 """The one home of rich: tables on standard output, progress on standard error.
 
-Where the output is no terminal, progress is one plain line an event, and tables are not cut to a width.
+Where the output is not a terminal, progress is one plain line an event, and tables are not cut to a width.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Live:
 
 
 def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
-    """Tables that are drawn anew until Ctrl-C ends it; where the output is no terminal, one after the other."""
+    """Tables that are drawn anew until Ctrl-C ends it; where the output is not a terminal, one after the other."""
     if not sys.stdout.isatty():
         while True:
             for each in draw():
@@ -276,7 +276,7 @@ def _phase(progress: Progress) -> str:
 
 
 def _quiet(progress: Progress) -> bool:
-    """What moves a bar, and is no line: the processes of the finals one by one, what a search will cost."""
+    """What moves a bar, and is not a line: the processes of the finals one by one, what a search will cost."""
     return not progress.detail and (progress.number is not None or progress.then_secs is not None)
 
 

@@ -324,7 +324,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise DaemonError("the daemon answered something that is no JSON") from None
+        raise DaemonError("the daemon answered something that is not JSON") from None
 
 
 def _checked(response: httpx.Response) -> Any:

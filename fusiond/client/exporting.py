@@ -31,7 +31,7 @@ def export(
     of the one of the answer's device. NothingKnown when the store does not hold the program.
     """
     if arch is not None and not re.fullmatch(r"sm_[0-9]+[af]?", arch):
-        raise RequestError(f"{arch!r} is no architecture; write sm_90, for example", where="--arch")
+        raise RequestError(f"{arch!r} is not an architecture; write sm_90, for example", where="--arch")
     if document.get("imported"):  # it holds code of another box's
         raise NothingKnown(
             "this answer was imported, and nothing of it is built before this box has measured it: `fusiond run` does "
@@ -44,7 +44,7 @@ def export(
     binaries = _binaries(program, wanted, demanded=bool(arch or device_arch))
     about = _about(document)
     if binaries and not (arch or device_arch):
-        about["built"] = f"for {wanted}, since the answer's device is no GPU; `--arch` names another architecture"
+        about["built"] = f"for {wanted}, since the answer's device is not a GPU; `--arch` names another architecture"
     try:
         files = files_of(program, about=about, binaries=binaries, arch=wanted if binaries else arch or device_arch)
     except ValueError as problem:
@@ -70,7 +70,7 @@ def _program(database: Path, document: Mapping[str, Any], *, unfused: bool) -> P
 
 
 def _arch(database: Path, device_key: str) -> str | None:
-    """The architecture of the answer's device; None where that is no GPU."""
+    """The architecture of the answer's device; None where that is not a GPU."""
     arch = lookup.arch(database, device_key)
     if arch is None:
         raise DeviceError("the device of this answer is not in the store")

@@ -104,7 +104,7 @@ def _argument(
     if buffer.role not in (Role.INPUT, Role.OUTPUT):
         raise Unfit(f"it uses {buffer.name} as {buffer.role.value}")
     if buffer.memory is not Memory.DEVICE or buffer.symbol is not None:
-        raise Unfit(f"{buffer.name} is no plain device memory")
+        raise Unfit(f"{buffer.name} is not plain device memory")
     if int(buffer.size_bytes) != bytes_of[own]:
         raise Unfit(f"{buffer.name} has {int(buffer.size_bytes)} bytes, and {own} {bytes_of[own]}")
     return Pointer(buffer=own)

@@ -18,7 +18,7 @@ from fusiond.program import Launch, Program
 from fusiond.system import children, faults
 
 TIMEOUT_SECS = 600.0
-_NO_COUNTS = "what was written is no counts: does host code write to standard output?"
+_NO_COUNTS = "what was written is not counts: does host code write to standard output?"
 
 
 def counted(
@@ -60,7 +60,7 @@ def _rows(label: str, program: Program, model: str, whole: bool, timeout_secs: f
 
 
 def _rows_in(text: str) -> list[dict[str, Any]] | None:
-    """None for what is no document of rows: host code of the program writes to the same standard output."""
+    """None for what is not a document of rows: host code of the program writes to the same standard output."""
     try:
         document = json.loads(text)
     except ValueError:

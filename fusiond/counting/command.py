@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         plan, binaries = read_bundle(given.bundle)
         wrong = problems(plan)
         if wrong:
-            raise RequestError(f"plan.json is no Program that can run: {wrong[0]}", where=str(given.bundle))
+            raise RequestError(f"plan.json is not a Program that can run: {wrong[0]}", where=str(given.bundle))
         hosts = {each.name for each in plan.sources if each.kind is SourceKind.HOST}
         built = {name: path for name, path in binaries.items() if name in hosts}
         label = plan.name if given.label is None else given.label

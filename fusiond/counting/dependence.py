@@ -162,7 +162,7 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[PtxKernel, Mappi
             found = uses(kernel, [name for name, each in behind.items() if each])
 
             def held(names: Iterable[str], behind: Mapping[str, set[str]] = behind) -> set[str]:
-                # A variable that is no buffer is kept under its own name: it too holds values.
+                # A variable that is not a buffer is kept under its own name: it too holds values.
                 parts = [everything if each == ANY else behind.get(each, {each}) for each in names]
                 return set().union(*parts)
 

@@ -148,7 +148,7 @@ class _Translator:
         if isinstance(operand, PtxName) and operand.name == "_":
             return self._places.temporary(size)
         if not isinstance(operand, PtxName) or operand.name not in self._places.of:
-            raise PtxError(f"{at.opcode} with a result that is no register", at.line)
+            raise PtxError(f"{at.opcode} with a result that is not a register", at.line)
         return self._places.of[operand.name]
 
     # --- instructions ---

@@ -165,7 +165,7 @@ class App:
         states = tuple(request.query_params.getlist("state"))
         limit = min(_whole(request.query_params.get("limit", "100"), where="limit"), MOST_JOBS)
         if limit < 1:
-            raise RequestError(f"{limit} is no number of jobs; name 1 to {MOST_JOBS}", where="limit")
+            raise RequestError(f"{limit} is not a number of jobs; name 1 to {MOST_JOBS}", where="limit")
         before = request.query_params.get("before")
         rows = await run_in_threadpool(self.actions.jobs, states, limit, before)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]})
@@ -268,9 +268,9 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         document = json.loads(bytes(data))
     except (ValueError, RecursionError):
-        raise RequestError("is no JSON", where="body") from None
+        raise RequestError("is not JSON", where="body") from None
     if not isinstance(document, dict):
-        raise RequestError("is no JSON object", where="body")
+        raise RequestError("is not a JSON object", where="body")
     return document
 
 
@@ -304,7 +304,7 @@ def _path(body: dict[str, Any], known: tuple[str, ...]) -> str:
     if not path:
         raise RequestError("the key 'path' is missing", where="body")
     if not path.startswith("/") or "\0" in path:
-        raise RequestError("is no absolute path", where="path")
+        raise RequestError("is not an absolute path", where="path")
     return path
 
 
@@ -329,7 +329,7 @@ def _field(body: dict[str, Any], name: str, kind: type) -> Any:
         raise RequestError("holds half a character", where=name)
     if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
         return value
-    raise RequestError(f"is no {'text' if kind is str else 'whole number'}", where=name)
+    raise RequestError(f"is not a {'text' if kind is str else 'whole number'}", where=name)
 
 
 def _question(request: Request) -> BestQuery:
@@ -340,7 +340,7 @@ def _question(request: Request) -> BestQuery:
     if pair is not None:
         members = sorted(each.strip() for each in pair.split(","))
         if len(members) != 2 or not all(members):
-            raise RequestError(f"{pair[:80]!r} is no pair", where="pair")
+            raise RequestError(f"{pair[:80]!r} is not a pair", where="pair")
         workload = ",".join(members)
     sizes = {}
     for text in query.getlist("size"):
@@ -354,7 +354,7 @@ def _whole(text: str, *, where: str) -> int:
     try:
         return min(max(int(text), -(2**62)), 2**62)
     except ValueError:
-        raise RequestError(f"{text[:80]!r} is no whole number", where=where) from None
+        raise RequestError(f"{text[:80]!r} is not a whole number", where=where) from None
 
 
 # --- errors ---------------------------------------------------------------------------------------------

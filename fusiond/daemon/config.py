@@ -181,7 +181,7 @@ def _address(node: Node) -> tuple[str, int]:
 def _path(node: Node, folder: Path) -> Path:
     text = node.text()
     if not text or "\0" in text:
-        raise node.fail("is no path")
+        raise node.fail("is not a path")
     return folder / Path(text).expanduser()
 
 

@@ -145,9 +145,9 @@ async def _object(request: Request) -> dict[str, Any]:
     try:
         found = json.loads(await _body(request, 2_000_000))
     except (ValueError, RecursionError):
-        raise RequestError("is no JSON", where="body") from None
+        raise RequestError("is not JSON", where="body") from None
     if not isinstance(found, dict):
-        raise RequestError("is no JSON object", where="body")
+        raise RequestError("is not a JSON object", where="body")
     return found
 
 

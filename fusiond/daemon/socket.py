@@ -102,7 +102,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise RequestError("there is a file of this name that is no socket", where=str(path))
+        raise RequestError("there is a file of this name that is not a socket", where=str(path))
     if answers(path):
         raise DaemonError(f"another daemon answers on {path}")
     path.unlink()

@@ -29,7 +29,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     except ssl.SSLError as problem:
         why = " ".join((problem.reason or str(problem)).replace("_", " ").lower().split())
         raise RequestError(
-            f"{certificate} and {key} are no certificate and its key, in PEM without a password ({why})",
+            f"{certificate} and {key} are not a certificate and its key, in PEM without a password ({why})",
             where="tls_cert",
         ) from None
     except OSError as problem:

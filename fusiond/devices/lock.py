@@ -2,11 +2,10 @@
 each user.
 
 The lock is a name (`fusiond.devices.presence`) that any user can take. None can keep it from others for ever: a holder
-that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is no fusiond at all), or another user's that has
-not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged as that of
-any other process (`when_busy`). A process that was waited for leaves the device to those who waited before it takes it
-again.
-"""
+that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is not a fusiond at all), or another user's that
+has not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged as that
+of any other process (`when_busy`). A process that was waited for leaves the device to those who waited before it takes
+it again."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Asking:
         self.greeted = False
         """The holder is a fusiond, and has said so."""
         self.heard_at = time.monotonic()
-        """When it gave its last sign of life, of `time.monotonic`; one that is no fusiond gives none."""
+        """When it gave its last sign of life, of `time.monotonic`; one that is not a fusiond gives none."""
         self._since: float | None = None
         self._begun = b""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

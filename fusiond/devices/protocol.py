@@ -93,7 +93,7 @@ def encode_reply(reply: Reply | MachineFault) -> str:
 
 
 def decode_reply(line: str) -> Reply:
-    """ValueError when the line is no reply. Raises the MachineFault that kept the child from answering."""
+    """ValueError when the line is not a reply. Raises the MachineFault that kept the child from answering."""
     values = json.loads(line)
     kind = values.pop("is", None)
     if kind == MachineFault.__name__:

@@ -34,7 +34,7 @@ STRIKES_WITHOUT_EVIDENCE = 4
 _LOOK_SECS = 1.0
 _STOPPED_SECS = 1.0
 """A look at the pipe that takes so much longer than it should: this process was stopped meanwhile (Ctrl-Z, a paused
-container, a suspended machine), and that is no time that the child had."""
+container, a suspended machine), and that is not a time that the child had."""
 
 
 class RunnerLost(MachineFault):
@@ -57,7 +57,7 @@ class Runner(Protocol):
 
 class Supervisor:
     """`call` never raises for what a Program does. It raises DeviceError when a child says why it cannot work, and
-    MachineFault when none comes up, or none is left alone, for reasons that are no Program's."""
+    MachineFault when none comes up, or none is left alone, for reasons that are not a Program's."""
 
     def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
         self.device = device

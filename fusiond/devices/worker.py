@@ -173,13 +173,13 @@ class ExecutorWorker:
 def _whole(bundle: Path) -> tuple[Program, dict[str, Path]]:
     """A bundle's content. MachineFault when a part of it is gone: it was whole when it was written."""
     if not (bundle / "plan.json").is_file():
-        raise MachineFault(f"{bundle} is no bundle any more: its plan.json is gone")
+        raise MachineFault(f"{bundle} is not a bundle any more: its plan.json is gone")
     program, binaries = read_bundle(bundle)
     files = [Path(each.fill.file) for each in program.buffers if each.fill.file is not None]
     gone = [each.name for each in program.sources if each.name not in binaries]
     gone += [each.name for each in files if not each.is_file()]
     if gone:
-        raise MachineFault(f"{bundle} is no whole bundle any more: {', '.join(gone)} is gone")
+        raise MachineFault(f"{bundle} is not a whole bundle any more: {', '.join(gone)} is gone")
     return program, binaries
 
 

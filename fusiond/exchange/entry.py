@@ -50,7 +50,7 @@ _LIMITS = (
 
 
 class Refused(ValueError):
-    """A line that is no entry, or one that is not taken; the text says why, in a line."""
+    """A line that is not an entry, or one that is not taken; the text says why, in a line."""
 
 
 def canonical(value: object) -> str:

@@ -100,7 +100,7 @@ def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, De
     try:
         entry = signer.sign(json.loads(canonical(body)), programs)
         return of_document({**entry.head(), "programs": programs})
-    except (Refused, ValueError):  # what others would refuse is not sent: a figure that is no number, say
+    except (Refused, ValueError):  # what others would refuse is not sent: a figure that is not a number, say
         return None
 
 

@@ -100,7 +100,7 @@ def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
     try:
         program = decode(json.loads((folder / "plan.json").read_text()))
     except FileNotFoundError:
-        raise RequestError("is no bundle: there is no plan.json in it", where=str(folder)) from None
+        raise RequestError("is not a bundle: there is no plan.json in it", where=str(folder)) from None
     except (OSError, ValueError) as problem:
         if isinstance(problem, OSError) and (fault := faults.of_system(problem, str(folder / "plan.json"))):
             raise fault from None

@@ -177,7 +177,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceil_div":
 
 
 def _wholes(members: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are no part of another."""
+    """Those that are not part of another."""
     return [each for each in members if each.get("part_of") is None]
 
 
@@ -354,7 +354,7 @@ class _Array:
     """Elements from row to row, where that is more than a row has."""
 
     def pitch_of_rows(self, row: int) -> int | None:
-        """Elements from one row of `row` elements to the next; None where this is no array of such rows."""
+        """Elements from one row of `row` elements to the next; None where this is not an array of such rows."""
         size = _BYTES.get(self.dtype, 0)
         sides = [each for each in zip(self.shape, self.strides or (), strict=False) if each[0] != 1]
         expected = size
@@ -988,7 +988,7 @@ def _checked(
     if array.device is not None and array.device != device:
         raise LaunchError(f"{name} lies on device {array.device}; the current context is of device {device}")
     if array.address % _BYTES[dtype]:
-        raise LaunchError(f"{name} begins at an address that is no multiple of {_BYTES[dtype]} bytes")
+        raise LaunchError(f"{name} begins at an address that is not a multiple of {_BYTES[dtype]} bytes")
     if array.read_only and (buffer["role"] != "input" or name in optional):
         raise LaunchError(f"{name} is written to, and this {type(value).__name__} is read-only; pass a writable array")
     return array

@@ -34,7 +34,7 @@ def homes(program: Program) -> Mapping[str, tuple[Buffer, ...]]:
 
 
 def wholes(members: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    """Those that are no part of another: what an allocation is divided among."""
+    """Those that are not part of another: what an allocation is divided among."""
     return tuple(each for each in members if each.part_of is None)
 
 

@@ -89,7 +89,7 @@ class Question:
     """A region: an HLO module whose parameters and results are arrays in device memory."""
 
     name: str
-    """For people: it is no part of what is asked."""
+    """For people: it is not part of what is asked."""
     text: str = field(repr=False)
     device: str | None = None
     """As a job names it (`cuda:0`, `cpu`); None: any that an answer is known of, and the daemon's choice."""

@@ -165,7 +165,7 @@ def built_for_gpu(program: Program, arch: str) -> tuple[tuple[bytes, ...], tuple
     from fusiond.model import BuildFailed
 
     if not re.fullmatch(r"sm_[0-9]+[af]?", arch):
-        raise Unusable(f"{arch} is no architecture of a GPU")
+        raise Unusable(f"{arch} is not an architecture of a GPU")
     images: list[bytes] = []
     names: dict[str, str] = {}
     for source in program.sources:

@@ -32,7 +32,7 @@ FindFile: TypeAlias = Callable[[Node], tuple[str, str]]
 def fill(node: Node, dtype: str, file: FindFile | None = None) -> Fill:
     """What a buffer of that element type holds at the start. `file` None: files cannot be named here.
 
-    RequestError for what is no fill, for bounds that the type does not hold, and for random floats in whole numbers.
+    RequestError for what is not a fill, for bounds that the type does not hold, and for random floats in whole numbers.
     """
     if isinstance(node.value, str):
         return Fill(kind=node.choice("zeros", "iota"))

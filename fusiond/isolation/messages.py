@@ -43,7 +43,7 @@ class ChildLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A strategy, as far as it is no function."""
+    """A strategy, as far as it is not a function."""
 
     name: str
     version: int

@@ -50,7 +50,7 @@ _FORMULAS = Grammar(
 
 
 class ExpressionError(ValueError):
-    """The text is no expression, a name has no value, or a value is out of range; the message is one line."""
+    """The text is not an expression, a name has no value, or a value is out of range; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

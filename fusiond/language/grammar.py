@@ -39,7 +39,7 @@ _LONGEST_INTEGER = 1000
 
 
 class GrammarError(ValueError):
-    """The text is no expression of its language; the message is one line, `column` counts from 1."""
+    """The text is not an expression of its language; the message is one line, `column` counts from 1."""
 
     def __init__(self, problem: str, column: int) -> None:
         super().__init__(problem)

@@ -190,7 +190,7 @@ def _part_problems(program: Program) -> list[str]:
             continue
         whole = wholes.get(part.part_of)
         if whole is None:
-            found.append(f"buffer {part.name!r} is a part of {part.part_of!r}, which is no buffer, or a part itself")
+            found.append(f"buffer {part.name!r} is a part of {part.part_of!r}, which is not a buffer, or a part itself")
         elif (part.arena, part.dtype, part.memory) != (whole.arena, whole.dtype, whole.memory) or part.arena is None:
             found.append(f"buffer {part.name!r} differs from {whole.name!r}, of which it is a part, in arena or type")
         elif part.role is not Role.SCRATCH:

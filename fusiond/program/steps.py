@@ -186,7 +186,7 @@ class _Call(_Step):
             if isinstance(each, Bytes):
                 found += [f"step {self.name!r}: {problem}" for problem in _struct_problems(each, buffers)]
             if isinstance(each, Scalar) and not _fits(each):
-                found.append(f"step {self.name!r}: {each.value!r} is no {each.dtype}")
+                found.append(f"step {self.name!r}: {each.value!r} is not a {each.dtype}")
             if isinstance(each, Scalar) and each.pitch_of is not None:
                 found += _pitch_problems(self.name, each, buffers.get(each.pitch_of))
         return found
@@ -196,7 +196,7 @@ def _pitch_problems(step: str, scalar: Scalar, buffer: Buffer | None) -> list[st
     if buffer is None:
         return [f"step {step!r} passes the pitch of the unknown buffer {scalar.pitch_of!r}"]
     if buffer.arena is not None or buffer.symbol is not None or buffer.memory is not Memory.DEVICE:
-        return [f"step {step!r}: {buffer.name!r} is no array of its own on the device, so it has no pitch"]
+        return [f"step {step!r}: {buffer.name!r} is not an array of its own on the device, so it has no pitch"]
     if is_float(scalar.dtype) or scalar.value < 1 or buffer.elements % int(scalar.value):
         return [f"step {step!r}: {buffer.name!r} has no rows of {scalar.value} elements"]
     return []

@@ -251,10 +251,10 @@ class JobInputs:
             absolute = str(path.resolve())
             known = absolute in self._files or f"digest:{absolute}" in self._files
             if not known and not path.is_file():
-                problem = f"{path} is no plain file" if path.exists() else f"there is no file {path}"
+                problem = f"{path} is not a plain file" if path.exists() else f"there is no file {path}"
                 raise RequestError(problem, where=where)
         except (OSError, ValueError, RuntimeError) as problem:  # too long, a NUL, a loop of links
-            raise RequestError(f"{str(path)[:200]!r} is no path: {problem}", where=where) from None
+            raise RequestError(f"{str(path)[:200]!r} is not a path: {problem}", where=where) from None
         return absolute
 
 

@@ -336,12 +336,12 @@ def first_baseline(strategy: Strategy, analysis: Analysis) -> Baseline:
 
 
 def refused_seeds(refused: Mapping[str, str]) -> tuple[Rejection, ...]:
-    """Seeds that are no points of the space, as data."""
+    """Seeds that are not points of the space, as data."""
     return tuple(Rejection(rule="seed", nodes=(name,), detail=detail) for name, detail in refused.items())
 
 
 def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
-    """The first seed, changed by `--set name=value`. RequestError when that is no point of the space."""
+    """The first seed, changed by `--set name=value`. RequestError when that is not a point of the space."""
     if not found.seeds and not settings:
         raise RequestError("there is no seed to emit; name a config with --set", where="--emit")
     values: dict[str, Value] = dict(found.seeds[0][1]) if found.seeds else {}
@@ -367,7 +367,7 @@ def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
 def with_config(found: Plan, settings: Mapping[str, str], known: Answers | None = None) -> Plan:
     """The plan with what is known of the config that `--set` says: its launches' facts, or why it is refused.
 
-    RequestError when that is no point of the space.
+    RequestError when that is not a point of the space.
     """
     config = chosen_config(found, settings)
     program = emitted(found.prepared.strategy, found.analysis, config, found.known if known is None else known)

@@ -3,7 +3,7 @@
 Each feature is a table of squared distances between the levels of one parameter, from 0 to 1. Numbers lie on a line,
 by their logarithms where these are spaced more evenly than the numbers themselves (1, 2, 4, 8); labels, truth values
 and pairs of values are all equally far apart. Where numbers are not powers, how often two divides them is a feature of
-its own: 32 and 64 have in common what 48 has not (warps, banks, vectors). What is no number among numbers, and a
+its own: 32 and 64 have in common what 48 has not (warps, banks, vectors). What is not a number among numbers, and a
 parameter that does not apply, lie beside the line, each in a direction of its own: all are distances of points in
 space, without which there is no correlation (Schoenberg 1938).
 """

@@ -64,9 +64,9 @@ class Study:
         asks: Iterable[Ask] = (),
         trials: Iterable[Trial] = (),
     ) -> None:
-        """`prior`: configs that something is known of, the most promising first; what is no point of the space is left
-        out. `donors`: what other searches of the same configs found (another device, other sizes, a workload that is
-        nearly the same), `columns`: facts of configs that may explain their times (registers, spills); likewise.
+        """`prior`: configs that something is known of, the most promising first; what is not a point of the space is
+        left out. `donors`: what other searches of the same configs found (another device, other sizes, a workload that
+        is nearly the same), `columns`: facts of configs that may explain their times (registers, spills); likewise.
         `asks` and `trials` are those of an earlier session of the same job, in order."""
         self._space = space
         self._seed = seed

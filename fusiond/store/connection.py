@@ -116,7 +116,7 @@ class Connected:
             self._acknowledge(*present)
 
     def _acknowledge(self, number: int, own: int) -> None:
-        """Keep the number of a transaction that is on disk. That it cannot be kept is no reason to call what was
+        """Keep the number of a transaction that is on disk. That it cannot be kept is not a reason to call what was
         written lost."""
         try:
             acknowledged.write(self.path, number, own)
@@ -277,7 +277,7 @@ def translated(path: Path | str) -> Iterator[None]:
     except UnicodeDecodeError as problem:  # of SQLite's own words about a damaged schema, for example
         raise corrupt(os.fspath(path), problem) from problem
     except UnicodeEncodeError as problem:
-        raise StoreError(f"{path}: a text that is no Unicode cannot be stored ({problem.reason})") from problem
+        raise StoreError(f"{path}: a text that is not Unicode cannot be stored ({problem.reason})") from problem
 
 
 def _prepare(writer: sqlite3.Connection, path: str) -> None:

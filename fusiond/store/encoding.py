@@ -25,7 +25,7 @@ def decoding(path: object, table: str, row: object) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """A text that SQLite takes: what a compiler printed may hold bytes that are no Unicode."""
+    """A text that SQLite takes: what a compiler printed may hold bytes that are not Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

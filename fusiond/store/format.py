@@ -35,7 +35,7 @@ _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 def decoded(text: str | None, otherwise: Any = None) -> Any:
     """What a column's JSON stands for: the one place where the store decodes. `otherwise`: where it is NULL or empty.
 
-    ValueError for what is no JSON; `encoding` makes nouns of it.
+    ValueError for what is not JSON; `encoding` makes nouns of it.
     """
     return json.loads(text) if text else otherwise
 

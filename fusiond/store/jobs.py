@@ -302,7 +302,7 @@ class Jobs(JobReading):
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
         if not state.ended:
-            raise ValueError(f"{state} is no end")
+            raise ValueError(f"{state} is not an end")
         with self._transaction() as database:
             self._demand(database, id)
             database.execute(
@@ -387,7 +387,7 @@ class Jobs(JobReading):
             )
 
     def set_finding(self, id: str, finding: str) -> None:
-        """Write down what a job found that is no answer. RequestError when there is no such job."""
+        """Write down what a job found that is not an answer. RequestError when there is no such job."""
         with self._transaction() as database:
             self._demand(database, id)
             database.execute("UPDATE jobs SET finding = ? WHERE id = ?", [printable(finding), id])

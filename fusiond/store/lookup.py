@@ -401,7 +401,7 @@ class _Lookup:
         return min(found, key=lambda each: bool(self._changes(each)))
 
     def _changes(self, each: StoredAnswer) -> list[str]:
-        """What was another one when this record was found; what is unknown then or now is no change."""
+        """What was another one when this record was found; what is unknown then or now is not a change."""
         then = each.env
         changed = [name for name, value in self.today.items() if value and then.get(name) and then[name] != value]
         return changed + ["strategy"] * (each.strategy_version != each.version_today)

@@ -19,7 +19,7 @@ OF_RECORDS = (
 )
 _NEIGHBOURS = 24
 _LONGEST = 200
-"""Letters of a name that are compared; what is longer is no slip of the finger."""
+"""Letters of a name that are compared; what is longer is not a slip of the finger."""
 
 
 def make(database: Any) -> None:

@@ -16,7 +16,7 @@ def this_process() -> str:
 
 
 def is_alive(owner: str) -> bool:
-    """Whether that very process still runs. What is no owner's text belongs to nobody.
+    """Whether that very process still runs. What is not an owner's text belongs to nobody.
 
     OSError where the system does not say: a job must not be taken from one who runs it for want of descriptors. Where
     the owner is in another container of the same machine it cannot be seen, and counts as gone.

@@ -78,7 +78,7 @@ def _is_beside(file: str, digest: str, moved: Mapping[str, str]) -> bool:
 
 def changes(hashes: Mapping[str, str], found_at: str) -> tuple[list[str], bool]:
     """A line for every source file that is another one now, and whether one of them surely is; one that cannot be read
-    is no statement."""
+    is not a statement."""
     lines, surely = [], False
     for file, digest in hashes.items():
         try:

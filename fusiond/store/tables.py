@@ -177,7 +177,7 @@ def rows(
 def fetched(
     connection: sqlite3.Connection, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()
 ) -> list[tuple[Any, ...]]:
-    """All rows of a query as plain tuples; a text that is no Unicode any more comes as one that equals no other."""
+    """All rows of a query as plain tuples; a text that is not Unicode any more comes as one that equals no other."""
     cursor = connection.cursor()
     cursor.row_factory = None
     try:

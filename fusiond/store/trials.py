@@ -192,7 +192,7 @@ class Trials(Connected):
         self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
     ) -> Trial | None:
         """The last trial, of any job, that measured equal work against equal work in the same environment, a complete
-        one before one that was stopped early. Finals and probes are no answer."""
+        one before one that was stopped early. Finals and probes are not an answer."""
         found = self._trials(
             "WHERE t.work_key = ? AND t.against_work IS ? AND t.device_key = ? AND t.env_key = ? "
             "AND t.outcome = ? AND m.cache = ? AND m.purpose IN ('search', 'baseline') "

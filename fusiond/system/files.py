@@ -77,14 +77,14 @@ def read_bytes(path: Path, *, where: str = "", most: int = -1) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise RequestError(f"{path} is no plain file", where=where)
+                raise RequestError(f"{path} is not a plain file", where=where)
             return file.read(most)
     except FileNotFoundError:
         raise RequestError(f"there is no file {path}", where=where) from None
     except (OSError, ValueError) as problem:  # a folder, no permission, a NUL in the name
         if isinstance(problem, OSError) and (fault := faults.of_system(problem, f"reading {path}")):
             raise fault from None
-        reason = problem.strerror if isinstance(problem, OSError) else "that is no path"
+        reason = problem.strerror if isinstance(problem, OSError) else "that is not a path"
         raise RequestError(f"cannot read {path}: {reason}", where=where) from None
 
 
@@ -92,7 +92,7 @@ def private_folder(folder: Path) -> Path:
     """The folder, which its user alone may enter: made with mode 0700 whatever the umask is, or checked.
 
     RequestError for one that is a link or no folder, belongs to somebody else, lets others in, or cannot be made;
-    MachineFault for what is no fault of the folder's.
+    MachineFault for what is not a fault of the folder's.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ def workload_of(job: Job) -> Workload:
     """A workload for any job whose `pair` is two names."""
     members = job.request.get("pair")
     if not isinstance(members, list) or len(members) != 2:
-        raise RequestError("is no pair of names", where=job.where("pair"))
+        raise RequestError("is not a pair of names", where=job.where("pair"))
     names = tuple(sorted(map(str, members)))
     return Workload(
         strategy=job.strategy,

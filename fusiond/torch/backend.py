@@ -269,7 +269,7 @@ class Running:
 
     def _tensor(self, name: str) -> Tensor:
         (found,) = self._shapes[name]
-        assert found is not None, f"{name} is no tensor"
+        assert found is not None, f"{name} is not a tensor"
         return found
 
     def judge(self, part: _Part, found: Found) -> None:

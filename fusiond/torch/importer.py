@@ -32,7 +32,7 @@ def text(name: str, nodes: Sequence[FxNode], inputs: Mapping[str, Tensor], outpu
     for output in outputs:
         value, shape = values[output], shapes[output]
         if not isinstance(value, HloValue) or shape is None:
-            raise Unsupported(f"{output} is no tensor")
+            raise Unsupported(f"{output} is not a tensor")
         results.append(writer.transpose(value, shape.order))
     return writer.module(name, results)
 
@@ -43,7 +43,7 @@ def _written(writer: HloWriter, node: FxNode, values: Mapping[str, Written]) -> 
         several = values[node.reads[0]]
         index = node.arguments[1]
         if not isinstance(several, tuple) or not isinstance(index, int):
-            raise Unsupported("it picks from what is no tuple")
+            raise Unsupported("it picks from what is not a tuple")
         return several[index]
     if node.operator not in TABLE:
         raise Unsupported(f"{node.operator} is not known")

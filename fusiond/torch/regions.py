@@ -82,7 +82,7 @@ def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) ->
         if node.operator == "getitem" and node.reads:
             found[node.name] = found.get(node.reads[0], "a library's")
             if not found[node.name] and node.results[0] is None:
-                found[node.name] = "it picks what is no tensor"
+                found[node.name] = "it picks what is not a tensor"
             continue
         found[node.name] = importer.problem(node, tensors)
         if not found[node.name] and any(each is not None and each.device != device for each in node.results):

@@ -21,7 +21,7 @@ from fusiond.tuning.measuring import References
 from fusiond.tuning.verdict import Conclusion
 
 _OF_BOUNDS = {Verdict.FUSE: Verdict.PROMISING, Verdict.KEEP: Verdict.UNPROMISING}
-"""A ratio of two lower bounds proves nothing: what the verdict on times would be is no verdict on bounds."""
+"""A ratio of two lower bounds proves nothing: what the verdict on times would be is not a verdict on bounds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ def like_model(model: str, arch: str) -> Gpu | None:
 
 
 def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mapping[str, Any], ...]:
-    """Rows for `native` and `fused` on the job's GPU; none where it is no GPU, or nothing can be counted: an answer
+    """Rows for `native` and `fused` on the job's GPU; none where it is not a GPU, or nothing can be counted: an answer
     does not wait for this."""
     gpu = like(context.device)
     if gpu is None:

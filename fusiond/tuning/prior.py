@@ -78,7 +78,7 @@ class Prior:
 
     @property
     def trends(self) -> tuple[Donor, ...]:
-        """What the study may learn from: the donors, and the bounds as one more. A bound is no time, and is told to
+        """What the study may learn from: the donors, and the bounds as one more. A bound is not a time, and is told to
         nobody as one: it is a column that may explain the times, with a weight that is fitted and may be 0."""
         bounds = tuple((each.config, -math.log(each.bound_us)) for each in self.ranked if each.bound_us > 0)
         return (*self.donors, bounds) if bounds else self.donors

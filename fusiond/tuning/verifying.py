@@ -73,7 +73,7 @@ def _conclude(
     entered = finals.field(context, references, baseline, finalists=finalists)
     finals.measure(Lanes(Lane(context=context, references=references, odd=odd)), entered)
     found, why = answers.conclude(context, entered, references, odd, record.ended)
-    if found is None:  # what is recorded stands: no evidence is no reason to forget it
+    if found is None:  # what is recorded stands: no evidence is not a reason to forget it
         raise FusiondError(
             f"{context.prepared.workload.name} has no new answer: {why or finals.lost(context)}; the record of "
             f"{record.found_at} stands"

@@ -138,6 +138,6 @@ def _cookie(text: str) -> str:
 
 
 def _same_origin(headers: Headers) -> bool:
-    """Browsers say where a form comes from; what says nothing is no browser, and has no cookie of ours."""
+    """Browsers say where a form comes from; what says nothing is not a browser, and has no cookie of ours."""
     origin = headers.get("origin")
     return origin is None or origin.partition("://")[2] == headers.get("host")

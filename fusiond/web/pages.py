@@ -90,7 +90,7 @@ class Pages:
         try:
             last = None if after is None else int(after)
         except ValueError:
-            raise RequestError(f"{after[:40] if after else ''!r} is no number of a trial", where="after") from None
+            raise RequestError(f"{after[:40] if after else ''!r} is not a number of a trial", where="after") from None
         return await self._page(
             "job.html", lambda: views.job(self._store, id, self._standing(id), after=last, read=self._read)
         )

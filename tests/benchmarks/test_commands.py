@@ -41,7 +41,7 @@ def test_a_mistake_is_a_line_and_an_exit_status(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(("quick", "out", "said"), [
     ([], [], "What is known without one: --nothing"),
-    (["--device", "cpu"], ["--out", str(runs.RESULTS / "x")], "emulated times are no results"),
+    (["--device", "cpu"], ["--out", str(runs.RESULTS / "x")], "emulated times are not results"),
 ])  # fmt: skip
 def test_emulated_times_are_asked_for_and_no_results(
     quick: list[str], out: list[str], said: str, monkeypatch: pytest.MonkeyPatch

@@ -132,7 +132,7 @@ def test_what_is_asked_wrongly_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert bench.main(["--only", "haris"]) == 2
     assert "unknown application 'haris'" in capsys.readouterr().err
     assert bench.main(["--device", "cpu", "--quick", "--out", str(bench.RESULTS / "x")]) == 2
-    assert "emulated times are no results" in capsys.readouterr().err
+    assert "emulated times are not results" in capsys.readouterr().err
 
 
 @pytest.mark.campaign

@@ -148,7 +148,7 @@ def test_wrong_requests_are_one_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "unknown graph 'fig3'" in capsys.readouterr().err
     results = command.RESULTS / "cpu"
     assert command.main(["--device", "cpu", "--quick", "--out", str(results)]) == 2
-    assert "emulated times are no results" in capsys.readouterr().err
+    assert "emulated times are not results" in capsys.readouterr().err
 
 
 @pytest.mark.campaign

@@ -232,7 +232,7 @@ def test_caps_in_ptx() -> None:
         ("\n__global__ void k(int* x) { x[0] = y; }", "k", 'kernel.cu:2: identifier "y" is undefined'),
         ('#include "gone.h"\n__global__ void k() {}', "k", "kernel.cu:1: gone.h: No such file or directory"),
         ("__global__ void k() {}", "q<float>", 'entry q<float>: identifier "q" is undefined'),
-        ("__device__ void k() {}", "k", "kernel.cu: k is no kernel (__global__ function)"),
+        ("__device__ void k() {}", "k", "kernel.cu: k is not a kernel (__global__ function)"),
         (
             "__global__ void k(int* x) { __shared__ int a[40000]; a[x[0]] = 1; __syncthreads(); x[1] = a[x[2]]; }",
             "k",

@@ -68,7 +68,7 @@ def test_an_answer_of_the_processor_is_built_for_a_gpu_that_is_named(
     assert {path.name for path in paths if path.suffix == ".cubin"} == {
         f"{each.name}.sm_90.cubin" for each in FUSED.sources
     }
-    assert "for sm_90, since the answer's device is no GPU" in (tmp_path / "out" / "README.txt").read_text()
+    assert "for sm_90, since the answer's device is not a GPU" in (tmp_path / "out" / "README.txt").read_text()
 
 
 @pytest.mark.parametrize("verdict", ["keep", "undecided"])
@@ -107,7 +107,7 @@ def test_all_files_or_none(answer: tuple[Path, dict[str, Any]], tmp_path: Path) 
 
 def test_no_architecture(answer: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     database, document = answer
-    with pytest.raises(RequestError, match="'hopper' is no architecture; write sm_90, for example"):
+    with pytest.raises(RequestError, match="'hopper' is not an architecture; write sm_90, for example"):
         export(database, document, tmp_path / "out", arch="hopper")
 
 

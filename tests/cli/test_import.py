@@ -85,7 +85,7 @@ def test_what_is_refused_is_said(fusiond: Run, done_job: str, tmp_path: Path) ->
         (["import", "gone.jsonl"], "FILE: gone.jsonl cannot be read: No such file or directory"),
         (["import", "."], "FILE: . "),
         (["keys", "trust"], "KEY: is missing; 64 hexadecimal digits"),
-        (["keys", "trust", "abc", "--name", "x"], "KEY: is no public key: 64 hexadecimal digits"),
+        (["keys", "trust", "abc", "--name", "x"], "KEY: is not a public key: 64 hexadecimal digits"),
         (["keys", "trust", "a" * 64], "--name: is missing; say whose key it is"),
         (["tokens", "add"], "NAME: is missing"),
         (["tokens", "add", "a b"], "NAME: can have letters, digits"),

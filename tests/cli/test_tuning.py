@@ -208,7 +208,7 @@ def test_the_live_display_survives_markup_and_missing_numbers(monkeypatch: pytes
         shown.show(Progress(job="j", event="phase", phase="search", detail="[red]x[/]"))
         shown.show(Progress(job="j", event="trial", done=1, budget=4, best=1.5))
         shown.show(Progress(job="j", event="ended", state="done"))
-        shown.say("[/bold] is no markup")
+        shown.say("[/bold] is not markup")
 
 
 def test_events_of_a_trial_carry_no_samples() -> None:

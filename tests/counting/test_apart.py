@@ -52,10 +52,10 @@ def rows_of(program: Program = PROGRAM, timeout_secs: float = 60.0) -> list[tupl
         ("echo 'k.cu does not build: k.cu:3: expected a kernel' >&2; exit 1",
          "k.cu does not build: k.cu:3: expected a kernel"),
         ("exit 3", "counting ended with status 3"),
-        ("echo hello", "what was written is no counts: does host code write to standard output?"),
-        ("echo '[]'", "what was written is no counts: does host code write to standard output?"),
-        ("echo '{\"counted\": 5}'", "what was written is no counts: does host code write to standard output?"),
-        ("echo '{\"counted\": [5]}'", "what was written is no counts: does host code write to standard output?"),
+        ("echo hello", "what was written is not counts: does host code write to standard output?"),
+        ("echo '[]'", "what was written is not counts: does host code write to standard output?"),
+        ("echo '{\"counted\": 5}'", "what was written is not counts: does host code write to standard output?"),
+        ("echo '{\"counted\": [5]}'", "what was written is not counts: does host code write to standard output?"),
         ("echo '{\"rows\": []}'; echo last words >&2", "last words"),
     ],
 )  # fmt: skip
@@ -125,7 +125,7 @@ extern "C" void host() { %s }
     [
         ("abort();", "counting died of SIGABRT"),
         ("for (volatile int i = 0;; ++i) {}", "not counted: it takes longer than"),
-        ('puts("hello");', "what was written is no counts"),
+        ('puts("hello");', "what was written is not counts"),
         ('fputs("and more", stderr); exit(3);', "and more"),
     ],
 )

@@ -25,7 +25,7 @@ BUDGET = 60_000
 N = 1 << 18
 X, Y = np.ones(N + 64, np.float32), np.zeros(N + 64, np.float32)
 ROOMY = np.ones(2 * N, np.float32)
-"""More than is read of it: that no buffer has more sectors than it has is no help here."""
+"""More than is read of it: that no buffer has more sectors than it has is not help here."""
 SIDE = 512
 ROWS = 1024
 CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {

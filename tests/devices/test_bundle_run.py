@@ -1,4 +1,4 @@
-"""The files of a bundle's run: what is no archive, and where nothing can be written, is one line."""
+"""The files of a bundle's run: what is not an archive, and where nothing can be written, is one line."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bund
     torn = Path(bundle(cost_us=7))
     for path in (torn / "binaries").iterdir():
         path.unlink()
-    with pytest.raises(MachineFault, match="is no whole bundle any more: s is gone"):
+    with pytest.raises(MachineFault, match="is not a whole bundle any more: s is gone"):
         supervisor.call(SampleRequest(candidate=str(torn), baseline=None, plan=PLAN), 30)
     assert isinstance(supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30), Measurement)
 

@@ -136,7 +136,7 @@ def test_every_sample_comes_right_behind_a_restore() -> None:
 
 def test_alone_there_is_no_baseline() -> None:
     executor, a, _, _ = pair(forever(50.0, 1.0, 5000.0), [])
-    found = sample_pair(executor, a, None, PLAN)  # nothing to compare with, so noise is no reason to refuse
+    found = sample_pair(executor, a, None, PLAN)  # nothing to compare with, so noise is not a reason to refuse
     assert found.baseline_us == ()
     assert found.ratio is None
     assert len(found.span_us) == PLAN.pairs

@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "read only": (lambda a: a.update(y=OnDevice(np.zeros(1000, "f4"), read_only=True)),
                   "y is written to, and this OnDevice is read-only; pass a writable array"),
     "unaligned": (lambda a: a.update(y=OnDevice(np.zeros(4004, "u1")[1:4001].view("f4"))),
-                  "y begins at an address that is no multiple of 4 bytes"),
+                  "y begins at an address that is not a multiple of 4 bytes"),
     "big endian": (lambda a: a.update(y=OnDevice(np.zeros(1000, ">f4"))),
                    "y has elements of big-endian float32; it must have float32"),
 }  # fmt: skip

@@ -316,7 +316,7 @@ def moves(sampler: ModuleType) -> None:
         told.append((value, config))
         study.tell(trial, value)
     assert moved >= 4
-    assert elsewhere >= 10  # what the model makes of it is no neighbour
+    assert elsewhere >= 10  # what the model makes of it is not a neighbour
 
 
 def told(asks: ModuleType) -> None:

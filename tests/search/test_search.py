@@ -72,7 +72,7 @@ MUTANTS = {
         ),
         ("failures are middling", "np.where(failed, lowest, values)", "np.where(failed, np.nanmedian(values), values)"),
         ("only the best", "*spread.tolist()", ""),
-        ("an error is no variance", "errors, 0.0) ** 2", "errors, 0.0)"),
+        ("an error is not a variance", "errors, 0.0) ** 2", "errors, 0.0)"),
         ("as sure of a median as of a mean", "math.sqrt(math.pi / 2 / len(logs))", "math.sqrt(1 / len(logs))"),
         ("samples without what they were paired with", "logs = logs[:pairs] - np.log(", "logs -= 0 * np.log("),
     ],

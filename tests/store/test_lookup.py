@@ -424,7 +424,7 @@ def test_the_catalogue_settles_a_name_without_files(
     says = lookup.Says(**spoken, catalogue={("kernel", "scale"): str(path)})
     assert ask("scale", folder=str(folders["none"]), says=says, strict=True)["baseline"] == "of two"
     says = lookup.Says(**spoken, catalogue={("graph", "scale"): str(path)})
-    assert ask("scale", says=says)["match"] == "ambiguous"  # what this strategy takes is no graph
+    assert ask("scale", says=says)["match"] == "ambiguous"  # what this strategy takes is not a graph
     assert ask("scale", folder=str(folders["one"]), says=says)["baseline"] == "of one"
 
 
@@ -471,7 +471,7 @@ def test_a_content_is_found_under_any_name(store: Store, make: Any) -> None:
 
 def test_another_driver_or_fusiond_makes_an_answer_stale(store: Store, make: Any, ask: Ask) -> None:
     make.known(store, make.workload(), make.device())
-    assert ask(driver=None)["match"] == "exact"  # unknown is no change
+    assert ask(driver=None)["match"] == "exact"  # unknown is not a change
     found = ask(driver="590.2", version="9.0.0")
     assert found["match"] == "stale"
     assert found["notes"] == [

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def tracked() -> list[str]:
     if not (ROOT / ".git").exists():
-        pytest.skip("this is no clone: git does not say which files there are")
+        pytest.skip("this is not a clone: git does not say which files there are")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [each for each in listed.split("\0") if each]
 

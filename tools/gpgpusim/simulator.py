@@ -137,7 +137,7 @@ class Simulator:
 def statistics(text: str, *, l1: bool = True) -> dict[str, int]:
     """What the simulator printed of the launch, summed over its cores; 0 for what it leaves out since there was none.
 
-    `atomic_sectors` are the reads of the L2 that are no misses of an L1: atomic operations go past it. Without an L1
+    `atomic_sectors` are the reads of the L2 that are not misses of an L1: atomic operations go past it. Without an L1
     all sectors are those of the L2."""
     found = {name: [int(each) for each in re.findall(pattern, text, re.M)] for name, pattern in _STATISTICS.items()}
     sums = {name: sum(values) for name, values in found.items()}

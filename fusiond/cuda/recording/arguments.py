@@ -44,7 +44,7 @@ class TypedNumber:
     dtype: str
     data: bytes
     value: int | float | None = None
-    """None of what is no whole or real number."""
+    """None of what is not a whole or real number."""
 
 
 Argument: TypeAlias = Array | TypedNumber

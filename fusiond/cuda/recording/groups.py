@@ -230,7 +230,7 @@ _apart: dict[str, str] = {}
 
 
 def apart(launches: Sequence[RecordedLaunch]) -> bool:
-    """Whether these launches are no group, whatever the kernels are; why, `explained` says."""
+    """Whether these launches are not a group, whatever the kernels are; why, `explained` says."""
     first, why = launches[0], ""
     for each in launches:
         if each.unseen:
@@ -291,7 +291,7 @@ def _described(launch: RecordedLaunch) -> tuple[Any, list[Any]]:
 
 
 def _fixed(argument: TypedNumber) -> bool:
-    """A struct, or what is no number: its bytes are asked for."""
+    """A struct, or what is not a number: its bytes are asked for."""
     return argument.value is None
 
 

@@ -62,7 +62,7 @@ def arch(device: int) -> str:
 
 
 def stream_handle(stream: object) -> int:
-    """TypeError for what is no stream."""
+    """TypeError for what is not a stream."""
     try:
         return exported._stream_handle(stream)
     except exported.LaunchError as problem:

@@ -175,7 +175,7 @@ def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value
             raise Unaskable("is an address by itself; nobody can tell how much lies there")
         elements, dtype = _elements(argument, parameter), _held(argument, parameter)
         if elements < 1 or argument.size_bytes % DTYPES[dtype].bytes:
-            raise Unaskable(f"has {argument.size_bytes} bytes, which are no elements of {dtype}")
+            raise Unaskable(f"has {argument.size_bytes} bytes, which are not elements of {dtype}")
         role = {"role": "inout" if parameter.written else "input", "fill": _fill(dtype, least)}
         return {"dtype": dtype, "elements": str(elements), **role}
     if isinstance(argument, Array):
@@ -261,7 +261,7 @@ def _parameter(keys: Mapping[str, documents.Node]) -> RecordedParameter:
     if "elements" in keys:
         return RecordedParameter(pointer=True, written=keys["role"].text() != "input", dtype=dtype)
     if dtype is None or DTYPES[dtype].packed is None:
-        raise Unaskable(f"{keys['name'].text()} is no number that can be passed by itself")
+        raise Unaskable(f"{keys['name'].text()} is not a number that can be passed by itself")
     return RecordedParameter(pointer=False, written=False, dtype=dtype)
 
 

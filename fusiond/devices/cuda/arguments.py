@@ -21,7 +21,9 @@ def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
     try:
         return scalar(argument.dtype, argument.value).tobytes()
     except (OverflowError, TypeError, ValueError) as problem:
-        raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{argument.value!r} is no {argument.dtype}: {problem}") from None
+        raise ExecutionError(
+            Outcome.LAUNCH_REFUSED, f"{argument.value!r} is not a {argument.dtype}: {problem}"
+        ) from None
 
 
 def check(step: Launch | HostCall, sizes: tuple[int, ...]) -> None:

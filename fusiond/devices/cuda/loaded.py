@@ -159,14 +159,14 @@ class CudaProgram:
         return int(self._streams.lead.handle)
 
     def bare_launches(self) -> tuple[BareLaunch, ...]:
-        """The steps, for `issue_by`. ExecutionError `launch_refused` where a step is no counted launch, or depends on
-        another one."""
+        """The steps, for `issue_by`. ExecutionError `launch_refused` where a step is not a counted launch, or depends
+        on another one."""
         if any(buffer.symbol is not None for buffer in self.program.buffers):  # kernels are loaded a second time
             raise ExecutionError(Outcome.LAUNCH_REFUSED, "its kernels use variables of their module")
         for step in self.program.steps:
             if not isinstance(step, Launch) or not step.counted or step.cooperative:
                 raise ExecutionError(
-                    Outcome.LAUNCH_REFUSED, f"step {step.name!r} is no ordinary launch that is counted"
+                    Outcome.LAUNCH_REFUSED, f"step {step.name!r} is not an ordinary launch that is counted"
                 )
             if step.after:
                 raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r} depends on {step.after[0]!r}")

@@ -19,7 +19,7 @@ except ImportError:  # the extra is not installed
     pynvml = None
 
 _REASONS = {
-    # NVML's bit: the word in DeviceState.throttle. Idle and clocks that a user set are no throttling.
+    # NVML's bit: the word in DeviceState.throttle. Idle and clocks that a user set are not throttling.
     0x0000000000000004: "power_cap",
     0x0000000000000008: "hw_slowdown",
     0x0000000000000010: "sync_boost",

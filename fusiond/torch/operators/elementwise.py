@@ -217,7 +217,7 @@ def _masked_fill(call: OperatorCall) -> HloValue:
 @operator("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_min.Tensor", "clamp_max.default",
           "clamp_max.Tensor", "hardtanh.default")  # fmt: skip
 def _clamp(call: OperatorCall) -> HloValue:
-    """The lower bound first, as torch does it; what is no number stays so."""
+    """The lower bound first, as torch does it; what is not a number stays so."""
     w, x = call.writer, call.wide(0)
     name = call.node.operator.split(".")[1]
     hard = name == "hardtanh"

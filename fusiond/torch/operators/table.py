@@ -78,7 +78,7 @@ class OperatorCall:
     def tensor(self, place: int, name: str = "") -> HloValue:
         found = self.argument(place, name)
         if not isinstance(found, HloValue):
-            raise Unsupported(f"argument {place} is no tensor")
+            raise Unsupported(f"argument {place} is not a tensor")
         return found
 
     def optional(self, place: int, name: str = "") -> HloValue | None:
@@ -111,7 +111,7 @@ class OperatorCall:
     def result_of(self, place: int) -> Tensor:
         found = self.node.results[place]
         if found is None:
-            raise Unsupported("its result is no tensor of a fixed shape and a known type")
+            raise Unsupported("its result is not a tensor of a fixed shape and a known type")
         return found
 
     # --- values as they are computed with ---
@@ -183,4 +183,4 @@ def hlo_type(name: Any) -> str | None:
 def number(value: Any) -> Number:
     if isinstance(value, bool | int | float):
         return value
-    raise Unsupported(f"{value!r} is no number")
+    raise Unsupported(f"{value!r} is not a number")

@@ -226,7 +226,7 @@ class KernelGraph:
 
 def from_jaxpr(closed: object, name: str = "imported") -> str:
     """The draft of a graph file, from what `jax.make_jaxpr(function)(*arguments)` gives; `"?"` stands for bodies that
-    are no formulas."""
+    are not formulas."""
     return jaxpr.draft(closed, name).yaml()
 
 

@@ -160,7 +160,7 @@ def test_other_answers_leave_them_as_they_are(
 
 
 def test_what_needs_the_others_result_runs_in_order(answered: Callable[..., Any], db: Path) -> None:
-    """The same shapes, once apart and once in a chain; and the same input for both, which is no reason."""
+    """The same shapes, once apart and once in a chain; and the same input for both, which is not a reason."""
     answered()
     a, b, c = (np.arange(N, dtype=np.float32), *np.zeros((2, N), np.float32))
     d = np.zeros(N, np.float32)

@@ -104,13 +104,13 @@ def test_without_a_compiler(
     assert main([bundle(tmp_path / "b", "twice"), "--json"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == "FUSIOND_NVCC=/nowhere/nvcc is no nvcc that runs, with ptxas beside it\n"
+    assert said.err == "FUSIOND_NVCC=/nowhere/nvcc is not an nvcc that runs, with ptxas beside it\n"
 
 
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (None, "is no bundle: there is no plan.json in it"),
+        (None, "is not a bundle: there is no plan.json in it"),
         ("{", "plan.json cannot be read: Expecting property name"),
         ("[1]", "plan.json cannot be read: not a plan"),
         ('{"name": "x"}', "plan.json cannot be read: this fusiond reads plans of version 2, not None"),
@@ -132,7 +132,7 @@ def test_a_plan_that_contradicts_itself(tmp_path: Path, capsys: pytest.CaptureFi
     plan.write_text(plan.read_text().replace('"source": "k"', '"source": "q"'))
     assert main([folder]) == 2
     said = capsys.readouterr().err
-    assert said == f"{folder}: plan.json is no Program that can run: step '0:twice' names the unknown source 'q'\n"
+    assert said == f"{folder}: plan.json is not a Program that can run: step '0:twice' names the unknown source 'q'\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["b", "--jsn"], ["b", "--seed", "x"]])
@@ -148,4 +148,4 @@ def test_it_is_a_module_of_its_own() -> None:
     command = [sys.executable, "-m", "fusiond.devices.cpu.count", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "/nowhere: is no bundle: there is no plan.json in it\n"
+    assert done.stderr == "/nowhere: is not a bundle: there is no plan.json in it\n"

@@ -88,7 +88,7 @@ def test_two_arguments_with_one_address_are_one_array() -> None:
 
 def test_what_cannot_be_checked_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert race.main([str(tmp_path)]) == 2
-    assert "is no bundle" in capsys.readouterr().err
+    assert "is not a bundle" in capsys.readouterr().err
 
 
 FAR = """

@@ -158,7 +158,7 @@ def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     sensors = nvml.Sensors("GPU-1")
     state = sensors.state()
     assert (state.clock_mhz, state.temperature_c, state.power_w, state.others) == (1980.0, 55.0, 412.5, 1)
-    assert state.throttle == "power_cap,hw_thermal"  # being idle is no throttling
+    assert state.throttle == "power_cap,hw_thermal"  # being idle is not throttling
     assert sensors.driver_version() == "580.65.06"
 
 

@@ -170,7 +170,7 @@ OPERATORS = {
     "division of what a macro hides": "#define PER(a, b) a / b\n" + HEAD + "    if (PER(threadIdx.x, 32) == 1) return;\n" + SHARED + END,
     "increment hidden by a macro": "#define UP(a) ++a\n" + HEAD + "    int last = n;\n    if (i < 3) UP(last);\n    if (last == n) return;\n" + SHARED + END,
     "assignment hidden by a macro": "#define PUT(a, b) a = b\n" + HEAD + "    int last = n;\n    PUT(last, i);\n    if (last == n) return;\n" + SHARED + END,
-    "a comparison is no assignment": HEAD + "    int last = n;\n    bool same = last == i;\n    if (last > 3 && !(last != 7)) return;\n" + SHARED + "    out[0] = same;\n" + END,
+    "a comparison is not an assignment": HEAD + "    int last = n;\n    bool same = last == i;\n    if (last > 3 && !(last != 7)) return;\n" + SHARED + "    out[0] = same;\n" + END,
 }  # fmt: skip
 
 

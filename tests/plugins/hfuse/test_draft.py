@@ -319,7 +319,7 @@ def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
 
 
 def test_a_number_that_a_build_gives_is_asked_for(drafted, analyse, kernel_file):
-    """What stands where a number may; a name that is called, or is a type, is no number."""
+    """What stands where a number may; a name that is called, or is a type, is not a number."""
     source = "__global__ void k(float* p)\n{\n    __shared__ float s[_N_];\n    s[threadIdx.x % _N_] = OFFSET;\n    p[0] = s[0];\n}\n"
     text = drafted(source)
     assert pyyaml.safe_load(text)["defines"] == {"_N_": "?", "OFFSET": "?"}

@@ -271,7 +271,7 @@ MUTANTS = {
     "macros bracket nothing": (
         declarations.DeclarationWalk, "_brackets", lambda self, start, end: {(start, self.code.index("{", start) + 1), (end - 1, end)}
     ),
-    "a declaration is no reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
+    "a declaration is not a reason": (undeclared, "reason", lambda problem, unit, defines, flags: problem),
     "any overload goes": (slicing, "_OF_LIBRARIES", clang_tree.re.compile("")),
 }  # fmt: skip
 

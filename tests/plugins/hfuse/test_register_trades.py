@@ -104,7 +104,7 @@ def test_who_may_not_trade(trading, strategy, h100, cpu_target):
     assert "taker" not in {each.name for each in older.parameters}
     found = strategy.space(trading(h100), {})
     seed = dict(strategy.seeds(trading(h100), found, {}))["given_blocks"]
-    assert found.problems(Config.of({**seed, "taker": "a", "kept": 24}))  # under a number that is no step
+    assert found.problems(Config.of({**seed, "taker": "a", "kept": 24}))  # under a number that is not a step
     fine = Config.of({**seed, "taker": "a", "kept": 24, "cap": "fit2"})
     assert found.problems(fine) == ()
 

@@ -92,7 +92,7 @@ FILES: dict[str, str | bytes] = {
     "host code round it": HOST + K + "    int v = in[i < n ? i : 0] + 1;\n" + STORE + MAIN,
     "other kernels": OTHERS + K + "    int v = i;\n" + STORE + OTHERS.replace("__device__ int total;", "").replace(
         "__constant__ float weights[9];", "").replace("void ", "void other_"),
-    "a byte that is no UTF-8": b"// caf\xe9\n" + (K + "    int v = 'e'; // na\u00efve\n" + STORE).encode("latin-1"),
+    "a byte that is not UTF-8": b"// caf\xe9\n" + (K + "    int v = 'e'; // na\u00efve\n" + STORE).encode("latin-1"),
     "types through types": HOST + "typedef int word;\nusing line = word;\nenum Kind { FIRST, SECOND = 7 };\n"
         "typedef struct { line at; Kind kind; } Row, *Rows;\nstruct Unused { Unknown member; };\n"
         + K + "    Row row = {i, SECOND};\n    int v = row.at * row.kind;\n" + STORE,
@@ -214,7 +214,7 @@ def test_lines_stay_where_they_are_and_directives_too():
 
 
 def test_macros_stay_where_a_kernel_or_a_condition_names_them():
-    """`#define RUN k<<<...>>>()` is no reason to refuse k; what decides a condition is the same as before."""
+    """`#define RUN k<<<...>>>()` is not a reason to refuse k; what decides a condition is the same as before."""
     head = "#define A B\n#define B 3\n#define RUN \\\n    k<<<8, 128>>>(out, in, n); \\\n    check()\n#define C D\n#define D 1\n"
     rest = K + "#if C\n    int v = A + i;\n#else\n    int v = 0;\n#endif\n" + STORE + "int main() { RUN; }\n"
     left = sliced(head + rest).splitlines()
@@ -336,7 +336,7 @@ MUTANTS = {
     "macros are followed": (directives, "macros", lambda code: {}),
     "headers that others bring": (brought_headers, "_brought", lambda text, headers: ()),
     "declarations that overlap are one": (slicing, "grouped", lambda found: list(found)),
-    "text that is no declaration goes": (blanking, "between", lambda covered, end: iter(())),
+    "text that is not a declaration goes": (blanking, "between", lambda covered, end: iter(())),
     "headers that are not there": (includes._Expansion, "_missing", lambda self, target, path, number: self._cannot("no", path, number)),
 }  # fmt: skip
 

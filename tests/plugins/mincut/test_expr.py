@@ -1,4 +1,4 @@
-"""Bodies against the C compiler: types and values of random expressions; and what is no expression."""
+"""Bodies against the C compiler: types and values of random expressions; and what is not an expression."""
 
 from __future__ import annotations
 

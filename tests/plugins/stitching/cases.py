@@ -336,7 +336,7 @@ def bfloat16_in_and_out(x, y):
 
 @case("half", rand(6, 40), rand(6, 40, seed=1).astype(jnp.float8_e5m2))
 def float8(x, y):
-    """Rows scaled and quantised, and back; a value beyond the largest is no number, or infinite."""
+    """Rows scaled and quantised, and back; a value beyond the largest is not a number, or infinite."""
     scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 448
     small = jnp.clip(x / scale, -448, 448).astype(jnp.float8_e4m3fn)
     large = (x * 1e9).astype(jnp.float8_e5m2)

@@ -165,7 +165,7 @@ def behind(x: Any, gate: Any, skip: Any) -> Any:
 
 
 def maps(x: Any, y: Any) -> Any:
-    """Of three results of a backward loop two are no loop's; their readers see them from the first step on."""
+    """Of three results of a backward loop two are not a loop's; their readers see them from the first step on."""
 
     def step(h: Any, xs: Any) -> Any:
         at, x, y = xs

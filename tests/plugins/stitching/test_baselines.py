@@ -80,7 +80,7 @@ def test_xlas_rules_do_not_compute_what_is_expensive_twice(name):
             if module[one].opcode in EXPENSIVE or module[one].opcode in ("reduce", "scatter"):
                 assert seen.setdefault(one, at) == at, f"{one} is in two kernels"
             if module[one].opcode in ("reduce", "scatter"):
-                assert one in stored, f"{one} is no root"
+                assert one in stored, f"{one} is not a root"
 
 
 def test_a_producer_goes_into_its_only_reader():

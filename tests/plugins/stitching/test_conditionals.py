@@ -27,7 +27,7 @@ def cond(test: Any, x: Any) -> Any:
 
 
 def skipped(total: Any, x: Any) -> Any:
-    """The step of an optimizer that leaves out what is no number: two results, one of them handed on."""
+    """The step of an optimizer that leaves out what is not a number: two results, one of them handed on."""
     fine = jnp.isfinite(total.sum())
     return lax.cond(fine, lambda x, n: (x * 0.5, n + 1), lambda x, n: (x, n), x, jnp.int32(3))
 

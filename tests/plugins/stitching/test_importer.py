@@ -163,7 +163,7 @@ def test_the_graph_computes_what_the_text_says(name):
 )
 def test_a_bitcast_reads_the_bytes_in_the_order_they_lie(dims, layout, into, order):
     """By the definition of a layout, in NumPy: it lists the dimensions from the fastest to the slowest. (XLA takes no
-    bitcast before its layout assignment, so it is no oracle here.)"""
+    bitcast before its layout assignment, so it is not an oracle here.)"""
     shape, other = (f"f32[{','.join(map(str, each))}]" for each in (dims, into))
     first, second = (f"{{{','.join(map(str, each))}}}" for each in (layout, order))
     text = entry(f"x = {shape} parameter(0)", f"c = {shape}{first} copy(x)", f"ROOT b = {other}{second} bitcast(c)")

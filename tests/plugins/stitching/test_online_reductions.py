@@ -1,4 +1,4 @@
-"""The maximum and the sum of exponentials of a row in one reduction: against XLA, with what is no number."""
+"""The maximum and the sum of exponentials of a row in one reduction: against XLA, with what is not a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of passes: each keeps what the module computes, and what is no graph is said with the pass that gave it."""
+"""The list of passes: each keeps what the module computes, and what is not a graph is said with its pass."""
 
 from __future__ import annotations
 

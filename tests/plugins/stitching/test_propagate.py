@@ -59,7 +59,7 @@ def test_a_reduce_passes_row_left_of_the_reduced_dims_and_column_right_of_them()
         elif own > 2 and each.sched_type is ScheduleKind.COLUMN:
             assert same(x.dims, ChunkSchedule(own, each.sword, ScheduleKind.COLUMN), found)
         else:
-            # What the table leaves out is no schedule of the operand, unless nothing is cut on the other side.
+            # What the table leaves out is not a schedule of the operand, unless nothing is cut on the other side.
             assert found is None or math.prod(each.chunk(y.dims).local) == 1 or len(cut(each.chunk(y.dims))) == 1
         seen.add((own, each.sched_type, found is not None))
     assert (0, ScheduleKind.COLUMN, False) in seen

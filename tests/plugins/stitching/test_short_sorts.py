@@ -1,4 +1,4 @@
-"""Sorts of short rows by counting: against XLA, with ties, what is no number, and several keys."""
+"""Sorts of short rows by counting: against XLA, with ties, what is not a number, and several keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few largest of a row: against XLA, with ties and what is no number."""
+"""The few largest of a row: against XLA, with ties and what is not a number."""
 
 from __future__ import annotations
 

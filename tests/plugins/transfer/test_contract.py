@@ -169,7 +169,7 @@ def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse:
         assert kinds(program) in offered, config
         assert moved_bytes(program) in bytes_of, config
         if config["grouping"] == "separate" and config.get("allocation") != "group":
-            assert program.key in steps, f"{config} is no baseline, so being separate could win"
+            assert program.key in steps, f"{config} is not a baseline, so being separate could win"
 
 
 def test_every_allocation_that_is_offered_has_its_baseline() -> None:
@@ -258,7 +258,7 @@ def test_equal_lengths_of_two_names_are_fixed_and_the_others_free(
 @pytest.mark.parametrize(
     ("old", "new", "fixed"),
     [
-        ("same: 100", "same: 101", None),  # then a + b is no formula
+        ("same: 100", "same: 101", None),  # then a + b is not a formula
         ('b: {elements: "same"}', 'b: {elements: "n"}', ()),
         ("same: 100", "same: 1", ("same",)),  # its one element is taken for all of c
         ("s: {elements: 1}", 's: {elements: "times // 3"}', ("n", "same", "times")),  # a sum has one element

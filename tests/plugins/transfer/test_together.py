@@ -217,7 +217,9 @@ def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them:
     workloads = [prepare(all_of_them, each).workload for each in parts]
     keys = [each.key for each in workloads]
     files = {path for each in workloads for path in each.source_hashes}
-    assert files == {str(JOB.parent / "image" / "sharpen.yaml")}  # what is made for others is no file that can change
+    assert files == {
+        str(JOB.parent / "image" / "sharpen.yaml")
+    }  # what is made for others is not a file that can change
     assert sorted(keys) == sorted(each.asked.key for each in analysis.payload.other_strategies.offered)
     assert {each.strategy for each in parts} == {"hfuse", "mincut"}
 

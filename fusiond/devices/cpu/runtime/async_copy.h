@@ -44,7 +44,7 @@ inline void do_copy(const AsyncCopy& copy) {
 
 inline void async_copy(void* to, const void* from, unsigned bytes, unsigned filled = 0) {
     if ((uintptr_t)to % (bytes < 16 && (bytes & (bytes - 1)) == 0 ? bytes : 1))
-        ::fusiond_calls->trap("an asynchronous copy to an address that is no multiple of its size", nullptr, 0);
+        ::fusiond_calls->trap("an asynchronous copy to an address that is not a multiple of its size", nullptr, 0);
     AsyncQueue& queue = async_queue();
     const AsyncCopy copy = {to, from, bytes, filled, queue.committed};
     if (!::fusiond_calls->chance() || ::fusiond_calls->grid_is_valid()) return do_copy(copy);

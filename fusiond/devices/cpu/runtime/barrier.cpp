@@ -29,7 +29,7 @@ uint32_t first_waiting(uint32_t id) {
 COLD void refuse_request(uint32_t thread, uint32_t id, uint32_t count) {
     if (id >= barrier_ids)
         fail(FUSIOND_BARRIER_MISUSE, thread, "barrier %u does not exist: the ids are 0 to %u", id, barrier_ids - 1);
-    fail(FUSIOND_BARRIER_MISUSE, thread, "barrier %u counts %u threads, which is no positive multiple of %u", id, count,
+    fail(FUSIOND_BARRIER_MISUSE, thread, "barrier %u counts %u threads, which is not a positive multiple of %u", id, count,
          warp_size);
 }
 

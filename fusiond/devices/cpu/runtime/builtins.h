@@ -14,7 +14,7 @@
 #define __launch_bounds__(...)
 #define __maxnreg__(count)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// `__noinline__` is no macro: glibc and libstdc++ spell attributes that way. lower.py writes this instead.
+// `__noinline__` is not a macro: glibc and libstdc++ spell attributes that way. lower.py writes this instead.
 #define FUSIOND_NOINLINE __attribute__((noinline))
 
 #define FUSIOND_TEXT_OF(x) #x

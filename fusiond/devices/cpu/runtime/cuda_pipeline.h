@@ -8,7 +8,7 @@ inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, si
     if (bytes != 4 && bytes != 8 && bytes != 16)
         ::fusiond_calls->trap("__pipeline_memcpy_async copies 4, 8 or 16 bytes", nullptr, 0);
     if ((uintptr_t)from % bytes)
-        ::fusiond_calls->trap("__pipeline_memcpy_async from an address that is no multiple of its size", nullptr, 0);
+        ::fusiond_calls->trap("__pipeline_memcpy_async from an address that is not a multiple of its size", nullptr, 0);
     fusiond_detail::async_copy(to, from, (unsigned)bytes, (unsigned)filled);
 }
 inline void __pipeline_commit() { fusiond_detail::async_commit(); }

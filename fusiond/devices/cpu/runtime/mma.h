@@ -95,8 +95,8 @@ template <class Fragment, class F> inline void each_element(size_t stride, bool 
 }
 
 inline void check_tile(const void* address, size_t row_bytes) {
-    if ((uintptr_t)address % 16) ::fusiond_calls->trap("a wmma matrix at an address that is no multiple of 16 bytes", nullptr, 0);
-    if (row_bytes % 16) ::fusiond_calls->trap("a wmma matrix whose rows are no multiple of 16 bytes apart", nullptr, 0);
+    if ((uintptr_t)address % 16) ::fusiond_calls->trap("a wmma matrix at an address that is not a multiple of 16 bytes", nullptr, 0);
+    if (row_bytes % 16) ::fusiond_calls->trap("a wmma matrix whose rows are not a multiple of 16 bytes apart", nullptr, 0);
 }
 
 }  // namespace fusiond_detail

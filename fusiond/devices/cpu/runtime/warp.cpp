@@ -85,7 +85,7 @@ void check_request(uint32_t thread, const Collective& request) {
         fail(FUSIOND_WARP_MISUSE, thread, "%s(mask 0x%08x) is called by lane %u, which the mask does not name", name, request.mask,
              lane_of(thread));
     if (request.width == 0 || request.width > warp_size || request.width & (request.width - 1))
-        fail(FUSIOND_WARP_MISUSE, thread, "%s has width %u, which is no power of two up to %u", name, request.width, warp_size);
+        fail(FUSIOND_WARP_MISUSE, thread, "%s has width %u, which is not a power of two up to %u", name, request.width, warp_size);
 }
 
 // __syncwarp orders memory among those it names; shuffles and votes do not. The clock belongs to the

@@ -1,10 +1,10 @@
 """The fewest messages where the layout is in the way: storage shared in place, vectors that must be neighbours.
 
 A cell that several vectors use in turn, or that has its neighbours given, can be side by side with one group and not
-with the next; then a point in time is no message any more. What decides is the slot of each crossing, the layout, and
-what may be copied along between two runs, together. Up to EXHAUSTIVE pairs of slots and layouts are all tried; above
-that each choice of slots gets the layout with the fewest runs, and single crossings are moved as long as that saves a
-message. The number of points stays a lower bound: where it is reached, nothing better exists.
+with the next; then a point in time is not a message any more. What decides is the slot of each crossing, the layout,
+and what may be copied along between two runs, together. Up to EXHAUSTIVE pairs of slots and layouts are all tried;
+above that each choice of slots gets the layout with the fewest runs, and single crossings are moved as long as that
+saves a message. The number of points stays a lower bound: where it is reached, nothing better exists.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Script:
     arenas: tuple[tuple[str, ...], ...]
     ops: tuple[Op, ...]
     inputs: tuple[Vector, ...]
-    """Input and output buffers that are no cells themselves."""
+    """Input and output buffers that are not cells themselves."""
     outputs: tuple[Vector, ...]
     calls: tuple[GraphKernel, ...]
     """Every kernel that is called, once for each call."""

@@ -30,7 +30,7 @@ _LANGUAGE = Grammar(
 
 
 class FormulaError(ValueError):
-    """The text is no formula; the message is one line."""
+    """The text is not a formula; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)

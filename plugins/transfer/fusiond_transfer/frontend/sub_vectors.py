@@ -25,7 +25,7 @@ _PART = re.compile(r"([A-Za-z_]\w*)\s*\[([^:]*):([^:]*)\]")
 
 
 class PartError(ValueError):
-    """What is named is no part of a vector; the message is one line."""
+    """What is named is not part of a vector; the message is one line."""
 
 
 class Span(NamedTuple):

@@ -6,7 +6,7 @@ one writer   single assignment: a vector is written by one kernel, and no input 
 order        what a kernel reads is an input, or was written by a kernel before it
 known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
 formulas     are over types that they compute with: no floats of 8 bits
-in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
+in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
 loop         what is carried is an input and a vector of its size and type, each once
 devices      several: without a loop, a limit, shared storage, `adjacent`, `placed` and regions
 parts        likewise

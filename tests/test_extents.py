@@ -211,7 +211,7 @@ def test_it_comes_back_from_its_json_with_its_formulas():
         ({"n": 5}, "there is no size 'n'; there are k.n, m"),
         ({"m": 4}, "m is 3 in the source itself; it cannot be 4"),
         ({"k.n": 0}, "k.n is 0; a size is from 1"),
-        ({"k.n": 2**40}, "no int32 at k.n=1099511627776, m=3"),
+        ({"k.n": 2**40}, "not of type int32 at k.n=1099511627776, m=3"),
         ({"k.n": 2**62}, "does not fit 64 bits at k.n=4611686018427387904, m=3"),
     ],
 )

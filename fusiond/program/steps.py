@@ -186,7 +186,7 @@ class _Call(_Step):
             if isinstance(each, Bytes):
                 found += [f"step {self.name!r}: {problem}" for problem in _struct_problems(each, buffers)]
             if isinstance(each, Scalar) and not _fits(each):
-                found.append(f"step {self.name!r}: {each.value!r} is not a {each.dtype}")
+                found.append(f"step {self.name!r}: {each.value!r} is not of type {each.dtype}")
             if isinstance(each, Scalar) and each.pitch_of is not None:
                 found += _pitch_problems(self.name, each, buffers.get(each.pitch_of))
         return found

@@ -384,7 +384,7 @@ def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.Cap
         plots.draw(measured_run("emulated"), Path("nowhere"))
     inside = str(runs.RESULTS / "cpu")
     assert command.main(["--device", "cpu", "--quick", "--out", inside]) == 2
-    assert "no results" in capsys.readouterr().err
+    assert "not results" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_the_page_is_what_is_kept():
 
 def test_emulated_times_are_not_kept_among_results(capsys, tmp_path):
     assert command.main(["--device", "cpu", "--out", str(command.RESULTS / "cpu")]) == 2
-    assert "no results" in capsys.readouterr().err
+    assert "not results" in capsys.readouterr().err
     assert command.main(["--only", "no_such", "--out", str(tmp_path)]) == 2
     assert "unknown module" in capsys.readouterr().err
 

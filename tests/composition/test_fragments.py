@@ -64,7 +64,7 @@ def test_numbers_follow_from_the_callers_sizes() -> None:
         ({"buffers": (X, dataclasses.replace(Y, role=Role.INOUT))}, "uses a.y as inout"),
         ({"buffers": (X, dataclasses.replace(Y, role=Role.SCRATCH))}, "uses a.y as scratch"),
         ({"buffers": (X, dataclasses.replace(Y, elements=9))}, "a.y has 36 bytes, and light 32"),
-        ({"buffers": (X, dataclasses.replace(Y, symbol="s:v"))}, "no plain device memory"),
+        ({"buffers": (X, dataclasses.replace(Y, symbol="s:v"))}, "not plain device memory"),
         ({"steps": (dataclasses.replace(LAUNCH, arguments=(Bytes(hex="00"),)),)}, "passes a struct"),
     ],
 )

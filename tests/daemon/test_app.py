@@ -138,7 +138,7 @@ def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: htt
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "is not a JSON object"),
         (b"{}", "the key 'path' is missing"),
-        (b'{"path": 3}', "is not text"),
+        (b'{"path": 3}', "is not a text"),
         (b'{"path": "job.yaml"}', "is not an absolute path"),
         (b'{"path": "/a\\u0000b"}', "is not an absolute path"),
         (b'{"path": "/none/job.yaml"}', "there is no file"),

@@ -46,7 +46,7 @@ def test_a_file_in_its_place_is_not_touched(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
     (folder / "socket").write_text("precious")
-    with pytest.raises(RequestError, match="no socket"):
+    with pytest.raises(RequestError, match="not a socket"):
         sockets.listen(folder / "socket")
     assert (folder / "socket").read_text() == "precious"
 

@@ -116,8 +116,8 @@ def test_what_is_no_certificate_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     (tmp_path / "empty").chmod(0o600)
     wrong: list[tuple[Path, Path, str]] = [
-        (own, other_key, "no certificate and its key"), (tmp_path / "empty", key, "no certificate and its key"),
-        (own, tmp_path / "empty", "no certificate and its key"), (tmp_path / "none", key, "cannot be read"),
+        (own, other_key, "not a certificate and its key"), (tmp_path / "empty", key, "not a certificate and its key"),
+        (own, tmp_path / "empty", "not a certificate and its key"), (tmp_path / "none", key, "cannot be read"),
         (own, tmp_path / "none", "cannot be read"),
     ]  # fmt: skip
     for cert, secret, why in wrong:

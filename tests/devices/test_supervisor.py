@@ -203,7 +203,7 @@ def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
 
 
 def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
-    with pytest.raises(MachineFault, match="/nowhere is no bundle any more"):
+    with pytest.raises(MachineFault, match="/nowhere is not a bundle any more"):
         supervisor.call(SampleRequest(candidate="/nowhere", baseline=None, plan=PLAN), 30)
     torn = Path(bundle(cost_us=7))
     for path in (torn / "binaries").iterdir():

@@ -136,7 +136,7 @@ def test_a_queued_job_is_cancelled_at_once_and_a_running_one_asked(store: Store,
 
 
 def test_a_job_that_has_ended_keeps_its_end(store: Store, job: str) -> None:
-    with pytest.raises(ValueError, match="no end"):
+    with pytest.raises(ValueError, match="not an end"):
         store.finish(job, JobState.RUNNING)
     store.finish(job, JobState.FAILED, "no \udcff compiler")
     store.finish(job, JobState.DONE)

@@ -54,7 +54,7 @@ def test_what_a_compiler_printed_is_kept_whatever_its_bytes(store: Store, job: s
     failed = make.trial(outcome=Outcome.BUILD_FAILED, reason=reason, ratio=None, time_us=None, measurement=None)
     store.add_trial(job, failed, **PLACE)
     assert store.trials(job)[0].reason == "error: \\udcff\x00 in kernel"
-    with pytest.raises(StoreError, match="no Unicode"):
+    with pytest.raises(StoreError, match="not Unicode"):
         store.add_trial(job, make.trial(1, origin="\udcff"), **PLACE)
 
 

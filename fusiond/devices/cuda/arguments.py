@@ -22,7 +22,7 @@ def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
         return scalar(argument.dtype, argument.value).tobytes()
     except (OverflowError, TypeError, ValueError) as problem:
         raise ExecutionError(
-            Outcome.LAUNCH_REFUSED, f"{argument.value!r} is not a {argument.dtype}: {problem}"
+            Outcome.LAUNCH_REFUSED, f"{argument.value!r} is not of type {argument.dtype}: {problem}"
         ) from None
 
 

@@ -643,7 +643,7 @@ def test_after_an_error_the_gate_is_open(gpu: Any) -> None:
             launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="int64", value=1))),
             "argument 1 has 8 bytes, double_it takes 4 there",
         ),
-        (launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="uint8", value=300))), "300 is not a uint8"),
+        (launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="uint8", value=300))), "300 is not of type uint8"),
     ],
 )
 def test_launches_that_cannot_be_are_refused_before(gpu: Any, step: Step, reason: str) -> None:

@@ -1,7 +1,7 @@
 """The hooks of the entry-point group `fusiond`.
 
 Hooks only register; the objects do the work. Nothing is ever fanned out through pluggy while tuning (it stops at the
-first exception), except the two notifications, each call of which is fenced.
+first exception), except the three notifications, each call of which is fenced.
 """
 
 from __future__ import annotations

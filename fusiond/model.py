@@ -238,8 +238,8 @@ class Rejection:
 class Analysis(Generic[Request, Analysed]):
     """What a strategy knows without running anything.
 
-    `report` is the JSON of `plan --json` (its shape per strategy is in docs/plugins.md), `payload` the strategy's
-    own value.
+    `report` is what `plan --json` shows as `analysis`, plain JSON of the strategy's own shape; `payload` is the
+    strategy's own value.
     """
 
     workload: Workload[Request]

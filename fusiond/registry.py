@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -12,13 +13,17 @@ import pluggy
 
 from fusiond import hookspecs
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import PluginError, UnknownName
+from fusiond.errors import FusiondError, PluginError, UnknownName
 from fusiond.events import DeviceTurnedSick, Event, RecordChanged, TrialFinished
+from fusiond.model import DeviceInfo
 from fusiond.strategy import CatalogueEntry, Strategy
 
 log = logging.getLogger(__name__)
 
-_HOOKS = ("register_strategies", "register_devices", "register_workloads", "trial_finished", "record_changed")
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_HOOKS = (
+    "register_strategies", "register_devices", "register_workloads", "trial_finished", "record_changed", "device_sick",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class Registry:
             except (Exception, SystemExit) as problem:  # a stranger's code may raise anything at all
                 log.debug("plugin %s did not load", point.name, exc_info=True)
                 own = isinstance(problem, PluginError)
-                text = (str(problem) if own else f"{type(problem).__name__}: {problem}").splitlines()[0]
+                text = " ".join((str(problem) if own else f"{type(problem).__name__}: {problem}").split())
                 registry.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
         return registry
 
@@ -114,6 +119,18 @@ class Registry:
     def providers(self) -> dict[str, DeviceProvider]:
         """Kind -> what makes devices of it."""
         return self._providers
+
+    def devices(self) -> list[tuple[DeviceProvider, DeviceInfo]]:
+        """Every device that is there. A provider that raises is logged, and has none."""
+        found = []
+        for kind, provider in self.providers.items():
+            try:
+                found += [(provider, info) for info in provider.devices()]
+            except FusiondError:
+                raise
+            except Exception as problem:  # a provider is a plugin's: it may raise anything
+                log.error("devices of the kind %s cannot be listed: %s: %s", kind, type(problem).__name__, problem)
+        return found
 
     def strategy(self, name: str, *, where: str = "") -> Strategy:
         """The strategy of that name; UnknownName with the nearest one, PluginError where its plugin did not load."""
@@ -174,6 +191,12 @@ class Registry:
             names.add(strategy.name)
         kinds = set(self.providers)
         for provider in providers:
+            if isinstance(provider, type):
+                raise PluginError(f"{plugin}: {provider!r} is a class; register an instance of it")
+            if lacks := [each for each in _members(DeviceProvider) if not hasattr(provider, each)]:
+                raise PluginError(f"{plugin}: {provider!r} is not a device provider, it lacks {', '.join(lacks)}")
+            if not _KIND.fullmatch(provider.kind) or provider.kind in ("auto", "all"):
+                raise PluginError(f"{plugin}: {provider.kind!r} is not a kind of device; write a word such as cuda")
             if provider.kind in kinds:
                 raise PluginError(f"{plugin}: a device called {provider.kind!r} is registered already")
             kinds.add(provider.kind)

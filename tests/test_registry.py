@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import re
 import subprocess
 import sys
 import types
@@ -153,6 +154,44 @@ def test_a_broken_plugin_leaves_nothing_behind(plugin: object, problem: str) -> 
     registry.notify(TrialFinished(job="1", trial=TRIAL, done=1, budget=1, best=None))
 
 
+class OfKind(FakeProvider):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+
+class NoFacts:
+    kind = "bare"
+    shares_cores = False
+
+
+@pytest.mark.parametrize(
+    ("provider", "problem"),
+    [
+        (FakeProvider, "is a class; register an instance of it"),
+        (NoFacts(), "is not a device provider, it lacks build, devices, executor, facts, "),
+        (OfKind("slow:x"), "'slow:x' is not a kind of device"),
+        (OfKind("auto"), "'auto' is not a kind of device"),
+    ],
+)
+def test_a_provider_that_nobody_could_use_is_refused(provider: object, problem: str) -> None:
+    registry = Registry()
+    with pytest.raises(PluginError, match=re.escape(problem)):
+        registry.add(brings(providers=(provider,)), "mine")
+    assert registry.providers == {}
+
+
+def test_a_provider_that_raises_has_no_devices(caplog: pytest.LogCaptureFixture) -> None:
+    class Raises(OfKind):
+        def devices(self) -> Any:
+            raise RuntimeError("no licence")
+
+    registry = Registry()
+    registry.add(brings(providers=(Raises("raises"), OfKind("other"))), "mine")
+    assert [info.name for _, info in registry.devices()] == [info.name for info in FakeProvider().devices()]
+    assert "devices of the kind raises cannot be listed: RuntimeError: no licence" in caplog.text
+
+
 def test_names_that_are_taken(fakes: Registry, tmp_path: Path) -> None:
     fakes.add(brings(entries=(entry(tmp_path),)), "kernels")
     for plugin, problem in (
@@ -239,7 +278,7 @@ def test_loading_goes_on_past_a_plugin_that_fails(module: Callable[..., types.Mo
     assert problems["b-good"] == [None, "a plugin called 'b-good' is registered already"]
     assert problems["c-none"] == ["ModuleNotFoundError: No module named 'no_such_module'"]
     assert problems["d-leaves"] == ["SystemExit: needs a licence"]
-    assert problems["e-breaks"] == ["ValueError: one line"]
+    assert problems["e-breaks"] == ["ValueError: one line and another"]
     assert problems["f-syntax"][0].startswith("SyntaxError")
     assert problems["g-attribute"][0].startswith("AttributeError")
 

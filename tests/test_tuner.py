@@ -448,7 +448,8 @@ def test_a_noisy_process_is_replaced_by_another(
     assert sorted(store.finals(row.id)[record.program_key]) == [0, 1, 3, 4, 5]
     assert store.lost_finals(row.id) == {2: (record.program_key, Outcome.TOO_NOISY, "illegal address")}
     said = [each.message for each in caplog.records if each.levelname == "WARNING"]
-    assert said == ["final of x=3 y=5, process 2: too_noisy: illegal address"]
+    losses = "processes lost by it: 1, by others: 0"
+    assert said == [f"final of x=3 y=5, process 2: too_noisy: illegal address ({losses})"]
     assert len({tuple(sorted(each)) for each in store.finals(row.id).values()}) == 1
 
 

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     registry = plugins.load()
-    here = {info.name: info for provider in registry.providers.values() for info in provider.devices()}
+    here = {info.name: info for _, info in registry.devices()}
     gpus = [name for name, info in here.items() if info.evidence == "measured"]
     name = arguments.device or next(iter([*gpus, *here]), "")
     if not name:

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     registry = plugins.load()
     if arguments.reset or arguments.probe:
         return _recover(registry, arguments)
-    found = [info for provider in registry.providers.values() for info in provider.devices()]
+    found = [info for _, info in registry.devices()]
     database = options.database(arguments)
     sick: dict[tuple[str, str], str] = {}
     if database.is_file():
@@ -63,7 +63,7 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     name = arguments.reset or arguments.probe
     option = "--reset" if arguments.reset else "--probe"
     with closing(Store.open(options.database(arguments))) as store:
-        here = {info.name: info for provider in registry.providers.values() for info in provider.devices()}
+        here = {info.name: info for _, info in registry.devices()}
         info, was = _named(store, here, name, option)
         wrong = None
         if arguments.probe:

@@ -179,7 +179,7 @@ def work(
         return str(given["name"]) if given is not None and given["trusted"] else None
 
     def devices() -> tuple[DeviceInfo, ...]:
-        return tuple(info for provider in registry.providers.values() for info in provider.devices())
+        return tuple(info for _, info in registry.devices())
 
     def look(device: DeviceInfo) -> str | None:
         return probe(registry.provider(device.name, where="device"), device)

@@ -58,7 +58,7 @@ class Loaded(Protocol):
     program: Program
     clock: str
     """What `sample_us` measures with: `device`, `wall` or `emulated`. Set to `wall` when the other one of a pair needs
-    that, so that both are measured with the same."""
+    that, so that both are measured with the same: whoever wraps a Loaded has to pass it on when it is set."""
 
     def write(self, buffer: str, data: Array) -> None:
         """Copy host data into a buffer, whatever memory it is in."""
@@ -177,18 +177,24 @@ class Clockless:
 
 
 class DeviceProvider(Protocol):
-    """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context."""
+    """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context.
+
+    The child process makes a provider of its own: the class must be at the top level of its module, and constructible
+    without arguments.
+    """
 
     kind: str
     shares_cores: bool
     """Measuring happens on the cores that compile, so nothing may be built meanwhile."""
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """Those that are there, best first; empty when there are none."""
+        """Those that are there, best first; empty when there are none. Each `name` is the kind, or `kind:...`; `model`
+        tells it from devices of other kinds: answers are kept under model, architecture and limits."""
         ...
 
     def missing(self) -> tuple[str, ...]:
-        """What this machine lacks for this kind of device, one line each with the remedy; empty when it can be used."""
+        """What this machine lacks for this kind of device, one line each with the remedy; empty when it can be used.
+        A line may begin with `kind: `."""
         ...
 
     def normalise(self, program: Program) -> Program:

@@ -13,11 +13,12 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from fusiond.composition.others import with_others
 from fusiond.drawing import Drawing
-from fusiond.errors import FusiondError
+from fusiond.errors import FusiondError, PluginError
 from fusiond.events import Event
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
@@ -29,6 +30,7 @@ from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target
+from fusiond.system import faults
 
 Call = Callable[..., Any]
 """(name, *arguments) -> what the other side says to that."""
@@ -63,7 +65,20 @@ def _work(link: _Link, desk: Desk, request: int, method: str, arguments: tuple[A
     except (EOFError, BrokenPipeError, ConnectionError):
         os._exit(0)
     except BaseException as problem:
-        link.send(("raised", request, _portable(problem)))
+        link.send(("raised", request, _portable(_named(problem, method))))
+
+
+def _named(problem: BaseException, method: str) -> BaseException:
+    """A mistake in a plugin's code as a PluginError that says where; everything else as it is."""
+    if isinstance(problem, FusiondError) or not isinstance(problem, Exception) or faults.of(problem) is not None:
+        return problem
+    import traceback  # of the rare case
+
+    *_, last = traceback.extract_tb(problem.__traceback__)
+    where = f"{Path(last.filename).name}:{last.lineno}"
+    found = PluginError(f"the plugin failed in {method} ({where}): {type(problem).__name__}: {problem}")
+    found.__notes__ = ["".join(traceback.format_exception(problem))]
+    return found
 
 
 def _portable(problem: BaseException) -> BaseException:

@@ -244,7 +244,7 @@ def queue_check(
     given = document.get("imported")
     if given is None or not given["trusted"] or document["match"] == "nearest":
         return None
-    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    infos = [info for _, info in registry.devices()]
     name = next((each.name for each in infos if each.key == document["device"]["key"]), None)
     if name is None or workload.key != document["workload"]["key"] or document["program_key"] is None:
         return None
@@ -270,7 +270,7 @@ def queue_check_of_name(database: Path, registry: Registry, name: str, folder: s
 
 def devices_here(database: Path, registry: Registry, device: str | None) -> set[str]:
     """The keys of the devices of this machine that a request means: those that are there, and those that were."""
-    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    infos = [info for _, info in registry.devices()]
     if device not in (None, "auto", "all"):
         infos = [each for each in infos if device in (each.name, each.name.partition(":")[0], each.model)]
     return lookup.device_keys(database, device) | {each.key for each in infos}

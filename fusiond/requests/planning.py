@@ -62,15 +62,14 @@ def prepare(registry: Registry, job: Job) -> Prepared:
 
 
 def choose_device(registry: Registry, request: str, *, where: str = "device") -> tuple[DeviceProvider, DeviceInfo]:
-    """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates;
+    """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures, else the processor;
     what is counted or replayed has to be named.
 
     `where` is for messages. DeviceError says what is missing when there is none.
     """
     if request == "auto":
-        found = [(provider, info) for provider in registry.providers.values() for info in provider.devices()]
-        found = [each for each in found if each[1].evidence not in NAMED_ONLY]
-        found.sort(key=lambda each: each[1].evidence != "measured")
+        found = [each for each in registry.devices() if each[1].evidence not in NAMED_ONLY]
+        found.sort(key=lambda each: (each[1].evidence != "measured", each[0].kind != "cpu"))
         missing = [line for provider in registry.providers.values() for line in provider.missing()]
     else:
         provider = registry.provider(request, where=where)
@@ -92,7 +91,7 @@ def devices_for(registry: Registry, request: str, *, where: str = "device") -> t
     if request != "all":
         choose_device(registry, request, where=where)
         return (request,)
-    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    infos = [info for _, info in registry.devices()]
     evidence = choose_device(registry, "auto")[1].evidence
     models = {info.key: info.name for info in reversed(infos) if info.evidence == evidence}
     return tuple(sorted(models.values()))
@@ -390,8 +389,12 @@ def with_counts(found: Plan, model: str) -> Plan:
 
 
 def emitted(strategy: Strategy, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
-    """What a strategy emits, checked against the invariants of a plan. PluginError when it breaks one."""
-    program = strategy.emit(analysis, config, answers)
+    """What a strategy emits, checked against the invariants of a plan: PluginError when it breaks one. A config for
+    which the plugin's code fails is rejected; the others may do."""
+    try:
+        program = strategy.emit(analysis, config, answers)
+    except PluginError as problem:
+        return Rejection(rule="plugin_failed", nodes=(strategy.name,), detail=str(problem))
     if isinstance(program, Program):
         sound(strategy.name, program)
     return program

@@ -140,6 +140,13 @@ class DeviceContract:
             assert self.provider().normalise(normal).key == normal.key
             assert normal.buffers == each.buffers
 
+    def test_it_has_all_that_the_core_calls(self, device: DeviceInfo, executor: Executor) -> None:
+        for protocol, given in ((DeviceProvider, self.provider()), (Executor, executor)):
+            names = {*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}
+            assert not [name for name in sorted(names) if not hasattr(given, name)]
+        assert callable(self.provider().facts(device.arch))
+        assert all(isinstance(value, int | float) for value in executor.calibrate().values())
+
     # --- building ---
 
     def test_builds_are_kept_and_the_same_for_the_same_source(self, device: DeviceInfo) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from fusiond import events as say
 from fusiond.model import COUNTED, MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
-from fusiond.tuning import counts, finals, health, prior, verdict
+from fusiond.tuning import counts, finals, prior, verdict
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
 from fusiond.tuning.measuring import References
@@ -72,7 +72,6 @@ def conclude(
         chosen = _defended(chosen, compared, entered.incumbent, least_gain)
         entrant = entered.candidates[chosen.key]
         checks = finals.check(context, entrant, references, odd)
-        health.after(context, checks, references)
         if not isinstance(checks, MeasureFailed):
             break
         finals.strike(context, entrant, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
@@ -150,10 +149,10 @@ def _against_incumbent(context: Context, incumbent: Incumbent | None, record: Re
 def _gone(context: Context, incumbent: Incumbent) -> str:
     """Why the answer of today cannot be used any more; empty when it can."""
     own, problem = incumbent.own, incumbent.problem
-    struck = finals.struck_out(context, passing=False)
+    struck = finals.struck_out(context, transient=False)
     if own is not None and own.key in struck:
         return f"it failed: {struck[own.key]}"
-    if problem is None or problem.outcome in finals.PASSING:
+    if problem is None or problem.outcome in finals.TRANSIENT:
         return ""
     return f"it failed: {problem.outcome.value}: {problem.reason}"
 
@@ -169,7 +168,7 @@ def _lost(context: Context, incumbent: Incumbent) -> str:
 
 def _unjudged(context: Context, entered: Field) -> str:
     """Whether a finalist was set aside that nothing is known against; empty when none was."""
-    struck, wrong = finals.struck_out(context), finals.struck_out(context, passing=False)
+    struck, wrong = finals.struck_out(context), finals.struck_out(context, transient=False)
     set_aside = [why for key, why in struck.items() if key in entered.finalists and key not in wrong]
     return f"a candidate could not be judged: {set_aside[-1]}" if set_aside else ""
 

@@ -38,7 +38,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
         standing = [each for each in found if each is not None]
         if not standing:
             if given is None:
-                raise FusiondError("the unfused program could not be measured, so nothing can be compared with it")
+                raise FusiondError(f"the unfused program could not be measured{_why_not(context, baseline)}")
             continue
         given = given or standing[0]
         fastest = max(standing, key=lambda each: each.ratio)
@@ -117,6 +117,11 @@ def _point(
         return None
     ratio = 1.0 if trial.ratio is None else trial.ratio
     return UnfusedBaseline(name=baseline.name, program=program, config=config, time_us=trial.time_us, ratio=ratio)
+
+
+def _why_not(context: Context, baseline: Baseline) -> str:
+    failed = [each for each in context.store.trials(context.row.id, f"baseline:{baseline.name}") if each.reason]
+    return f": {failed[-1].outcome.value}: {failed[-1].reason}" if failed else ""
 
 
 def _known(context: Context, baseline: Baseline, config: Config) -> Trial | None:

@@ -3,7 +3,9 @@
 Every process of the finals is a new child. In it the best of the search, the fastest unfused ways and the answer of
 today (fused and unfused: the incumbent) are all measured in pairs with one baseline, in an order that is drawn. A
 process that is lost, or in which a pair is too noisy, is repeated for all; what is compared comes from the processes
-that all of them share. What is chosen, and whether it may take the incumbent's place, is decided in `answers.py`.
+that all of them share. A finalist that crashes or is wrong is struck out at once; one that is only noisy, late or lost
+is struck out when the losses are mostly its own, and then counts as not judged, not as wrong. What is chosen, and
+whether it may take the incumbent's place, is decided in `answers.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.devices.supervisor import RunnerLost
+from fusiond.errors import DeviceSick
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.tuning import health, verdict
@@ -28,12 +31,15 @@ log = logging.getLogger(__name__)
 
 FINALISTS = 3
 MOST_LOST = 10
-"""Processes that may be lost or too noisy before the finals give up."""
+"""Processes lost or too noisy, by programs that are still in the finals, at which the finals give up."""
 PATIENCE = 5
-"""Of these, so many may be one candidate's doing, where hardly any was another's: then it goes, and the others go on
-without it. With fewer a good candidate would go for bad luck."""
+"""A finalist that lost so many processes is struck out, if they are OUTWEIGHS times those of all others still in the
+finals. With fewer a good candidate would go for bad luck."""
+OUTWEIGHS = 4
+LAST_CHECKS = 3
+"""Processes in which the winner is compared once more, where something transient ends the ones before."""
 STRUCK_OUT = "struck_out"
-PASSING = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
+TRANSIENT = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
 """What a machine that others use does to a program; it says nothing against one that worked before."""
 
 
@@ -186,7 +192,7 @@ def measure(lanes: Lanes, entered: Field) -> None:
     """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
     earlier session of the job measured is not measured again.
 
-    A program that fails is struck out for good: it would fail its user too.
+    A finalist that fails is struck out for good: it would fail its user too.
     """
     context = lanes.left[0].context
     if _standing(context, entered):
@@ -201,7 +207,7 @@ def measure(lanes: Lanes, entered: Field) -> None:
         lane = lanes.turn(process)
         try:
             failed = _process(lane.context, process, wanted, entered, lane.references)
-        except RunnerLost as problem:
+        except (RunnerLost, DeviceSick) as problem:
             lanes.lose(lane, problem)
             continue
         if failed is not None:
@@ -228,8 +234,12 @@ def _standing(context: Context, entered: Field) -> dict[str, Entrant]:
 
 def _needed(context: Context, standing: Mapping[str, Entrant]) -> bool:
     shared = verdict.shared(context.store.finals(context.row.id), standing)
-    lost = len(context.store.lost_finals(context.row.id))
-    return len(shared) < verdict.LEAST_PROCESSES and lost < MOST_LOST
+    return len(shared) < verdict.LEAST_PROCESSES and _losses(context, standing).total() < MOST_LOST
+
+
+def _losses(context: Context, standing: Mapping[str, Entrant]) -> Counter[str]:
+    """How many processes each program that is still in the finals has lost."""
+    return Counter(key for key, _, _ in context.store.lost_finals(context.row.id).values() if key in standing)
 
 
 def _next_process(context: Context) -> int:
@@ -263,17 +273,17 @@ def _process(
 
 def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFailed, entered: Field) -> None:
     reason = f"process {process}: {failed.outcome.value}: {failed.reason}"
-    if failed.outcome not in PASSING:
+    if failed.outcome not in TRANSIENT:
         strike(context, entrant, failed.outcome, reason)
         return
-    log.warning("final of %s, %s", entrant, reason)
-    context.store.lose_final(context.row.id, process, entrant.key, failed.outcome, failed.reason)
-    culprits = Counter(key for key, _, _ in context.store.lost_finals(context.row.id).values())
-    others = sum(count for key, count in culprits.items() if key != entrant.key)
-    # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
-    if entrant.key in entered.finalists and culprits[entrant.key] >= max(PATIENCE, 4 * others):
-        why = f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}"
-        strike(context, entrant, failed.outcome, why)
+    losses = _losses(context, _standing(context, entered))
+    own, others = losses[entrant.key] + 1, losses.total() - losses[entrant.key]
+    log.warning("final of %s, %s (processes lost by it: %d, by others: %d)", entrant, reason, own, others)
+    with context.store.transaction():  # a job that is killed in between would go on without striking
+        context.store.lose_final(context.row.id, process, entrant.key, failed.outcome, failed.reason)
+        # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
+        if entrant.key in entered.finalists and own >= max(PATIENCE, OUTWEIGHS * others):
+            strike(context, entrant, failed.outcome, f"too noisy or lost in {own} processes, lastly {reason}")
 
 
 def strike(context: Context, entrant: Entrant, outcome: Outcome, why: str) -> None:
@@ -284,11 +294,11 @@ def strike(context: Context, entrant: Entrant, outcome: Outcome, why: str) -> No
     )
 
 
-def struck_out(context: Context, *, passing: bool = True) -> dict[str, str]:
-    """The programs that were struck out, in this session of the job or an earlier one, and why. `passing`: also those
+def struck_out(context: Context, *, transient: bool = True) -> dict[str, str]:
+    """The programs that were struck out, in this session of the job or an earlier one, and why. `transient`: also those
     that nothing is known against."""
     found = [each for each in context.store.rejections(context.row.id) if each.rule == STRUCK_OUT]
-    return {each.nodes[0]: each.detail for each in found if passing or each.nodes[-1] not in PASSING}
+    return {each.nodes[0]: each.detail for each in found if transient or each.nodes[-1] not in TRANSIENT}
 
 
 def lost(context: Context) -> str:
@@ -307,7 +317,20 @@ def lost(context: Context) -> str:
 def check(
     context: Context, entrant: Entrant, references: References, odd: Odd | None
 ) -> tuple[str, ...] | MeasureFailed:
-    """What was compared of the winner, a line each; a failure when anything differs."""
+    """What was compared of the winner, a line each; a failure when anything differs. What is transient is tried
+    again."""
+    for _ in range(LAST_CHECKS):
+        found = _check(context, entrant, references, odd)
+        health.after(context, found, references)
+        if not (isinstance(found, MeasureFailed) and found.outcome in TRANSIENT):
+            break
+        log.warning("the last check of %s: %s: %s", entrant, found.outcome.value, found.reason)
+    return found
+
+
+def _check(
+    context: Context, entrant: Entrant, references: References, odd: Odd | None
+) -> tuple[str, ...] | MeasureFailed:
     context.measurer.fresh()
     worst = context.measurer.check(entrant.program, references)
     if isinstance(worst, MeasureFailed):

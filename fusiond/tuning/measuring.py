@@ -77,9 +77,9 @@ class Measurer:
         self._contention = contention or Contention()
         self._session = Session()
         self.busy_secs = 0.0
+        """How long the device was asked for something, child processes that had to be started included."""
         self._said_spoilt = False
         """Whether the child that runs now was said to be noisy."""
-        """How long the device was asked for something, child processes that had to be started included."""
         self._sampled_secs: list[float] = []
         """How long each of the last samples took, from the request to the answer."""
         self._arch = runner.device.arch

@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioEstimate:
-    """A finalist's speed-up over the baseline, with its simultaneous 95 % interval."""
+    """A finalist's speed-up over its opponent, with its simultaneous 95 % interval."""
 
     speedup: float
     low: float
@@ -32,7 +32,7 @@ class RatioEstimate:
 def process_ratio(measurement: Measurement) -> float:
     """The one observation of a process: log of baseline / candidate, median over its pairs. ValueError without
     pairs."""
-    pairs = zip(measurement.span_us, measurement.baseline_us, strict=False)
+    pairs = zip(measurement.span_us, measurement.baseline_us, strict=True)
     return median(tuple(math.log(baseline / candidate) for candidate, baseline in pairs))
 
 
@@ -61,7 +61,7 @@ class Conclusion:
 
 
 def shared(finals: Mapping[str, Collection[int]], programs: Collection[str]) -> tuple[int, ...]:
-    """The processes that measured all of these programs, from the processes of each. None where there are no
+    """The processes that measured all of these programs, from the processes of each. Empty without
     programs."""
     measured = [set(finals.get(key, {})) for key in programs]
     return tuple(sorted(set.intersection(*measured))) if measured else ()
@@ -103,7 +103,7 @@ def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclu
 
 
 def judge(log_ratios: Sequence[float], finalists: int, least_gain: float, key: str) -> Conclusion:
-    """What is said of one finalist by itself, of so many."""
+    """What is said of one finalist, corrected for choosing among `finalists`."""
     found = estimate(log_ratios, finalists)
     if found.low > 1.0 and found.speedup >= least_gain:
         return Conclusion(key=key, estimate=found, verdict=Verdict.FUSE)

@@ -96,7 +96,7 @@ def _verify_carried(context: Context, odd: Callable[[Context], Odd | None]) -> N
     unfused = finals.checked(context, references, carried.unfused.key, record.baseline_config, record.baseline)
     fused = finals.checked(context, references, carried.fused.key, record.config, "")
     for each in (unfused, fused):
-        if isinstance(each, MeasureFailed) and each.outcome not in finals.PASSING:
+        if isinstance(each, MeasureFailed) and each.outcome not in finals.TRANSIENT:
             _exchange_refutes(context, carried.key, f"{each.outcome.value}: {each.reason}")
     if not isinstance(unfused, Entrant) or not isinstance(fused, Entrant):
         failed = next(each for each in (unfused, fused) if isinstance(each, MeasureFailed))

@@ -131,7 +131,7 @@ def test_a_parser_that_wants_all_memory_is_refused(prepared: Plan) -> None:
 
 
 def test_a_bug_in_a_plugin_is_what_it_is(prepared: Plan) -> None:
-    with pytest.raises(IndexError) as problem:
+    with pytest.raises(PluginError, match=r"^the plugin failed in \w+ \(mischief\.py:\d+\): IndexError: ") as problem:
         prepared("raise\n")
     assert "mischief.py" in "".join(problem.value.__notes__), "the traceback of the other side"
 

@@ -27,7 +27,7 @@ class Saxpy:
 class SaxpyUnroll(StrategyBase[Saxpy, Target]):
     name = "saxpy-unroll"
     version = 1
-    job_keys = ("saxpy",)
+    job_keys: tuple[str, ...] = ("saxpy",)
     names = frozen({"saxpy": "saxpy"})
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[Saxpy]:

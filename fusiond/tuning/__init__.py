@@ -1,1 +1,20 @@
-"""The phases of tuning one job; `fusiond.tuning.tuner` runs them."""
+"""The phases of tuning one job; `fusiond.tuning.tuner` runs them.
+
+    tuner.py      the phases in their order: parts, probes, baselines, search, finals, answer
+    baselines.py  the unfused ways, each tuned with its own knobs
+    prior.py      what is known before the search
+    search.py     ask, build, check, sample, tell
+    finals.py     who is measured again in fresh processes, and who is struck out
+    verdict.py    from the log ratios of the finals to `fuse`, `keep` or `undecided`
+    answers.py    what the finals mean for the answer of today
+    verifying.py  an answer measured again, without a search
+    measuring.py  programs to outcomes: build, bundle, check, sample
+    lanes.py      several equal devices for one job
+    health.py     whether the device itself is well
+    contention.py who else computes on it
+    counts.py     what both sides of an answer would pay; profiles.py keeps it
+    recording.py  what comes after a measurement, beside the next one
+    context.py    what every phase needs
+
+The finals are tested in tests/test_answers.py and tests/test_tuner.py, lanes and contention in tests/tuning.
+"""

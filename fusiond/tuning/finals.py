@@ -79,7 +79,7 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """All who take part. `baseline` is the other one of every pair; it is an unfused way itself."""
+    """All who take part. `baseline`, an unfused way, is what every other is paired with."""
 
     baseline: Entrant
     finalists: Mapping[str, Entrant]

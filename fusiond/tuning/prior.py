@@ -248,7 +248,7 @@ class Pruning:
 
 
 def figures(context: Context) -> dict[str, float]:
-    """For the record of a job that had bounds; see FIGURES."""
+    """The FIGURES of a job that had bounds."""
     kept = _counted(context)
     if kept.gpu is None:
         return {}

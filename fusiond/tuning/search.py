@@ -47,7 +47,8 @@ class Candidate:
 
 def search(lanes: Lanes, baseline: UnfusedBaseline) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
-    its budget was spent; empty when it did not. Where it is to stop, what is being measured is written down first."""
+    its budget was spent; empty when it did not. When it is told to stop, what is being measured is written down
+    first."""
     return _Search(lanes, baseline).run()
 
 
@@ -197,13 +198,13 @@ class _Ahead:
         self._context, self._study, self._odd = context, study, odd
         jobs = context.measurer.jobs
         ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
-        self._ahead = ahead + 2 * (devices - 1)
+        self._depth = ahead + 2 * (devices - 1)
         self._waiting: deque[Future[Candidate]] = deque()
         self._under_way = 0
 
     def begin(self) -> None:
         """Ask for the first ones."""
-        while self._under_way < self._ahead and (ask := self._study.next()) is not None:
+        while self._under_way < self._depth and (ask := self._study.next()) is not None:
             self._waiting.append(self._context.measurer.ahead(functools.partial(_made, self._context, ask, self._odd)))
             self._under_way += 1
 
@@ -290,18 +291,18 @@ def _trial(
 def _check(
     context: Context, program: Program, candidate: Candidate, references: References, odd: Odd | None
 ) -> float | MeasureFailed:
-    """The worst error over all seeds and sizes. A wrong result is laid at the door of whoever is wrong."""
+    """The worst error over all seeds and sizes. A wrong result is attributed to the fused or to the unfused kernels."""
     worst = context.measurer.check(program, references)
     at_odd = odd.references if odd is not None else None
     if not isinstance(worst, MeasureFailed) and isinstance(at_odd, References) and isinstance(candidate.odd, Program):
         other = context.measurer.check(candidate.odd, at_odd)
         worst = other if isinstance(other, MeasureFailed) else max(worst, other)
     if isinstance(worst, MeasureFailed) and worst.outcome is Outcome.WRONG_RESULT:
-        return _blame(context, candidate.ask.config, worst, references, odd)
+        return _attributed(context, candidate.ask.config, worst, references, odd)
     return worst
 
 
-def _blame(
+def _attributed(
     context: Context, config: Config, wrong: MeasureFailed, references: References, odd: Odd | None
 ) -> MeasureFailed:
     """Whether the unfused kernels are wrong at these block shapes too."""

@@ -1,5 +1,7 @@
 """The nouns that flow through fusiond (docs/decisions.md has the picture). All of them are frozen values.
 
+They are in one file, although it is long, because they speak of each other: who looks for one reads its neighbours.
+
 Units stand in the names: `_us` microseconds, `_bytes` bytes. Times are what the named clock of the device
 said; ratios are baseline / candidate, so above 1 the candidate is faster.
 """

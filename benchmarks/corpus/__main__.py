@@ -23,7 +23,8 @@ from typing import Any
 
 from benchmarks import runs
 from benchmarks.corpus import check, xla, xla_kernels
-from benchmarks.corpus.functions import FUNCTIONS, REAL, text
+from benchmarks.corpus.dims import REAL
+from benchmarks.corpus.functions import FUNCTIONS, text
 from benchmarks.counting import summed
 from benchmarks.pages import DOCS, table
 from fusiond.cli.counts import size

@@ -22,7 +22,8 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.corpus.functions import FUNCTIONS, REAL
+from benchmarks.corpus.dims import REAL
+from benchmarks.corpus.functions import FUNCTIONS
 from fusiond.build import gxx
 from fusiond.devices.compare import compare
 from fusiond.devices.cpu.executor import CpuExecutor

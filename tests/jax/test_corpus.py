@@ -13,7 +13,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
 
 import fusiond.jax as fused  # noqa: E402
-from benchmarks.corpus import functions  # noqa: E402
+from benchmarks.corpus import dims, functions  # noqa: E402
 
 NAMES = (
     "softmax", "softmax, backward", "softmax of logits", "log softmax", "logsumexp", "standardize", "GELU",
@@ -74,7 +74,7 @@ def differs(got: Any, wanted: Any) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_of_the_corpus_gives_what_it_gave(name: str, answered: Callable[..., Any], db: Path) -> None:
     asked = answered()
-    function, shapes = functions.FUNCTIONS[name](functions.SMALL)
+    function, shapes = functions.FUNCTIONS[name](dims.SMALL)
     given = inputs(shapes)
     whole = fused.fuse(function, always=True, db=db)
     got, wanted = whole(*given), jax.jit(function)(*given)

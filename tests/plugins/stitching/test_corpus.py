@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from benchmarks.corpus import functions
+from benchmarks.corpus import dims, functions
 from fusiond_stitching.analysis import forms, planner, verify
 from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import fills, importer
@@ -42,7 +42,7 @@ def inputs(module: HloModule) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("name", functions.FUNCTIONS)
 def test_what_it_computes(name: str, runner: Any) -> None:
     try:
-        text = functions.text(name, functions.SMALL)
+        text = functions.text(name, dims.SMALL)
     except ModuleNotFoundError as problem:
         pytest.skip(f"{problem}: {NEEDED}")
     asked = importer.read(text, name)

@@ -161,7 +161,7 @@ def tuned(bench: Bench, job: Job, prepared: Prepared) -> JobRow:
 def categories(trials: Iterable[Trial], paper: Iterable[Trial] = ()) -> dict[str, Any]:
     """The paper's categories of one job's trials; each with its speed-up over the fastest unfused way, and over two
     streams, which is what the paper calls native. Null for what was not measured. What the paper's own search found is
-    read off the job that ran it (`paper`), as far as there are trials of one. Long, for it is one table of the paper."""
+    read off the job that ran it (`paper`), as far as there are trials of one. Long: one table of the paper."""
     measured = [each for each in trials if each.outcome is Outcome.MEASURED]
     unfused = [each for each in measured if each.role.startswith("baseline:")]
     fused = [each for each in measured if each.role == "candidate" and each.ratio]

@@ -184,7 +184,7 @@ class Registry:
             if isinstance(strategy, type):
                 raise PluginError(f"{plugin}: {strategy!r} is a class; register an instance of it")
             if not isinstance(strategy, Strategy):
-                lacks = [each for each in _members(Strategy) if not hasattr(strategy, each)]
+                lacks = [each for each in members(Strategy) if not hasattr(strategy, each)]
                 raise PluginError(f"{plugin}: {strategy!r} is not a strategy, it lacks {', '.join(lacks)}")
             if strategy.name in names:
                 raise PluginError(f"{plugin}: a strategy called {strategy.name!r} is registered already")
@@ -193,7 +193,7 @@ class Registry:
         for provider in providers:
             if isinstance(provider, type):
                 raise PluginError(f"{plugin}: {provider!r} is a class; register an instance of it")
-            if lacks := [each for each in _members(DeviceProvider) if not hasattr(provider, each)]:
+            if lacks := [each for each in members(DeviceProvider) if not hasattr(provider, each)]:
                 raise PluginError(f"{plugin}: {provider!r} is not a device provider, it lacks {', '.join(lacks)}")
             if not _KIND.fullmatch(provider.kind) or provider.kind in ("auto", "all"):
                 raise PluginError(f"{plugin}: {provider.kind!r} is not a kind of device; write a word such as cuda")
@@ -209,7 +209,8 @@ class Registry:
                 raise PluginError(f"{plugin}: the {entry.kind} {entry.name!r} has no file {entry.path}")
 
 
-def _members(protocol: type) -> tuple[str, ...]:
+def members(protocol: type) -> tuple[str, ...]:
+    """What an object must have to be of a protocol."""
     return tuple(sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}))
 
 

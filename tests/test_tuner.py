@@ -15,7 +15,7 @@ from fusiond import events as say
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
-from fusiond.errors import DeviceSick, MachineFault, RequestError
+from fusiond.errors import DeviceSick, MachineFault, PluginError, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
@@ -451,6 +451,24 @@ def test_a_noisy_process_is_replaced_by_another(
     losses = "processes lost by it: 1, by others: 0"
     assert said == [f"final of x=3 y=5, process 2: too_noisy: illegal address ({losses})"]
     assert len({tuple(sorted(each)) for each in store.finals(row.id).values()}) == 1
+
+
+def test_a_config_for_which_the_plugin_fails_is_rejected_and_the_others_are_tried(
+    store: Store, fakes: Registry
+) -> None:
+    class Fails(ToyStrategy):
+        def emit(self, analysis: Any, config: Any, answers: Any) -> Any:
+            if dict(config) == {"x": 3, "y": 5}:
+                raise PluginError("the plugin failed in emit (toy.py:7): IndexError: list index out of range")
+            return super().emit(analysis, config, answers)
+
+    fakes.strategies["toy"] = Fails()
+    row = submit(store, fakes, "strategy: toy\n")
+    run(store, fakes, row)
+    (trial,) = [each for each in store.trials(row.id) if each.outcome is Outcome.REFUSED]
+    assert dict(trial.config) == {"x": 3, "y": 5}
+    assert trial.reason == "plugin_failed: the plugin failed in emit (toy.py:7): IndexError: list index out of range"
+    assert store.named_job(row.id).state is JobState.DONE
 
 
 def test_a_job_goes_on_after_a_final_process_that_failed(store: Store, fakes: Registry) -> None:

@@ -46,6 +46,7 @@ from fusiond.program import (
     Step,
     problems,
 )
+from fusiond.registry import members
 from fusiond.testing.kernels import ENTRIES, KERNELS, N, X, Y, floats, launch
 
 Array = NDArray[Any]
@@ -142,8 +143,7 @@ class DeviceContract:
 
     def test_it_has_all_that_the_core_calls(self, device: DeviceInfo, executor: Executor) -> None:
         for protocol, given in ((DeviceProvider, self.provider()), (Executor, executor)):
-            names = {*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}
-            assert not [name for name in sorted(names) if not hasattr(given, name)]
+            assert not [name for name in members(protocol) if not hasattr(given, name)]
         assert callable(self.provider().facts(device.arch))
         assert all(isinstance(value, int | float) for value in executor.calibrate().values())
 

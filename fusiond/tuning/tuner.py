@@ -283,10 +283,9 @@ class Tuner:
         chosen = choose_device(self._registry, request)
         if row.device_key in (None, chosen[1].key):
             return chosen
-        for provider in self._registry.providers.values():
-            for info in provider.devices():
-                if info.key == row.device_key:
-                    return provider, info
+        for provider, info in self._registry.devices():
+            if info.key == row.device_key:
+                return provider, info
         raise _Outdated(f"the device it began on is not here any more ({chosen[1].name} is another one)")
 
     def _context(

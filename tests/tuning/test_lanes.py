@@ -13,6 +13,7 @@ import pytest
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.supervisor import Runner, RunnerLost
+from fusiond.errors import DeviceSick
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState, Purpose
 from fusiond.registry import Registry
@@ -126,6 +127,21 @@ def test_as_many_are_measured_at_a_time_as_there_are_devices(store: Store, fakes
     assert row.state is JobState.DONE
     assert met.is_set()
     assert len(devices) == count
+
+
+def test_a_device_that_turns_sick_in_the_finals_costs_its_lane(store: Store, fakes: Registry) -> None:
+    class Sick(Device):
+        def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
+                raise DeviceSick(self.device.name, "its memory is worn out")
+            return super().call(request, timeout_secs)
+
+    devices, options = fleet(2)
+    original = options["others"]
+    options["others"] = lambda provider, device: [_as(Sick, each) for each in original(provider, device)]  # type: ignore[operator]
+    assert run(store, fakes, "strategy: toy\nside: 3\n", **options).state is JobState.DONE
+    assert Purpose.SEARCH in devices[1].samples
+    assert Purpose.FINAL in devices[0].samples
 
 
 def _as(kind: type[Device], device: Device) -> Device:

@@ -13,7 +13,7 @@ import pytest
 
 from fusiond.build import nvcc
 from fusiond.exporting.files import export
-from fusiond.model import Analysis, Config
+from fusiond.model import Analysis
 from fusiond.program import Copy, Memory, Prefetch, Program
 from fusiond_transfer.analysis import one_memory
 from fusiond_transfer.codegen import simulate
@@ -21,29 +21,13 @@ from fusiond_transfer.frontend.graph import MANAGED, Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
-CHAIN = """\
-graph: chain
-elements: 300
-dtype: float64
-memory: managed
-vectors: {c: {memory: copied}, total: {elements: 1}}
-inputs: [a, b]
-outputs: [d, total]
-kernels:
-  - {name: k0, on: device, reads: [a, b], writes: [c], body: a + b}
-  - {name: k1, on: host, reads: [c], writes: [e], body: 2 * c}
-  - {name: k2, on: device, reads: [e, b], writes: [d], body: e - b}
-  - {name: k3, on: device, reads: [d], writes: [total], body: sum(d)}
-"""
+from .one_memory_chain import chain, config, same_as_numpy
 
-
-def _config(**values: Any) -> Config:
-    usual = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
-    return Config.of({**usual, **values})
+CHAIN = chain("managed")
 
 
 def _program(strategy: Transfer, analysis: Analysis, **values: Any) -> Program:
-    program = strategy.emit(analysis, _config(**values), {})
+    program = strategy.emit(analysis, config(**values), {})
     assert isinstance(program, Program), program
     return program
 
@@ -74,13 +58,7 @@ def test_results_are_numpys_and_prefetches_stand_for_messages(
     }[choice]
     assert crossing == {"none": {"a", "b", "e", "c@device", "d@device", "total@device"},
                         "once": {"c@device", "d@device"}, "all": {"c@device"}}[choice]  # fmt: skip
-    draw = np.random.default_rng(4)
-    inputs = {name: draw.uniform(-1, 1, 300) for name in "ab"}
-    d = 2 * (inputs["a"] + inputs["b"]) - inputs["b"]
-    for seed in range(6):
-        out = device.run(program, seed=seed, inputs=inputs)
-        np.testing.assert_allclose(out["d"], d, rtol=1e-12)
-        np.testing.assert_allclose(out["total"], [d.sum()], rtol=1e-9, atol=1e-9)
+    same_as_numpy(device, program)
 
 
 def test_pages_are_where_they_are_used_first_before_anything_counts(
@@ -152,33 +130,31 @@ def test_the_space_offers_it_and_the_plan_says_which(analyse: Callable[..., Anal
     analysis = analyse(CHAIN)
     space = strategy.space(analysis, {})
     assert {each.name: each.values for each in space.parameters}["managed"] == ("none", "once", "all")
-    assert not space.problems(_config(managed="once"))
-    assert space.problems(_config(memory="pageable", managed="once"))
+    assert not space.problems(config(managed="once"))
+    assert space.problems(config(memory="pageable", managed="once"))
     seeds = dict(strategy.seeds(analysis, space, {}))
     assert seeds["managed_once"]["managed"] == "once"
     claims = analysis.report["claims"]
     assert "may lie in managed memory, prefetched in place of messages: a, b, d, e, total" in claims
     assert "not in `once`, as the side that they come from reads, too: d" in claims
-    resolved = strategy.resolved(analysis, _config(managed="all"), {})
+    resolved = strategy.resolved(analysis, config(managed="all"), {})
     assert resolved["grouping"] == "interval_stabbing (4 messages)"
     counted = analyse(CHAIN, "allocations: counted")
     assert "managed" not in {each.name for each in strategy.space(counted, {}).parameters}
     on_device = analyse(CHAIN.replace("on: host", "on: device"))
     space = strategy.space(on_device, {})
-    assert space.problems(_config(issue="graph", managed="all")) == (
+    assert space.problems(config(issue="graph", managed="all")) == (
         "issue != 'graph' or managed == 'none' does not hold",
     )
-    assert not space.problems(_config(issue="graph", managed="none"))
+    assert not space.problems(config(issue="graph", managed="none"))
 
 
 def test_large_vectors_are_cut_where_they_are_copied(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     space = strategy.space(analyse(CHAIN.replace("elements: 300", "elements: 3000000")), {})
     cut = {"streams": "engines", "chunk_order": "depth_first"}
-    assert not space.problems(_config(managed="none", chunks=4, **cut))
-    assert space.problems(_config(managed="all", chunks=4, **cut)) == (
-        "chunks == 1 or managed == 'none' does not hold",
-    )
-    assert not space.problems(_config(grouping="min_residency", chunks=4, **cut))
+    assert not space.problems(config(managed="none", chunks=4, **cut))
+    assert space.problems(config(managed="all", chunks=4, **cut)) == ("chunks == 1 or managed == 'none' does not hold",)
+    assert not space.problems(config(grouping="min_residency", chunks=4, **cut))
 
 
 def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -> None:

@@ -10,32 +10,16 @@ import pytest
 
 from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
-from fusiond.model import Analysis, Config
+from fusiond.model import Analysis
 from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
 from fusiond_transfer.analysis import one_memory
 from fusiond_transfer.frontend.graph import MAPPED, Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
-CHAIN = """\
-graph: chain
-elements: 300
-dtype: float64
-memory: mapped
-vectors: {c: {memory: copied}, total: {elements: 1}}
-inputs: [a, b]
-outputs: [d, total]
-kernels:
-  - {name: k0, on: device, reads: [a, b], writes: [c], body: a + b}
-  - {name: k1, on: host, reads: [c], writes: [e], body: 2 * c}
-  - {name: k2, on: device, reads: [e, b], writes: [d], body: e - b}
-  - {name: k3, on: device, reads: [d], writes: [total], body: sum(d)}
-"""
+from .one_memory_chain import chain, config, same_as_numpy
 
-
-def _config(**values: Any) -> Config:
-    usual = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
-    return Config.of({**usual, **values})
+CHAIN = chain("mapped")
 
 
 def test_what_each_choice_has(graph: Callable[..., Graph]) -> None:
@@ -55,7 +39,7 @@ def test_results_are_numpys_and_messages_fewer(
     choice: str, issue: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
 ) -> None:
     analysis = analyse(CHAIN)
-    program = strategy.emit(analysis, _config(issue=issue, mapped=choice), {})
+    program = strategy.emit(analysis, config(issue=issue, mapped=choice), {})
     assert isinstance(program, Program), program
     copies = [each for each in program.steps if isinstance(each, Copy)]
     crossing = {name for each in copies for name in each.source}
@@ -65,13 +49,7 @@ def test_results_are_numpys_and_messages_fewer(
     pointers = {each.buffer for step in launches for each in step.arguments if isinstance(each, Pointer)}
     there = one_memory.choices(analysis.payload.asked.graph, MAPPED)[choice]
     assert {name for name in pointers if memory[name] is Memory.PINNED} == there
-    draw = np.random.default_rng(4)
-    inputs = {name: draw.uniform(-1, 1, 300) for name in "ab"}
-    d = 2 * (inputs["a"] + inputs["b"]) - inputs["b"]
-    for seed in range(6):
-        out = device.run(program, seed=seed, inputs=inputs)
-        np.testing.assert_allclose(out["d"], d, rtol=1e-12)
-        np.testing.assert_allclose(out["total"], [d.sum()], rtol=1e-9, atol=1e-9)
+    same_as_numpy(device, program)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -86,7 +64,7 @@ def test_random_graphs_give_what_they_give_copied(
     rest |= {"order": "given"} if analysis.payload.offer.reordered else {}
     outputs = []
     for choice in analysis.payload.offer.mapped:
-        program = strategy.emit(analysis, _config(mapped=choice, **rest), {})
+        program = strategy.emit(analysis, config(mapped=choice, **rest), {})
         assert isinstance(program, Program), program
         outputs.append(device.run(program, seed=seed))
         if choice == "all":
@@ -113,7 +91,7 @@ def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -
 
 def test_no_allocation_is_made_for_what_is_mapped(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     analysis = analyse(CHAIN, "allocations: counted")
-    program = strategy.emit(analysis, _config(mapped="all", allocation="group"), {})
+    program = strategy.emit(analysis, config(mapped="all", allocation="group"), {})
     assert isinstance(program, Program), program
     assert [each.arena for each in program.steps if isinstance(each, Alloc)] == ["c@device"]
 
@@ -122,12 +100,12 @@ def test_the_space_offers_it_and_the_plan_says_which(analyse: Callable[..., Anal
     analysis = analyse(CHAIN)
     space = strategy.space(analysis, {})
     assert {each.name: each.values for each in space.parameters}["mapped"] == ("none", "once", "all")
-    assert not space.problems(_config(mapped="once"))
-    assert space.problems(_config(memory="pageable", mapped="once"))
+    assert not space.problems(config(mapped="once"))
+    assert space.problems(config(memory="pageable", mapped="once"))
     seeds = dict(strategy.seeds(analysis, space, {}))
     assert seeds["mapped_once"]["mapped"] == "once"
     assert "may lie in mapped memory, with no message: a, b, d, e, total" in analysis.report["claims"]
-    resolved = strategy.resolved(analysis, _config(mapped="all"), {})
+    resolved = strategy.resolved(analysis, config(mapped="all"), {})
     assert resolved["grouping"] == "interval_stabbing (1 message)"
 
 

@@ -146,6 +146,7 @@ class Baseline:
 
 Answers = Mapping[str, Record | float]
 """What this device has answered: workload keys of parts -> Record, probe keys -> microseconds."""
+NO_ANSWERS: Answers = frozen()
 
 
 @runtime_checkable
@@ -210,9 +211,10 @@ class Strategy(Protocol[Request, Analysed]):
         """(name, config): what the paper itself would choose, and the plain one; tried first, in this order."""
         ...
 
-    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
-        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
-        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
+    def baselines(self, analysis: Analysis[Request, Analysed], answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition,
+        whatever the answers are. None only where the analysis' rejections say that nothing of the workload can be run:
+        then it can be planned."""
         ...
 
     def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...

@@ -233,6 +233,7 @@ class Desk:
     def know(self, call: Call, number: int, answers: Answers) -> None:
         """What `known` is from here on, for requests about this analysis."""
         self._known[number] = answers
+        self._baselines.pop(number, None)
 
     def describe(self, call: Call, number: int) -> str:
         strategy, analysis = self._of(call, number)
@@ -293,7 +294,7 @@ class Desk:
     def _baselines_of(self, call: Call, number: int) -> tuple[Baseline, ...]:
         strategy, analysis = self._of(call, number)
         if number not in self._baselines:
-            self._baselines[number] = tuple(strategy.baselines(analysis))
+            self._baselines[number] = tuple(strategy.baselines(analysis, self._known[number]))
         return self._baselines[number]
 
 

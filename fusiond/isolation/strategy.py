@@ -18,7 +18,7 @@ from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, fr
 from fusiond.program import Program
 from fusiond.requests.jobs import JobInputs
 from fusiond.search.space import Space
-from fusiond.strategy import Answers, Baseline, Inputs, Probe, Target
+from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, Target
 
 CRASHED, TOO_SLOW, TOO_LARGE = "crashed", "too_slow", "too_large"
 """Rules of the Rejections that stand for a config that cannot be emitted at all."""
@@ -99,10 +99,10 @@ class IsolatedStrategy:
         found: tuple[tuple[str, Config], ...] = self._ask(analysis, "seeds", space, known=answers)
         return found
 
-    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        found: tuple[dict[str, Any], ...] = self._ask(analysis, "baselines")
+    def baselines(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+        found: tuple[dict[str, Any], ...] = self._ask(analysis, "baselines", known=answers)
         return tuple(
-            Baseline(**each, emit=functools.partial(self._ask, analysis, "emit_baseline", index))
+            Baseline(**each, emit=functools.partial(self._ask, analysis, "emit_baseline", index, known=answers))
             for index, each in enumerate(found)
         )
 

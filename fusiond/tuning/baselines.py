@@ -28,7 +28,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
     """
     best: dict[str, UnfusedBaseline] = {}
     given: UnfusedBaseline | None = None
-    for baseline in context.strategy.baselines(context.analysis):
+    for baseline in context.strategy.baselines(context.analysis, context.answers):
         context.phase("baseline", f"{baseline.name}: {baseline.detail}")
         plain = next(baseline.space.points())
         starts = [plain]

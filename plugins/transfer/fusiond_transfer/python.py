@@ -23,6 +23,7 @@ from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
     DEVICE,
+    EITHER,
     HOST,
     MANAGED,
     MAPPED,
@@ -80,6 +81,10 @@ class KernelGraph:
         """A kernel on the host; see `kernel`."""
         return self.kernel(name, HOST, **kernel)  # type: ignore[arg-type]
 
+    def either(self, name: str, **kernel: object) -> tuple[str, ...]:
+        """A kernel that can run on either side, which the search chooses; see `kernel`."""
+        return self.kernel(name, EITHER, **kernel)  # type: ignore[arg-type]
+
     def kernel(
         self,
         name: str,
@@ -116,12 +121,13 @@ class KernelGraph:
         self._kernels.append(
             GraphKernel(
                 name=name,
-                on=on,
+                on=DEVICE if on == EITHER else on,
                 number=number,
                 reads=tuple(reads),
                 writes=tuple(writes),
                 in_place=tuple((in_place or {}).items()),
                 body=body or Mix(),
+                elsewhere=(body or Mix()) if on == EITHER else None,
             )
         )
         return tuple(writes)
@@ -279,7 +285,7 @@ def _fill(fill: Fill) -> str:
 def _kernel(kernel: GraphKernel) -> str:
     keys = [
         f"name: {json.dumps(kernel.name)}",
-        f"on: {json.dumps(kernel.place)}",
+        f"on: {json.dumps(kernel.place if kernel.elsewhere is None else EITHER)}",
         f"reads: {json.dumps(kernel.read_operands)}",
     ]
     keys.append(f"writes: {json.dumps(kernel.write_operands)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusiond_transfer import together
+from fusiond_transfer import placements, together
 from fusiond_transfer.analysis import chunks, cost, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
@@ -48,6 +48,8 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         "claims": list(claims(schedules)),
     }
     said["chunks"] = _chunks(about, assumed)
+    if graph.on_either:
+        said["placements"] = placements.report(about)
     if about.other_strategies is not None:
         said["together"] = together.report(about.other_strategies)
     if graph.limit_bytes is not None and schedules.limited:

@@ -16,9 +16,9 @@ from fusiond.keys import content_key, text_key
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Memory, Program
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import space, together
+from fusiond_transfer import placements, space, together
 from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory, peers
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
@@ -79,7 +79,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))
-        _refuse_limit(job, graph)
+        graph = _fitting(job, graph)
         asks = _together(job)
         hashes = {path: text_key(inputs.text(path, where=where))}
         hashes |= {each: text_key(text) for each, text in found.sources.items()}
@@ -119,7 +119,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             )
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
-        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
+        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer, offering=_offer)
         if asked.together is not None:
             known = dataclasses.replace(
                 known, other_strategies=together.found(asked.graph, asked.together, target.others)
@@ -130,6 +130,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if _only_planned(analysis):
             return peers.text(analysis.payload.asked.graph)
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
+        said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
 
@@ -152,19 +153,23 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = analysis.payload
         if _only_planned(analysis):
             return ()
-        known, _ = self._costs(about, answers)
-        best = estimate(about, known)
-        return space.seeds(_offered(about, answers), space_, 1 if best is None else best.count)
+        label = placements.fastest(about, answers)
+        there = about if label is None else placements.offered(about, answers)[label]
+        known, _ = self._costs(there, answers)
+        best = estimate(there, known)
+        return space.seeds(_offered(about, answers), space_, 1 if best is None else best.count, label)
 
-    def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
         about = analysis.payload
         found: list[Baseline] = []
         if _only_planned(analysis):
             return ()
-        for name, memory, allocation in space.baselines(about.offer):
+        offer = placements.offer(about, answers)
+        for name, memory, allocation in space.baselines(offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
-                schedule = _schedules_of(about, config).separate(early=config["when"] == "early")
+                there = placements.of(about, config, answers)
+                schedule = _schedules_of(there, config).separate(early=config["when"] == "early")
                 execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
                 return _program(schedule, script(schedule), execution, f"{about.asked.graph.name}, separate")
 
@@ -173,7 +178,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
                 Baseline(
                     name=name,
                     detail=f"every vector in a message of its own, {memory} memory{counted}",
-                    space=space.unfused(about.offer, memory),
+                    space=space.unfused(offer, memory, allocation),
                     emit=program,
                 )
             )
@@ -246,8 +251,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if isinstance(about, Rejection):
             return config
         count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
-        said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
-        if about is not analysis.payload:
+        said: dict[str, Value] = {**config, **placements.named(about, config)}
+        said |= {"grouping": f"{config['grouping']} ({counted(count, 'message')})"}
+        if config.get("together", together.APART) != together.APART:
             fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, FusedBody)]
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
         return Config.of(said)
@@ -292,12 +298,14 @@ def _together(job: Job) -> bool:
 def _offered(about: TransferAnalysis, answers: Answers) -> space.Offer:
     """What there is to choose, by what other strategies have answered."""
     if about.other_strategies is None:
-        return about.offer
-    return dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
+        return placements.offer(about, answers)
+    offer = dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
+    return placements.offer(dataclasses.replace(about, offer=offer), answers)
 
 
 def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> TransferAnalysis | Rejection:
     """What is known of the graph in which other strategies' launches are, as far as a config wants them."""
+    about = placements.of(about, config, answers)
     label = config.get("together", together.APART)
     if about.other_strategies is None or label == together.APART:
         return about
@@ -337,11 +345,13 @@ def _limit(job: Job) -> int | None:
     return value
 
 
-def _refuse_limit(job: Job, graph: Graph) -> None:
-    """Where not even separate messages fit, nothing can be measured."""
+def _fitting(job: Job, graph: Graph) -> Graph:
+    """The graph, with kernels that can run on either side where they fit. Where not even separate messages fit, nothing
+    can be measured."""
     if graph.limit_bytes is None:
-        return
+        return graph
     try:
+        graph = placements.first_that_fits(graph)
         schedules = Schedules(graph)
     except eviction.KernelTooLarge as problem:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
@@ -349,16 +359,17 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
             f"{graph.limit_bytes} bytes on the device are too few: {problem} at once", where=where
         ) from None
     if schedules.limited:
-        return
+        return graph
     plan = script(schedules.separate(early=False))
     peak = simulate.run(plan, emit.program(plan, Execution(allocation="each"), name=graph.name)).peak_bytes
-    if peak > graph.limit_bytes:
+    if peak > (graph.limit_bytes or 0):
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
             f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at "
             "once (where storage is shared in place or vectors are adjacent, nothing is evicted)",
             where=where,
         )
+    return graph
 
 
 def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None) -> space.Offer:

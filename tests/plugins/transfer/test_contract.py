@@ -24,6 +24,7 @@ TEXTS = (
     "graph: cg\nsizes: {side: 4}",
     "graph: horner",
     "graph: fig2\nallocations: counted",
+    "graph: ./either.yaml",
     "graph: fig2\nlimits: {device_bytes: 100000}",
     "graph: ./mixed.yaml",
 )
@@ -50,6 +51,18 @@ kernels:
      grid: ["ceil_div(m, 128)", "part"], block: [128], shared: "4 * part"}
   - {name: both, on: device, reads: [e, s], writes: [f, g]}
 """
+EITHER = """\
+graph: either
+sizes: {n: 300}
+odd: {n: 77}
+elements: "n"
+inputs: [a]
+outputs: [d]
+kernels:
+  - {name: first, on: either, reads: [a], writes: [b]}
+  - {name: bound, on: host, reads: [b], writes: [c]}
+  - {name: last, on: either, reads: [c, b], writes: [d]}
+"""
 OWN = """\
 extern "C" __global__ void own(const unsigned* d, float* e, int m, int half) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -63,6 +76,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mixed.yaml").write_text(MIXED)
     (tmp_path / "own.cu").write_text(OWN)
+    (tmp_path / "either.yaml").write_text(EITHER)
 
 
 @pytest.mark.slow

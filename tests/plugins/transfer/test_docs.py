@@ -42,7 +42,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert first_cells("| key | meaning | default |") == list(strategy.job_keys)
     assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
     assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
-    names = {"together", "mapped", "managed"}  # test_together.py, test_mapped.py and test_managed.py have them
+    names = {"together", "mapped", "managed", "placement"}  # test_together.py, test_mapped.py and so on have them
     for text in ("fig2", "fig2\nallocations: counted", "matmul", "fig2\nsizes: {elements: 100000}"):
         name, *lines = text.splitlines()
         names |= {each.name for each in strategy.space(analyse(name, *lines), {}).parameters}
@@ -52,7 +52,8 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
 def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis]) -> None:
     reports = [analyse("matmul").report, analyse("fig2", "limits: {device_bytes: 114688}").report, analyse("cg").report]
     two = analyse(FIG2.replace("on: device", "on: device:1", 1)).report
-    keys = {key for report in (*reports, two) for key in report} | {"together"}
+    either = analyse(FIG2.replace("on: device", "on: either", 1)).report
+    keys = {key for report in (*reports, two, either) for key in report} | {"together"}
     assert keys == set(first_cells("| key of `analysis` | what |"))
     assert reports[-1]["paper"] == {"greedy": None, "tight": None}
 

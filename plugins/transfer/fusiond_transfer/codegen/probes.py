@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Program, Role, unsized
 from fusiond.strategy import Probe
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
@@ -10,11 +12,15 @@ from fusiond_transfer.frontend.graph import Graph, GraphKernel
 
 
 def probes(graph: Graph) -> tuple[Probe, ...]:
-    """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself."""
+    """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself, on
+    both sides where it can run on either."""
     found = [_copy(up, memory, size) for up in (True, False) for memory in KINDS for size in SIZES]
     seen = {each.key for each in found}
     code = body.code(graph)
-    for kernel in graph.kernels:
+    moved = replace(graph, kernels=tuple(each.moved for each in graph.kernels)) if graph.on_either else graph
+    kernels = [(each, code) for each in graph.kernels]
+    kernels += [(each.moved, body.code(moved)) for each in graph.kernels if each.elsewhere is not None]
+    for kernel, code in kernels:
         if len(found) - 4 * len(SIZES) >= MOST_KERNELS:
             break
         key = kernel_key(graph, kernel)

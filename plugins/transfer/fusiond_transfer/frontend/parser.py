@@ -33,6 +33,7 @@ from fusiond_transfer.frontend.generator import Shape, usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
     DEVICE,
+    EITHER,
     HOST,
     MEMORIES,
     Body,
@@ -130,7 +131,7 @@ class _Reader:
         elements = {name: each.elements for name, each in vectors.items()}
         elements |= {name: each.end - each.first for name, each in spans.items()}
         kernels = tuple(
-            dataclasses.replace(draft, body=self._body(draft, node, elements))
+            dataclasses.replace(draft, **self._bodies(draft, node, elements))
             for draft, node in zip(drafts, nodes, strict=True)
         )
         loop = "loop" in keys and keys["loop"].boolean()
@@ -257,7 +258,14 @@ class _Reader:
             whole=_names(keys["whole"]) if "whole" in keys else (),
         )
 
-    def _body(self, draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Body:
+    def _bodies(self, draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> dict[str, Any]:
+        """What a kernel computes on its side; of one on either side that is the device, and `elsewhere` the host."""
+        body = self._body(draft, node, elements)
+        if node.mapping()["on"].text() != EITHER:
+            return {"body": body}
+        return {"body": body, "elsewhere": self._body(draft, node, elements, HOST) if isinstance(body, Text) else body}
+
+    def _body(self, draft: GraphKernel, node: Node, elements: Mapping[str, int], side: str = DEVICE) -> Body:
         keys = node.mapping()
         if "body" in keys and "source" in keys:
             raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
@@ -270,10 +278,16 @@ class _Reader:
             return Mix()
         if "entry" not in keys:
             raise node.fail("the key 'entry' is missing")
-        return Text(
-            text=self._source(keys["source"]),
-            entry=_identifier(keys["entry"]),
+        either = keys["on"].text() == EITHER
+        text = Text(
+            text=self._source(_of_side(keys["source"], side, either=either)),
+            entry=_identifier(_of_side(keys["entry"], side, either=either and isinstance(keys["entry"].value, dict))),
             values=tuple(self._word(each) for each in keys["values"].sequence()) if "values" in keys else (),
+        )
+        if side == HOST:  # where a kernel of either side is a call
+            return text
+        return dataclasses.replace(
+            text,
             grid=self._dims(keys.get("grid"), MOST_GRID),
             block=self._dims(keys.get("block"), MOST_BLOCK),
             shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
@@ -348,11 +362,22 @@ def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Fo
 
 
 def _place(node: Node) -> dict[str, Any]:
-    """`host`, `device` (the first), or `device:N`."""
+    """`host`, `device` (the first), `device:N`; `either` begins on the device."""
+    if node.text() == EITHER:
+        return {"on": DEVICE}
     on, mark, number = node.text().partition(":")
     if on not in (HOST, DEVICE) or (mark and not (on == DEVICE and re.fullmatch(r"\d{1,2}", number))):
-        raise node.fail(f"is {node.text()[:80]!r}; it can be host, device, or device:N for another device")
+        raise node.fail(f"is {node.text()[:80]!r}; it can be host, device, either, or device:N for another device")
     return {"on": on, "number": int(number or 0)}
+
+
+def _of_side(node: Node, side: str, *, either: bool) -> Node:
+    """The key of a kernel, for one side where the kernel can run on either: `source: {device: k.cu, host: k.cpp}`."""
+    if isinstance(node.value, dict) is not either:
+        if either:
+            raise node.fail("is one file; a kernel on either side has two, {device: FILE, host: FILE}")
+        raise node.fail("is a mapping, which is for kernels with on: either")
+    return node.mapping(known=(DEVICE, HOST), required=(DEVICE, HOST))[side] if either else node
 
 
 def _identifier(node: Node) -> str:

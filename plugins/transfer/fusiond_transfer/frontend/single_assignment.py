@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel
+from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
 
 IN_PLACE = "in_place"
 WAYS = ("rename", IN_PLACE)
@@ -67,14 +67,18 @@ def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, 
         stored = {new for new, _ in pairs}
         pairs += [(new, before[name]) for name, new in after.items()
                   if new not in stored and before.get(name, new) != new]  # fmt: skip
-    body = kernel.body
-    if isinstance(body, Formula):
-        body = Formula(texts=tuple(_WORD.sub(lambda word: before.get(word[0], word[0]), text) for text in body.texts))
     return replace(
         kernel,
         reads=tuple(before[name] for name in kernel.reads),
         writes=tuple(after.get(name, name) for name in kernel.writes),
         whole=tuple(before.get(name, name) for name in kernel.whole),
         in_place=tuple(pairs),
-        body=body,
+        body=_body(kernel.body, before),
+        elsewhere=None if kernel.elsewhere is None else _body(kernel.elsewhere, before),
     )
+
+
+def _body(body: Body, before: Mapping[str, str]) -> Body:
+    if not isinstance(body, Formula):
+        return body
+    return Formula(texts=tuple(_WORD.sub(lambda word: before.get(word[0], word[0]), text) for text in body.texts))

@@ -8,8 +8,8 @@ known        reads, writes, inputs, outputs, placed, carried, adjacent name vect
 formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
 loop         what is carried is an input and a vector of its size and type, each once
-devices      several: without a loop, a limit, shared storage, `adjacent`, `placed` and regions
-parts        likewise
+devices      several: without a loop, a limit, shared storage, `adjacent`, `placed`, regions and kernels on either side
+parts        likewise, but for kernels on either side
 """
 
 from __future__ import annotations
@@ -240,6 +240,8 @@ def _devices(graph: Graph) -> Iterator[Problem]:
     for k, kernel in enumerate(graph.kernels):
         if kernel.in_place:
             yield Problem(("kernels", k, "in_place"), why)
+        if kernel.elsewhere is not None and graph.several_devices:
+            yield Problem(("kernels", k, "on"), f"either {why}")
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

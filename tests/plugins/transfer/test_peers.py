@@ -141,8 +141,8 @@ def _with_cpu(registry: Registry) -> Registry:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"device:1", reads: [b', "device:x, reads: [b", r"kernels\[1\].on: is 'device:x'; it can be host, device, or"),
-        ('"device:1", reads: [b', "host:1, reads: [b", "is 'host:1'; it can be host, device, or device:N"),
+        ('"device:1", reads: [b', "device:x, reads: [b", r"kernels\[1\].on: is 'device:x'; it can be host, device, either, or"),
+        ('"device:1", reads: [b', "host:1, reads: [b", "is 'host:1'; it can be host, device, either, or device:N"),
         ("outputs: [e, f]\n", "outputs: [e, f]\nlimits: {device_bytes: 4096}\n", "is for graphs on one device"),
         ("outputs: [e, f]\n", "outputs: [e, f]\nadjacent: [[a, b]]\n", "is for graphs on one device"),
         ("reads: [b, c], writes: [e]", "reads: [b, c], writes: [e], in_place: {e: b}", "is for graphs on one device"),

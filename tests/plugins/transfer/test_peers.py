@@ -141,7 +141,11 @@ def _with_cpu(registry: Registry) -> Registry:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"device:1", reads: [b', "device:x, reads: [b", r"kernels\[1\].on: is 'device:x'; it can be host, device, either, or"),
+        (
+            '"device:1", reads: [b',
+            "device:x, reads: [b",
+            r"kernels\[1\].on: is 'device:x'; it can be host, device, either, or",
+        ),
         ('"device:1", reads: [b', "host:1, reads: [b", "is 'host:1'; it can be host, device, either, or device:N"),
         ("outputs: [e, f]\n", "outputs: [e, f]\nlimits: {device_bytes: 4096}\n", "is for graphs on one device"),
         ("outputs: [e, f]\n", "outputs: [e, f]\nadjacent: [[a, b]]\n", "is for graphs on one device"),

@@ -157,16 +157,16 @@ def test_a_cut_that_is_wrong_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs of the two sides exchanged; a vector that is paid for each reader; what an input costs forgotten."""
     right = placement.model
 
-    def exchanged(graph: Graph, answers: Any) -> placement.Model:
+    def exchanged(graph: Graph, answers: Any) -> placement.PlacementCosts:
         found = right(graph, answers)
         return dataclasses.replace(found, host_us=found.device_us, device_us=found.host_us)
 
-    def each_reader(graph: Graph, answers: Any) -> placement.Model:
+    def each_reader(graph: Graph, answers: Any) -> placement.PlacementCosts:
         found = right(graph, answers)
         flows = (dataclasses.replace(flow, readers=frozenset([each])) for flow in found.flows for each in flow.readers)
         return dataclasses.replace(found, flows=tuple(flows))
 
-    def without_inputs(graph: Graph, answers: Any) -> placement.Model:
+    def without_inputs(graph: Graph, answers: Any) -> placement.PlacementCosts:
         found = right(graph, answers)
         return dataclasses.replace(found, flows=tuple(each for each in found.flows if each.producer not in found.side))
 

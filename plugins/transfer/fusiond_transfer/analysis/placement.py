@@ -56,7 +56,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class PlacementCosts:
     """What Stone's sum is made of. `host_us`, `device_us`: of the kernels that can run on either side."""
 
     side: Mapping[str, str]
@@ -124,12 +124,12 @@ def label(graph: Graph, host: OnHost) -> str:
 # --- the sum and its least ------------------------------------------------------------------------------
 
 
-def model(graph: Graph, answers: Answers) -> Model:
+def model(graph: Graph, answers: Answers) -> PlacementCosts:
     """The costs of a graph's placements, measured where they were."""
     on_host = cost.costs(placed(graph, frozenset(graph.on_either)), answers)
     on_device = cost.costs(placed(graph, frozenset()), answers)
     either = set(graph.on_either)
-    return Model(
+    return PlacementCosts(
         side={HOST: HOST, DEVICE: DEVICE} | {each.name: each.on for each in graph.kernels if each.name not in either},
         host_us={name: on_host.kernels[name] for name in graph.on_either},
         device_us={name: on_device.kernels[name] for name in graph.on_either},
@@ -162,7 +162,7 @@ def _flows(graph: Graph, costs: cost.GraphCosts) -> Iterator[Flow]:
         )
 
 
-def least(costs: Model) -> OnHost:
+def least(costs: PlacementCosts) -> OnHost:
     """A placement of the least sum. Of several, the one with the fewest kernels on the host."""
     import networkx  # a fifth of the time in which a command's plugins are loaded
 
@@ -240,7 +240,7 @@ def candidates(graph: Graph, answers: Answers) -> tuple[Placement, ...]:
     )  # fmt: skip
 
 
-def _from(start: OnHost, costs: Model, graph: Graph, answers: Answers) -> tuple[OnHost, list[OnHost]]:
+def _from(start: OnHost, costs: PlacementCosts, graph: Graph, answers: Answers) -> tuple[OnHost, list[OnHost]]:
     """Where single moves lead, by the time with messages; and the neighbours of that, the fastest first."""
     known: dict[OnHost, float] = {}
 
@@ -258,7 +258,7 @@ def _from(start: OnHost, costs: Model, graph: Graph, answers: Answers) -> tuple[
         best = near[0]
 
 
-def _neighbours(host: OnHost, costs: Model) -> Iterator[OnHost]:
+def _neighbours(host: OnHost, costs: PlacementCosts) -> Iterator[OnHost]:
     """One kernel on the other side, those first whose move costs least by the sum."""
     moved = sorted((costs.total_us(host ^ {name}), name) for name in costs.host_us)
     for _, name in moved[:MOST_MOVED]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from fusiond.cuda.demangling import demangled
 from fusiond.cuda.recording import arguments, machines
 from fusiond.cuda.recording.arguments import NULL, Unseen
 from fusiond.cuda.recording.kernels import Grid, RecordedLaunch, lengths
@@ -41,29 +41,12 @@ def _written(name: str) -> str:
     """
     if not name.startswith("_Z"):
         return name
-    readable, depth = _demangled(name), 0
+    readable, depth = demangled(name), 0
     for at in range(len(readable) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(readable[at], 0)
         if readable[at] == "(" and depth == 0:
             return readable[:at].removeprefix("void ")
     return name
-
-
-@functools.lru_cache(maxsize=256)
-def _demangled(name: str) -> str:
-    """By the C++ runtime; the name itself where that is not there."""
-    try:
-        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (OSError, AttributeError):
-        return name
-    demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    found = demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:
-        return name
-    text = (ctypes.string_at(found) or b"").decode()
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text
 
 
 class Recording:

@@ -16,16 +16,16 @@ The driver prints no parameters of kernels: what they read and write is asked fo
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusiond.errors import RequestError
 from fusiond_transfer.frontend.graph import DEVICE, HOST
 from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftNames, DraftVector
+from fusiond_transfer.frontend.importing.order import topological
 
 MOST_NODES = 20_000
 _STRING = r'"((?:[^"\\]|\\.)*)"'
@@ -77,31 +77,15 @@ def read(text: str, path: str) -> Captured:
         for each in (one, other):
             if each not in nodes:
                 raise RequestError(f"an edge names {each[:80]!r}, which is not a node", where=path)
-    before = {each: tuple(one for one, other in edges if other == each) for each in nodes}
-    return Captured(nodes=_ordered(nodes, edges, path), before=before)
-
-
-def _ordered(nodes: Mapping[str, DotNode], edges: Sequence[tuple[str, str]], path: str) -> tuple[DotNode, ...]:
-    """Each behind those that it waits for; of those that may come, the first of the text."""
-    position = {each: number for number, each in enumerate(nodes)}
-    waits = dict.fromkeys(nodes, 0)
-    after: dict[str, list[str]] = {}
+    before: dict[str, list[str]] = {each: [] for each in nodes}
     for one, other in edges:
-        waits[other] += 1
-        after.setdefault(one, []).append(other)
-    ready = [position[each] for each, count in waits.items() if not count]
-    heapq.heapify(ready)
-    names, found = list(nodes), []
-    while ready:
-        name = names[heapq.heappop(ready)]
-        found.append(nodes[name])
-        for each in after.get(name, ()):
-            waits[each] -= 1
-            if not waits[each]:
-                heapq.heappush(ready, position[each])
-    if len(found) < len(nodes):
+        before[other].append(one)
+    order = topological(list(nodes), edges)
+    if order is None:
         raise RequestError("its nodes form a cycle", where=path)
-    return tuple(found)
+    return Captured(
+        nodes=tuple(nodes[each] for each in order), before={each: tuple(found) for each, found in before.items()}
+    )
 
 
 def _node(name: str, label: str) -> DotNode:

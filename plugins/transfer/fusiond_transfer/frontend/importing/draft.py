@@ -79,7 +79,7 @@ class DraftNames:
     """Identifiers made of what programs call things, each once."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
 
     def of(self, text: str) -> str:
         """`void scan<4>(int*)` --> `scan`, then `scan_2`: the last word ahead of brackets."""
@@ -87,8 +87,9 @@ class DraftNames:
         plain = re.sub(r"\W+", "_", head.split()[-1].rpartition("::")[2] if head.split() else "")[:_LONGEST_NAME]
         plain = plain.rstrip("_") or "unnamed"
         plain = f"_{plain}" if plain[0].isdigit() else plain
-        found, number = plain, 2
+        found, number = plain, self._taken.get(plain, 1)
         while found in self._taken:
-            found, number = f"{plain}_{number}", number + 1
-        self._taken.add(found)
+            number += 1
+            found = f"{plain}_{number}"
+        self._taken |= {plain: number, found: 1}
         return found

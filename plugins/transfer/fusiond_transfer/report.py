@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond_transfer import placements, together
-from fusiond_transfer.analysis import chunks, cost, order
+from fusiond_transfer.analysis import cost, lines, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
 from fusiond_transfer.analysis.script import script
@@ -94,7 +94,10 @@ def estimate(about: TransferAnalysis, known: cost.GraphCosts) -> chunk_costs.Est
 
 def _chunks(about: TransferAnalysis, assumed: cost.GraphCosts) -> dict[str, object]:
     """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
-    ways = chunks.row_wise_kernels(about.asked.graph)
+    graph = about.asked.graph
+    ways = dict(lines.row_wise_kernels(graph))
+    if graph.cut:  # rows of parts may not meet
+        ways |= lines.lines(script(about.schedules.grouping("interval_stabbing"))).apart
     said: dict[str, object] = {
         "row_wise": [name for name, how in ways.items() if not isinstance(how, str)],
         "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},

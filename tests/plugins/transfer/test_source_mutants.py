@@ -53,8 +53,11 @@ MUTANTS = [
     ("frontend/sub_vectors.py", "own.first <= each.first < own.end", "own.first <= each.first", "sub_vectors"),
     ("frontend/sub_vectors.py", "for run in pieces.values())", "for run in [])", "sub_vectors"),
     ("analysis/layout.py", "        if cell not in glued:\n", "        if True:\n", "layout"),
-    ("codegen/emit.py", "runs.get(name, (name,))[0]", "runs.get(name, (name,))[-1]", "sub_vectors"),
+    ("codegen/emit.py", "graph.pieces.get(name, (name,))[0]]", "graph.pieces.get(name, (name,))[-1]]", "sub_vectors"),
     ("codegen/emit.py", "after = self._touch(op.name, [], op.cells, stream)", "after: tuple[str, ...] = ()", "managed"),
+    ("analysis/lines.py", "if int(there) != int(start):", "if False:", "chunks_of_parts"),
+    ("analysis/chunks.py", "rest += share", "rest = share", "chunks_of_parts"),
+    ("codegen/emit.py", "f\"{whole.name}~{each}\" for each in inside", "name for each in inside", "chunks"),
 ]  # fmt: skip
 
 

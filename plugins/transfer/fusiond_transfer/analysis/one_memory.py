@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from fusiond_transfer.analysis import intervals
-from fusiond_transfer.analysis.chunks import row_wise_kernels
+from fusiond_transfer.analysis.lines import row_wise_kernels
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.script import Cell, Evict, Migrate, Move, Op, Script, script, with_own_names
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph

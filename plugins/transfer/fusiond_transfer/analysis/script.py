@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond_transfer.analysis.schedule import Message, Schedule
@@ -106,6 +106,8 @@ class Script:
     """Every kernel that is called, once for each call."""
     managed: tuple[tuple[str, ...], ...] = ()
     """Managed cells; those of one run share an allocation, as their pages move together."""
+    homes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Cell that is a piece of a vector -> what it is a piece of, and from which element on."""
 
     def cell(self, name: str) -> Cell:
         """The cell of that name; KeyError when there is none."""
@@ -168,7 +170,19 @@ def _straight(schedule: Schedule) -> Script:
         inputs=(*inputs, *staged),
         outputs=tuple(outputs),
         calls=graph.kernels,
+        homes=_homes(graph),
     )
+
+
+def _homes(graph: Graph) -> dict[str, tuple[str, int]]:
+    """Where the pieces of vectors lie."""
+    found: dict[str, tuple[str, int]] = {}
+    for each in graph.cut:
+        at = 0
+        for piece in each.pieces:
+            found[piece] = each.vector.name, at
+            at += graph.vector(piece).elements
+    return found
 
 
 def _cells(schedule: Schedule, members: Mapping[str, Sequence[Vector]], standing: Set[str]) -> tuple[Cell, ...]:

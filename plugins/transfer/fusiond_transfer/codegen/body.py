@@ -185,11 +185,16 @@ def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int, entry: E
         at = row_wise.at_rows(graph, kernel, how, rows)
         return replace(entry, scalars=_words(at.values), grid=at.grid, shared_bytes=at.shared_bytes)
     assert not isinstance(kernel.body, FusedBody)  # which is never cut
-    own = (graph.vector(name) for name in dict.fromkeys((*kernel.reads, *kernel.writes)))
+    reads, writes = kernel.read_operands, kernel.write_operands
+    own = {name: replace(graph.operand(name), name=name) for name in (*reads, *writes)}
     chunk = replace(
-        graph, vectors=tuple(replace(each, elements=rows) if each.name in how.split else each for each in own)
+        graph,
+        vectors=tuple(replace(each, elements=rows) if name in how.split else each for name, each in own.items()),
+        cut=(),
+        runs=(),
     )
-    made = _mix(chunk, kernel) if isinstance(kernel.body, Mix) else _formula(chunk, kernel, kernel.body)
+    bare = replace(kernel, reads=reads, writes=writes, passed=((), ()))
+    made = _mix(chunk, bare) if isinstance(kernel.body, Mix) else _formula(chunk, bare, kernel.body)
     return replace(entry, scalars=made[0].scalars, grid=made[0].grid)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fusiond.program import HostCall, Launch, Memory, Program, timeline
+from fusiond.program import Buffer, HostCall, Launch, Memory, Pointer, Program, timeline
 from fusiond_transfer.analysis import chunks
 from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, GraphCosts
 from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import emit
 from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.frontend.graph import GraphKernel
 
 MOST_OPS = 400
 """Above this many moves and calls no Program is made only to estimate it."""
@@ -50,18 +51,18 @@ def best(script: Script, costs: GraphCosts, counts: Iterable[int], execution: Ex
 def step_us(script: Script, program: Program, costs: GraphCosts) -> dict[str, float]:
     """Each step by the costs: a chunk of a kernel is a launch, and its share of the rest."""
     buffers = {each.name: each for each in program.buffers}
-    origin = {kernel.name: kernel.origin or kernel.name for kernel in script.calls}
+    kernels = {kernel.name: kernel for kernel in script.calls}
     engine = timeline.engines(program)
     found = {}
     for step in program.steps:
         if isinstance(step, Launch | HostCall):
-            name = step.name.partition("#")[0]
-            whole_us = costs.kernels[origin[name]]
-            cut = [buffers[each] for each in step.touched if buffers[each].part_of is not None]
-            if not cut:
+            name, mark, _ = step.name.partition("#")
+            kernel = kernels[name]
+            whole_us = costs.kernels[kernel.origin or name]
+            if not mark:
                 found[step.name] = whole_us
                 continue
-            share = int(cut[0].elements) / int(buffers[str(cut[0].part_of)].elements)
+            share = _share(script, kernel, step, buffers)
             launch_us = min(ASSUMED_LAUNCH_US, whole_us) if isinstance(step, Launch) else 0.0
             found[step.name] = launch_us + (whole_us - launch_us) * share
         elif step.messages:
@@ -72,3 +73,11 @@ def step_us(script: Script, program: Program, costs: GraphCosts) -> dict[str, fl
         else:
             found[step.name] = 0.0
     return found
+
+
+def _share(script: Script, kernel: GraphKernel, step: Launch | HostCall, buffers: Mapping[str, Buffer]) -> float:
+    """How much of a kernel's work a call for a chunk of it is."""
+    pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
+    names = (*kernel.read_operands, *kernel.write_operands)
+    name, chunk = next((name, chunk) for name, chunk in zip(names, pointers, strict=True) if "#" in chunk)
+    return int(buffers[chunk].elements) / int(script.graph.operand(name).elements)

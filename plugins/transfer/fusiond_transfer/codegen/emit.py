@@ -19,6 +19,7 @@ chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +41,8 @@ from fusiond.program import (
     sized,
 )
 from fusiond_transfer.analysis import layout
-from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks, parts
+from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks
+from fusiond_transfer.analysis.lines import cell_of
 from fusiond_transfer.analysis.script import Cell, Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.pipeline import Item
@@ -74,16 +76,17 @@ def program(script: Script, execution: Execution, *, name: str) -> Program:
     """The Program of a script."""
     code = body.called(script)
     cut = chunks(script, execution.chunks, least_bytes=execution.least_chunk_bytes)
+    buffers = _buffers(script, execution, cut)
     found = Program(
         name=name,
-        buffers=_buffers(script, execution, cut),
+        buffers=buffers,
         sources=code.sources,
-        steps=_Steps(script, execution, code, cut).all(),
+        steps=_Steps(script, execution, code, cut, buffers).all(),
         issue="graph" if execution.issue == "graph" else "streams",
     )
     if len(script.graph.kernels) > sizes.MANY_KERNELS:  # there are no formulas to walk through
         return replace(found, sizes=script.graph.sizes, fixed=tuple(sorted(sizes.fixed(script.graph))))
-    return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph))
+    return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph) | sizes.names(cut.equal))
 
 
 # --- buffers --------------------------------------------------------------------------------------------
@@ -122,12 +125,14 @@ def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer,
         for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
             if there and cell.name in script.graph.home:
                 buffers += _piece(script.graph.home[cell.name], cell, name, where, places, lengths)
+                buffers += _parts(buffers[-1], cut.cells.get(cell.name))
             elif there:
                 if cell.name in cut.cells:
                     places.setdefault(name, (name, 0))
                 buffers.append(_buffer(cell, name, where, places))
                 buffers += _parts(buffers[-1], cut.cells.get(cell.name))
-    return tuple(buffers)
+    known = {each.name: each for each in buffers}
+    return (*buffers, *dict.fromkeys(_over_pieces(script, cut, known)))
 
 
 def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
@@ -169,9 +174,36 @@ def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
     return [
         Buffer(name=part(whole.name, number), dtype=whole.dtype, elements=elements, role=Role.SCRATCH,
                memory=whole.memory, arena=whole.arena, offset_bytes=whole.offset_bytes + first * width,
-               part_of=whole.name)
-        for number, first, elements in parts(cut)
+               part_of=whole.part_of or whole.name)
+        for number in cut.numbers for first, elements in [cut.within(number)]
     ]  # fmt: skip
+
+
+def _over_pieces(script: Script, cut: Chunks, known: Mapping[str, Buffer]) -> Iterator[Buffer]:
+    """The chunks of operands that are several pieces."""
+    for op in script.ops if script.graph.cut else ():
+        own = cut.calls.get(op.name) if isinstance(op, KernelCall) else None
+        if own is None or not isinstance(op, KernelCall):
+            continue
+        for name in own.how.split:
+            cells = pipeline.split_cells(script, op, (name,))
+            base = operand_name(script, op, name)
+            if len(cells) == 1:
+                continue
+            side = DEVICE_SUFFIX if op.kernel.device else ""
+            for number in sorted({k for cell in cells for k in cut.cells[cell].numbers}):
+                own_parts = [known[part(cell + side, number)] for cell in cells if number in cut.cells[cell].numbers]
+                elements = own_parts[0].elements
+                for each in own_parts[1:]:
+                    elements = elements + each.elements
+                yield replace(own_parts[0], name=part(base + side, number), elements=elements)
+
+
+def operand_name(script: Script, call: KernelCall, name: str) -> str:
+    """What an operand's chunks are called after: its cell, or, where it is several, its own name."""
+    pieces = script.graph.pieces.get(name, (name,))
+    cell = cell_of(call)[pieces[0]]
+    return cell if len(pieces) == 1 else name + cell.removeprefix(pieces[0])
 
 
 def _piece(
@@ -227,11 +259,14 @@ class _Uses:
 class _Steps:
     """Turns items into steps, with allocations round the first and the last that touch an arena."""
 
-    def __init__(self, script: Script, execution: Execution, code: body.Generated, cut: Chunks) -> None:
+    def __init__(
+        self, script: Script, execution: Execution, code: body.Generated, cut: Chunks, buffers: Sequence[Buffer]
+    ) -> None:
         self._script = script
         self._execution = execution
         self._code = code
         self._cut = cut
+        self._atoms_of = _atoms(buffers)
         self._on_device = {each.name for each in script.cells if each.device}
         self._overlapped = execution.issue != "one_stream"
         self._steps: list[Step] = []
@@ -294,25 +329,16 @@ class _Steps:
 
     def _call(self, op: KernelCall, item: Item) -> None:
         on_device = op.kernel.device
-        split = set(item.cells)
-
-        def buffers(cells: Sequence[str]) -> list[str]:
-            # What is mapped or managed is one memory for both sides.
-            names = ((cell, device(cell) if on_device and cell in self._on_device else cell) for cell in cells)
-            return [
-                part(name, item.chunk) if item.chunk is not None and cell in split else name for cell, name in names
-            ]
-
         stream = self._chunk_lane(KERNELS if on_device else HOSTS, item)
         entry = self._code.entries[op.name]
         if item.chunk is not None:
-            how, cut = self._cut.calls[op.name], self._cut.cells[item.cells[0]]
-            bounds = cut.rows if how.declared else cut.bounds
-            rows = bounds[item.chunk + 1] - bounds[item.chunk]
-            entry = body.at_rows(self._script.graph, op.kernel, how, rows, entry)
-        reads, writes = buffers(op.reads), buffers(op.writes)
-        pointers = (Pointer(buffer=name) for name in self._passed(op) or (*reads, *writes))
-        arguments = (*pointers, *entry.scalars)
+            own = self._cut.calls[op.name]
+            entry = body.at_rows(self._script.graph, op.kernel, own.how, own.rows(item.chunk), entry)
+        reads, writes = (
+            [self._near(op, cell, item) for cell in cells if self._has_chunk(cell, item)]
+            for cells in (op.reads, op.writes)
+        )
+        arguments = (*(Pointer(buffer=name) for name in self._passed(op, item)), *entry.scalars)
         after = self._touch(item.name, reads, writes, stream)
         if isinstance(op.kernel.body, FusedBody):
             names = dict(zip((*op.kernel.reads, *op.kernel.writes), (*reads, *writes), strict=True))
@@ -335,13 +361,40 @@ class _Steps:
                          stream=stream, after=after)
             )  # fmt: skip
 
-    def _passed(self, op: KernelCall) -> tuple[str, ...]:
-        """Where vectors are cut: the buffers that a kernel is passed. Of several pieces that is the first."""
-        if not self._script.graph.cut:
-            return ()
-        runs = dict(self._script.graph.runs)
-        names = (runs.get(name, (name,))[0] for each in op.kernel.passed for name in each)
-        return tuple(device(name) if op.kernel.device else name for name in names)
+    def _passed(self, op: KernelCall, item: Item) -> Iterator[str]:
+        """The buffers that a kernel is passed: of several pieces the first, of all of them the vector that is cut, and
+        in chunks what goes over them."""
+        graph = self._script.graph
+        if not graph.cut:
+            yield from (self._near(op, cell, item) for cell in (*op.reads, *op.writes))
+            return
+        cells, own, runs = cell_of(op), self._cut.calls.get(op.name), dict(graph.runs)
+        for name in (*op.kernel.read_operands, *op.kernel.write_operands):
+            first = cells[graph.pieces.get(name, (name,))[0]]
+            base = self._side(op, first, operand_name(self._script, op, name))
+            if name not in graph.pieces:
+                yield self._near(op, first, item)
+            elif item.chunk is not None and own is not None and name in own.how.split:
+                yield part(base, item.chunk)
+            else:
+                yield self._side(op, first, first) if name in runs else base
+
+    def _near(self, op: KernelCall, cell: str, item: Item) -> str:
+        """The buffer of a cell that a call has to do with: that of its side, and of its chunk."""
+        name = self._side(op, cell, cell)
+        return part(name, item.chunk) if item.chunk is not None and cell in item.cells else name
+
+    def _side(self, op: KernelCall, cell: str, name: str) -> str:
+        # What is mapped or managed is one memory for both sides.
+        return device(name) if op.kernel.device and cell in self._on_device else name
+
+    def _has_chunk(self, cell: str, item: Item) -> bool:
+        """Whether a call for a chunk has to do with a cell: of the pieces of an operand it has some."""
+        own = self._cut.calls.get(item.op.name) if item.chunk is not None else None
+        return own is None or cell in item.cells or cell not in self._split(item.op, own.how.split)
+
+    def _split(self, op: Op, names: Sequence[str]) -> tuple[str, ...]:
+        return pipeline.split_cells(self._script, op, names) if isinstance(op, KernelCall) else ()
 
     def _move(self, op: Move, item: Item) -> None:
         near, far = list(item.cells), [device(name) for name in item.cells]
@@ -384,11 +437,7 @@ class _Steps:
 
     def _atoms(self, buffers: Iterable[str]) -> dict[str, None]:
         """What is waited for: a buffer that is cut is all of its chunks."""
-        found: dict[str, None] = {}
-        for name in buffers:
-            cut = self._cut.cells.get(name.removesuffix(DEVICE_SUFFIX))
-            found |= dict.fromkeys([name] if cut is None else [part(name, k) for k in range(cut.count)])
-        return found
+        return dict.fromkeys(atom for name in buffers for atom in self._atoms_of.get(name, (name,)))
 
     def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], stream: int) -> tuple[str, ...]:
         """The steps of other streams that this one has to wait for, without those that others wait for already."""
@@ -430,3 +479,19 @@ def _device_cells(item: Item) -> tuple[str, ...]:
     if isinstance(op, KernelCall):
         return (*op.reads, *op.writes) if op.kernel.device else ()
     return (op.cell,) if isinstance(op, Staging) and op.device else ()
+
+
+def _atoms(buffers: Sequence[Buffer]) -> dict[str, tuple[str, ...]]:
+    """Buffer -> what no part divides further, by name; absent where it is itself."""
+    parts: dict[str, list[Buffer]] = {}
+    for each in buffers:
+        if each.part_of is not None:
+            parts.setdefault(each.part_of, []).append(each)
+    found: dict[str, tuple[str, ...]] = {}
+    for whole in (each for each in buffers if each.name in parts):
+        own = [(int(each.offset_bytes), int(each.size_bytes), each.name) for each in (whole, *parts[whole.name])]
+        bounds = sorted({bound for at, size, _ in own for bound in (at, at + size)})
+        for at, size, name in own:
+            inside = bounds[bisect.bisect_left(bounds, at) : bisect.bisect_left(bounds, at + size)]
+            found[name] = tuple(f"{whole.name}~{each}" for each in inside)
+    return found

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusiond_transfer.analysis.chunks import Chunks, cell_of
+from fusiond_transfer.analysis.chunks import Chunks
+from fusiond_transfer.analysis.lines import cell_of
 from fusiond_transfer.analysis.script import KernelCall, Move, Op, Script
 
 ORDERS = ("depth_first", "breadth_first")
@@ -32,9 +33,9 @@ class Item:
 def items(script: Script, chunks: Chunks, order: str, *, batches: bool = False) -> list[Item]:
     """Everything in the order in which it is issued. `batches`: the chunks of one number are one item."""
     found: list[Item] = []
-    run = _Run(chunks, order, batches=batches)
+    run = _Run(script, chunks, order, batches=batches)
     for op in script.ops:
-        whole, cut = _divided(op, chunks)
+        whole, cut = _divided(script, op, chunks)
         if isinstance(op, Move):
             for number, cells in enumerate(whole):
                 name = op.name if len(whole) == 1 and not cut else f"{op.name}#whole{number or ''}"
@@ -52,12 +53,12 @@ def items(script: Script, chunks: Chunks, order: str, *, batches: bool = False) 
     return [*found, *run.flushed()]
 
 
-def _divided(op: Op, chunks: Chunks) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+def _divided(script: Script, op: Op, chunks: Chunks) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     """Of a move: its runs of cells that are not cut (without what only lay between), and those that are. Of a call that
     is cut: nothing, and its operands that are."""
     if isinstance(op, KernelCall):
-        how = chunks.calls.get(op.name)
-        return [], () if how is None else tuple(dict.fromkeys(cell_of(op)[name] for name in how.split))
+        own = chunks.calls.get(op.name)
+        return [], () if own is None else split_cells(script, op, own.how.split)
     if not isinstance(op, Move) or not any(cell in chunks.cells for cell in op.wanted):
         return ([op.cells] if isinstance(op, Move) else []), ()
     runs: list[list[str]] = [[]]
@@ -81,8 +82,8 @@ def _divided(op: Op, chunks: Chunks) -> tuple[list[tuple[str, ...]], tuple[str, 
 class _Run:
     """Ops that are cut and follow each other, before they are put in order."""
 
-    def __init__(self, chunks: Chunks, order: str, *, batches: bool) -> None:
-        self._chunks, self._order, self._batches = chunks, order, batches
+    def __init__(self, script: Script, chunks: Chunks, order: str, *, batches: bool) -> None:
+        self._homes, self._chunks, self._order, self._batches = script.homes, chunks, order, batches
         self._ops: list[tuple[Op, tuple[str, ...]]] = []
         self._by_chunk: set[str] = set()
         """Cells that the run touches chunk by chunk."""
@@ -109,22 +110,50 @@ class _Run:
 
     def _all(self) -> Iterator[tuple[int, Item]]:
         for position, (op, cut) in enumerate(self._ops):
-            count = max(self._chunks.cells[cell].count for cell in cut)
-            for k in range(count):
-                there = tuple(cell for cell in cut if k < self._chunks.cells[cell].count)
+            cells = self._chunks.cells
+            for k in sorted({k for cell in cut for k in cells[cell].numbers}):
+                there = tuple(cell for cell in cut if k in cells[cell].numbers)
                 if isinstance(op, Move) and not self._batches:
-                    for cell in there:
-                        name = f"{op.name}#{k}" + (f".{cell}" if len(cut) > 1 else "")
-                        yield position, Item(op=op, name=name, chunk=k, cells=(cell,))
-                else:
-                    yield position, Item(op=op, name=f"{op.name}#{k}", chunk=k, cells=there)
+                    for run in self._side_by_side(there, k):
+                        name = f"{op.name}#{k}" + (f".{run[0]}" if len(cut) > 1 else "")
+                        yield position, Item(op=op, name=name, chunk=k, cells=run)
+                    continue
+                # Chunk k of what is cut into more chunks comes at another moment.
+                counts = dict.fromkeys(cells[cell].of for cell in there)
+                for number, count in enumerate(counts):
+                    own = tuple(cell for cell in there if cells[cell].of == count)
+                    name = f"{op.name}#{k}" + (f".{own[0]}" if number else "")
+                    yield position, Item(op=op, name=name, chunk=k, cells=own)
+
+    def _side_by_side(self, cells: Sequence[str], k: int) -> Iterator[tuple[str, ...]]:
+        """The cells of a chunk as its messages: pieces of one vector that follow each other are one."""
+        run: list[str] = []
+        for cell in cells:
+            home, cut = self._homes.get(cell), self._chunks.cells[cell]
+            before = self._homes.get(run[-1]) if run else None
+            ended = not run or k != self._chunks.cells[run[-1]].numbers[-1]
+            if home is None or before is None or home[0] != before[0] or ended or k != cut.first or (
+                int(before[1]) + int(self._chunks.cells[run[-1]].bounds[-1]) != int(home[1])
+            ):  # fmt: skip
+                if run:
+                    yield tuple(run)
+                run = []
+            run.append(cell)
+        if run:
+            yield tuple(run)
 
     def _key(self, position: int, item: Item) -> tuple[float, float]:
         assert item.chunk is not None
-        count = max(self._chunks.cells[cell].count for cell in item.cells)
+        count = self._chunks.cells[item.cells[0]].of
         share = item.chunk / count
         return (share, position) if self._order == "depth_first" else (position, share)
 
 
 def _read_whole(op: Op, cut: Sequence[str]) -> set[str]:
     return {cell for cell in op.reads if cell not in cut} if isinstance(op, KernelCall) else set()
+
+
+def split_cells(script: Script, call: KernelCall, split: Sequence[str]) -> tuple[str, ...]:
+    """The cells that are the operands of a call that it splits."""
+    cells, pieces = cell_of(call), script.graph.pieces
+    return tuple(dict.fromkeys(cells[each] for name in split for each in pieces.get(name, (name,))))

@@ -7,18 +7,18 @@ listed one are tried: whatever streams and `after` allow, copies as late and as 
 touch the same, one of them to write it, are a line where nothing orders them: so a Program without a line gives in
 every order that the plan allows what it gives in the listed one.
 
-A buffer that is cut has the values of its chunks. A kernel that is called for chunk k of n makes chunk k of what it
-would make, if all of its operands that are cut are chunk k of n of something.
+Memory is known by ranges of elements (`contents`): a buffer that is part of another, a piece of a vector or a chunk, is
+a range of it. A kernel that is called for a chunk reads and writes the rows that its pointers name.
 """
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from fusiond.keys import text_key
+from fusiond.language.dtypes import DTYPES
 from fusiond.program import (
     Alloc,
     Argument,
@@ -33,59 +33,89 @@ from fusiond.program import (
     Role,
     Step,
 )
-from fusiond_transfer.analysis.script import Script
-from fusiond_transfer.codegen.body import called, code
+from fusiond_transfer.analysis.lines import cell_of, row_wise_kernels
+from fusiond_transfer.analysis.script import KernelCall, Script
+from fusiond_transfer.codegen.body import Entry, called, code
+from fusiond_transfer.codegen.contents import (
+    Content,
+    Elements,
+    joined,
+    made,
+    made_by_rows,
+    poison,
+    poisoned,
+    put,
+    sliced,
+)
 from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel
-
-POISON = "poison"
-
-
-class Chunk(NamedTuple):
-    """One of so many chunks of a value."""
-
-    whole: str
-    number: int
-    of: int
-
+from fusiond_transfer.frontend.row_wise import RowWise
 
 ORDERS = ("listed", "late", "early")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """`problems`, one line each; `outputs`: buffer -> value; `peak_bytes`: the most that was allocated on the device at
-    a time by the plan's own allocations (0 where it makes none)."""
+    """`problems`, one line each; `outputs`: buffer -> content; `peak_bytes`: the most that was allocated on the device
+    at a time by the plan's own allocations (0 where it makes none)."""
 
     problems: tuple[str, ...]
-    outputs: Mapping[str, str | Chunk]
+    outputs: Mapping[str, Content]
     peak_bytes: int
 
 
-def plain(graph: Graph) -> dict[str, str]:
-    """The outputs of a graph as if there were one memory: output -> value. A loop is run `iterations` times."""
-    entries = code(graph).entries
-    values: dict[str, str | Chunk] = {}
+def plain(graph: Graph) -> dict[str, Content]:
+    """The outputs of a graph as if there were one memory: output -> content. A loop is run `iterations` times."""
+    entries, ways = code(graph).entries, row_wise_kernels(graph)
+    values: dict[str, Content] = {}
 
-    def pieces(name: str) -> Sequence[str]:
-        return graph.pieces.get(name, (name,))
+    def write(name: str, content: Content) -> None:
+        at = 0
+        for each in graph.pieces.get(name, (name,)):
+            size = int(graph.vector(each).elements)
+            values[each] = sliced(content, at, at + size)
+            at += size
 
-    def put(name: str, value: str) -> None:
-        values.update(zip(pieces(name), _divided(value, len(pieces(name))), strict=True))
-
-    def value(name: str) -> str:
-        return str(_together([values[each] for each in pieces(name)]))
+    def value(name: str) -> Content:
+        return joined(each for piece in graph.pieces.get(name, (name,)) for each in values[piece])
 
     for name in graph.as_given(graph.inputs):
-        put(name, _given(name))
+        write(name, _given(name, graph.operand(name).elements))
     for _ in range(graph.iterations if graph.loop else 1):
         for kernel in graph.kernels:
-            entry = entries[kernel.name]
-            made = _made(entry.source, entry.entry, entry.scalars, [value(name) for name in kernel.read_operands])
-            for position, name in enumerate(kernel.write_operands):
-                put(name, f"{made}.{position}")
+            read = [value(name) for name in kernel.read_operands]
+            written = _computed(graph, kernel, entries[kernel.name], ways[kernel.name], read, None)
+            for name, content in zip(kernel.write_operands, written, strict=True):
+                write(name, content)
         for head, tail in graph.carried:
             values[head] = values[tail]
     return {name: value(name) for name in graph.as_given(graph.outputs)}
+
+
+def _computed(
+    graph: Graph,
+    kernel: GraphKernel,
+    entry: Entry,
+    how: RowWise | str,
+    read: Sequence[Content],
+    rows: tuple[int, int] | None,
+) -> list[Content]:
+    """What a kernel writes; of `rows`, where it is called for some."""
+    identity = f"{entry.source}:{entry.entry}({entry.scalars})"
+    elements = {name: int(graph.operand(name).elements) for name in (*kernel.read_operands, *kernel.write_operands)}
+    outputs = [elements[name] for name in kernel.write_operands]
+    if isinstance(how, str):
+        return made(identity, read, outputs)
+    own = {name: each // int(how.rows) for name, each in elements.items()}
+    split: list[tuple[Content, int]] = []
+    whole: list[Content] = []
+    for name, content in zip(kernel.read_operands, read, strict=True):
+        if name in how.split:
+            split.append((content, own[name]))
+            whole.append(())
+        else:
+            whole.append(content)
+    return made_by_rows(identity, split, whole, [own[name] for name in kernel.write_operands],
+                        rows or (0, int(how.rows)))  # fmt: skip
 
 
 def run(script: Script, program: Program, *, order: str | int = "listed") -> SimulatedRun:
@@ -93,9 +123,9 @@ def run(script: Script, program: Program, *, order: str | int = "listed") -> Sim
     machine = _Machine(script, program)
     for step in ordered(program.steps, order):
         machine.do(step)
-    outputs = {each.name: machine.value(each.name) for each in program.buffers if each.role is Role.OUTPUT}
+    outputs = {each.name: machine.content(each.name) for each in program.buffers if each.role is Role.OUTPUT}
     for each in program.buffers:
-        if each.role is Role.INPUT and machine.value(each.name) != _given(each.name):
+        if each.role is Role.INPUT and machine.content(each.name) != _given(each.name, each.elements):
             machine.problems.append(f"{each.name} is an input, and was overwritten")
     return SimulatedRun(problems=tuple(machine.problems), outputs=outputs, peak_bytes=machine.peak_bytes)
 
@@ -165,17 +195,19 @@ class _Machine:
 
     def __init__(self, script: Script, program: Program) -> None:
         self.problems: list[str] = []
-        self._chunks = _chunks(program)
-        self._values: dict[str, str | Chunk] = {}
+        self._graph = script.graph
+        self._places = _Places(program)
+        self._contents: dict[str, Content] = {}
         for each in program.buffers:
             if each.part_of is None:
-                self._put(each.name, _given(each.name) if each.role is Role.INPUT else POISON)
-        self.problems += _untiled(program, self._chunks)
+                self._contents[each.name] = (
+                    _given(each.name, each.elements) if each.role is Role.INPUT else poison(0, int(each.elements))
+                )
         self.peak_bytes = 0
-        self._whole = {part: whole for whole, parts in self._chunks.items() for part in parts}
         self._entries = called(script).entries
         self._kernels = {kernel.name: kernel for kernel in script.calls}
-        self._runs = dict(script.graph.runs)
+        self._ways = row_wise_kernels(script.graph)
+        self._calls = {op.name: op for op in script.ops if isinstance(op, KernelCall)}
         self._wanted = {op.name: set(op.wanted) for op in script.ops if hasattr(op, "wanted")}
         self._arena: dict[str, list[str]] = {}
         self._bytes: dict[str, int] = {}
@@ -187,8 +219,8 @@ class _Machine:
         self._missing = {name for step in program.steps if step.allocates for name in self._arena[step.allocates]}
         self._live_bytes = 0
         managed = (each.name for each in program.buffers if each.memory is Memory.MANAGED)
-        self._pages: dict[str, set[bool]] = {name: set() for name in managed}
-        """Of managed buffers, on which sides (True: the device) their pages are."""
+        self._pages = {atom: set[bool]() for name in managed for atom in self._places.atoms(self._places.of(name))}
+        """Of managed memory, on which sides (True: the device) its pages are."""
 
     def do(self, step: Step) -> None:
         if isinstance(step, Launch | HostCall):
@@ -203,61 +235,71 @@ class _Machine:
             self.problems.append(f"{step.name} is a step that no transfer plan has")
 
     def _call(self, step: Launch | HostCall) -> None:
-        pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
-        scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
-        kernel, mark, number = step.name.partition("#")
-        read, written = operands(step, self._kernels[kernel], self._runs)
-        self._check_pointers(step, pointers)
-        values = [_together([self.value(each) for each in buffers]) for buffers in read]
-        for buffers, value in zip(read, values, strict=True):
-            if value == POISON:
-                self.problems.append(f"{step.name} reads {buffers[0]} before anything was written there")
-        self._pages |= {each[0]: {isinstance(step, Launch)} for each in written if each[0] in self._pages}
-        if not mark:
-            made = _made(step.source, step.entry, scalars, [str(each) for each in values])
-            for position, buffers in enumerate(written):
-                self._write(buffers, f"{made}.{position}")
-            return
-        (count,) = {len(self._chunks[self._whole[name]]) for name in pointers if name in self._whole} or {0}
-        whole = [_of_chunk(each, int(number), count) for each in values]
-        made = _made(step.source, step.entry, self._entries[kernel].scalars, whole)
-        for position, (name,) in enumerate(written):
-            self._put(name, Chunk(f"{made}.{position}", int(number), count))
+        name, mark, _ = step.name.partition("#")
+        kernel = self._kernels[name]
+        how = self._ways[kernel.origin or kernel.name]
+        read, written = operands(step, kernel, self._graph, how, self._places)
+        rows = None
+        if mark and isinstance(how, RowWise):
+            rows = self._rows(step.name, kernel, how, (*read, *written))
+        for place in (*read, *written):
+            self._check(step.name, place.buffer)
+            away = [atom for atom in self._places.atoms(place) if not self._pages.get(atom, {isinstance(step, Launch)})
+                    & {isinstance(step, Launch)}]  # fmt: skip
+            if away:
+                self.problems.append(f"{step.name} touches {place.named}, whose pages are on the other side")
+        contents = [self._read(place) for place in read]
+        for place, content in zip(read, contents, strict=True):
+            if poisoned(content):
+                self.problems.append(f"{step.name} reads {place.named} before anything was written there")
+        entry = self._entries[name] if mark else _entry(step)
+        results = _computed(self._graph, kernel, entry, how, contents, rows)
+        for place, content in zip(written, results, strict=True):
+            self._write(place, content)
+            for atom in self._places.atoms(place):
+                if atom in self._pages:
+                    self._pages[atom] = {isinstance(step, Launch)}
 
-    def _check_pointers(self, step: Launch | HostCall, pointers: Sequence[str]) -> None:
-        for name in pointers:
-            self._check(step.name, name)
-            if name in self._pages and isinstance(step, Launch) not in self._pages[name]:
-                self.problems.append(f"{step.name} touches {name}, whose pages are on the other side")
-
-    def _write(self, buffers: Sequence[str], value: str) -> None:
-        """One value, into a buffer or over the pieces of one."""
-        for name, each in zip(buffers, _divided(value, len(buffers)), strict=True):
-            self._put(name, each)
+    def _rows(self, step: str, kernel: GraphKernel, how: RowWise, places: Sequence[Place]) -> tuple[int, int]:
+        """The rows of a chunk, which all operands that are cut have to agree on."""
+        found: set[tuple[float, float]] = set()
+        names = (*kernel.read_operands, *kernel.write_operands)
+        for name, place in zip(names, places, strict=True):
+            if name in how.split:
+                whole = self._places.operand(self._graph, self._calls[kernel.name], name)
+                width = int(self._graph.operand(name).elements) // int(how.rows)
+                found.add(((place.first - whole) / width, (place.end - whole) / width))
+        first, end = min(found)
+        if len(found) > 1 or first % 1 or end % 1 or not 0 <= first < end <= int(how.rows):
+            self.problems.append(f"{step} is passed other rows of one operand than of another")
+            return 0, int(how.rows)
+        return int(first), int(end)
 
     def _copy(self, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-        moved = [(target, self.value(source)) for source, target in pairs]
-        for source, target in pairs:
+        moved = [(target, self._read(self._places.of(source))) for source, target in pairs]
+        for (source, target), (_, content) in zip(pairs, moved, strict=True):
             self._check(name, source)
             self._check(name, target)
-            wanted = self._wanted.get(name)
-            matters = wanted is None or source.removesuffix("@device") in wanted
-            if self.value(source) == POISON and matters:
+            wanted = self._wanted.get(name.partition("#")[0])
+            matters = wanted is None or source.partition("#")[0].removesuffix("@device") in wanted
+            if matters and poisoned(content):
                 self.problems.append(f"{name} copies {source} before anything was written there")
-        for target, value in moved:
-            self._put(target, value)
+        for target, content in moved:
+            self._write(self._places.of(target), content)
 
     def _prefetch(self, step: Prefetch) -> None:
         """A message in vain is as wrong as one that is missing."""
         for name in step.buffers:
-            if step.to_device in self._pages[name]:
+            atoms = self._places.atoms(self._places.of(name))
+            if any(step.to_device in self._pages[atom] for atom in atoms):
                 self.problems.append(f"{step.name} moves the pages of {name}, which are there already")
-            self._pages[name].add(step.to_device)
+            for atom in atoms:
+                self._pages[atom].add(step.to_device)
 
     def _allocation(self, step: Alloc | Free) -> None:
         members = self._arena.get(step.arena, [])
         for name in members:
-            self._put(name, POISON)
+            self._contents[name] = poison(0, self._places.of(name).end)
         if isinstance(step, Alloc):
             self._missing -= set(members)
             self._live_bytes += self._bytes[step.arena]
@@ -267,66 +309,63 @@ class _Machine:
             self._live_bytes -= self._bytes[step.arena]
 
     def _check(self, step: str, name: str) -> None:
-        if self._whole.get(name, name) in self._missing:
+        if self._places.of(name).buffer in self._missing:
             self.problems.append(f"{step} touches {name}, which is not allocated then")
 
-    def value(self, name: str) -> str | Chunk:
-        """What a buffer holds: of one that is cut, what its chunks are the chunks of."""
-        if name not in self._chunks:
-            return self._values[name]
-        return _together([self._values[part] for part in self._chunks[name]])
+    def content(self, name: str) -> Content:
+        """What a buffer holds."""
+        return self._read(self._places.of(name))
 
-    def _put(self, name: str, value: str | Chunk) -> None:
-        chunks = self._chunks.get(name)
-        if chunks is None:
-            self._values[name] = value
-        for part, each in zip(chunks or (), _divided(value, len(chunks or ())), strict=True):
-            self._values[part] = each
+    def _read(self, place: Place) -> Content:
+        return sliced(self._contents[place.buffer], place.first, place.end)
+
+    def _write(self, place: Place, content: Content) -> None:
+        wanted = sliced(content, 0, place.end - place.first)
+        self._contents[place.buffer] = put(self._contents[place.buffer], place.first, wanted)
 
 
-def _chunks(program: Program) -> dict[str, list[str]]:
-    """Buffer that is cut -> its parts, in memory order."""
-    found: dict[str, list[str]] = {}
-    for each in sorted((each for each in program.buffers if each.part_of), key=lambda each: each.offset_bytes):
-        found.setdefault(str(each.part_of), []).append(each.name)
-    return found
+# --- where things lie -----------------------------------------------------------------------------------
 
 
-def _untiled(program: Program, chunks: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Chunks that leave something out, or overlap."""
-    buffers = {each.name: each for each in program.buffers}
-    for whole, parts in chunks.items():
-        ends = buffers[whole].offset_bytes
-        for name in parts:
-            if buffers[name].offset_bytes != ends:
-                yield f"{name} does not begin where the chunk before it ends"
-            ends = buffers[name].offset_bytes + buffers[name].size_bytes
-        if ends != buffers[whole].offset_bytes + buffers[whole].size_bytes:
-            yield f"the chunks of {whole} do not end where it does"
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Elements of a buffer that is part of no other. `named`: as what a step names them."""
+
+    named: str
+    buffer: str
+    first: int
+    end: int
 
 
-def _divided(value: str | Chunk, count: int) -> Sequence[str | Chunk]:
-    """A value as so many chunks of it."""
-    if count == 1 or value == POISON:
-        return [value] * count
-    return [Chunk(str(value), number, count) for number in range(count)]
+class _Places:
+    """Of each buffer, whose elements it is."""
 
+    def __init__(self, program: Program) -> None:
+        wholes = {each.name: each for each in program.buffers}
+        self._places: dict[str, Place] = {}
+        bounds: dict[str, set[int]] = {}
+        for each in program.buffers:
+            whole = wholes[each.part_of or each.name]
+            first = (int(each.offset_bytes) - int(whole.offset_bytes)) // DTYPES[whole.dtype].bytes
+            place = Place(each.name, whole.name, first, first + int(each.elements))
+            self._places[each.name] = place
+            bounds.setdefault(whole.name, set()).update((place.first, place.end))
+        self._bounds = {name: sorted(each) for name, each in bounds.items()}
 
-def _together(held: Sequence[str | Chunk]) -> str | Chunk:
-    """What chunks that lie side by side are: what they are the chunks of, if that is one thing."""
-    first = held[0]
-    if len(held) == 1:
-        return first
-    if isinstance(first, Chunk) and list(held) == [Chunk(first.whole, k, len(held)) for k in range(len(held))]:
-        return first.whole
-    return POISON if POISON in held else f"chunks of several: {list(held)}"
+    def of(self, name: str) -> Place:
+        return self._places[name]
 
+    def atoms(self, place: Place) -> list[tuple[str, int]]:
+        """What no part divides further, of a place."""
+        bounds = self._bounds[place.buffer]
+        inside = bounds[bisect.bisect_left(bounds, place.first) : bisect.bisect_left(bounds, place.end)]
+        return [(place.buffer, each) for each in inside]
 
-def _of_chunk(value: str | Chunk, number: int, count: int) -> str:
-    """The whole of which a call for a chunk reads that chunk; something else of any other chunk."""
-    if not isinstance(value, Chunk):
-        return value
-    return value.whole if value[1:] == (number, count) else str(value)
+    def operand(self, graph: Graph, call: KernelCall, name: str) -> int:
+        """Where an operand of a call begins in its buffer."""
+        cell = cell_of(call)[graph.pieces.get(name, (name,))[0]]
+        far = f"{cell}@device"
+        return self._places[far if call.kernel.device and far in self._places else cell].first
 
 
 # --- what nothing orders --------------------------------------------------------------------------------
@@ -336,7 +375,8 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
     """A line for each two steps of which one writes what the other touches, and that streams and `after` leave in any
     order."""
     kernels = {kernel.name: kernel for kernel in script.calls}
-    chunks = _chunks(program)
+    ways = row_wise_kernels(script.graph)
+    places = _Places(program)
     arenas: dict[str, list[str]] = {}
     for each in program.buffers:
         if each.part_of is None:
@@ -344,66 +384,65 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
     predecessors = _predecessors(program.steps)
     before: dict[str, int] = {}
     bit = {step.name: 1 << number for number, step in enumerate(program.steps)}
-    touched: dict[str, list[tuple[str, bool]]] = {}
+    touched: dict[tuple[str, int], list[tuple[str, bool]]] = {}
     seen: set[tuple[str, str]] = set()
+
+    def accesses(step: Step) -> Iterator[tuple[Place, bool]]:
+        if isinstance(step, Launch | HostCall):
+            kernel = kernels[step.name.partition("#")[0]]
+            read, written = operands(step, kernel, script.graph, ways[kernel.origin or kernel.name], places)
+            yield from ((place, False) for place in read)
+            yield from ((place, True) for place in written)
+        elif isinstance(step, Alloc | Free):
+            yield from ((places.of(name), True) for name in arenas.get(step.arena, ()))
+        elif isinstance(step, Prefetch):
+            yield from ((places.of(name), True) for name in step.buffers)
+        for source, target in step.messages:
+            yield places.of(source), False
+            yield places.of(target), True
+
     for step in program.steps:
         known = 0
         for name in predecessors[step.name]:
             known |= before[name] | bit[name]
         before[step.name] = known
-        for buffer, writing in _accesses(step, kernels, arenas, dict(script.graph.runs)):
-            for atom in chunks.get(buffer, (buffer,)):
+        for place, writing in accesses(step):
+            for atom in places.atoms(place):
                 others = touched.setdefault(atom, [])
                 for other, wrote in others:
                     if (wrote or writing) and not known & bit[other] and (other, step.name) not in seen:
                         seen.add((other, step.name))
                         if other != step.name:
-                            yield f"nothing orders {other} and {step.name}, which both touch {atom}"
+                            yield f"nothing orders {other} and {step.name}, which both touch {place.named}"
                 others.append((step.name, writing))
 
 
-Runs = Mapping[str, Sequence[str]]
-"""Operands that are several pieces of a vector that is cut."""
-
-
-def operands(step: Launch | HostCall, kernel: GraphKernel, runs: Runs) -> tuple[list[list[str]], list[list[str]]]:
-    """(buffers that are read, those that are written) of a call, for each of the kernel's own operands."""
+def operands(
+    step: Launch | HostCall, kernel: GraphKernel, graph: Graph, how: RowWise | str, places: _Places
+) -> tuple[list[Place], list[Place]]:
+    """(what is read, what is written) by a call, for each of the kernel's own operands."""
     pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
+    names = (*kernel.read_operands, *kernel.write_operands)
     if isinstance(kernel.body, FusedBody):
         passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
         named = dict(zip(passed, pointers, strict=True))
-        return [[named[name]] for name in kernel.reads], [[named[name]] for name in kernel.writes]
-    names = (*kernel.read_operands, *kernel.write_operands)
-    found = [_of_pointer(pointer, runs.get(name, ())) for name, pointer in zip(names, pointers, strict=True)]
+        pointers = [named[name] for name in names]
+    in_chunks = "#" in step.name and isinstance(how, RowWise)
+    found = []
+    for name, pointer in zip(names, pointers, strict=True):
+        place = places.of(pointer)
+        if not (in_chunks and isinstance(how, RowWise) and name in how.split):
+            # One pointer may be to several pieces, of which it names the first.
+            place = Place(place.named, place.buffer, place.first, place.first + int(graph.operand(name).elements))
+        found.append(place)
     return found[: len(kernel.read_operands)], found[len(kernel.read_operands) :]
 
 
-def _of_pointer(pointer: str, run: Sequence[str]) -> list[str]:
-    """The buffers behind a pointer: one, or a run of pieces of which it names the first."""
-    return [each + pointer.removeprefix(run[0]) for each in run] or [pointer]
+def _given(name: str, elements: int) -> Content:
+    return (Elements(f"input {name}", 0, int(elements)),)
 
 
-def _accesses(
-    step: Step, kernels: Mapping[str, GraphKernel], arenas: Mapping[str, Sequence[str]], runs: Runs
-) -> Iterator[tuple[str, bool]]:
-    """(buffer, whether it is written) of a step."""
-    if isinstance(step, Launch | HostCall):
-        read, written = operands(step, kernels[step.name.partition("#")[0]], runs)
-        yield from ((name, False) for buffers in read for name in buffers)
-        yield from ((name, True) for buffers in written for name in buffers)
-    elif isinstance(step, Alloc | Free):
-        yield from ((name, True) for name in arenas.get(step.arena, ()))
-    elif isinstance(step, Prefetch):
-        yield from ((name, True) for name in step.buffers)
-    for source, target in step.messages:
-        yield source, False
-        yield target, True
-
-
-def _given(name: str) -> str:
-    return f"input {name}"
-
-
-def _made(source: str, entry: str, scalars: Sequence[Argument], read: Sequence[str]) -> str:
-    """The name of what a kernel computes from named values: a hash, so that names stay short."""
-    return text_key(f"{source}:{entry}({scalars})[{', '.join(read)}]")[:24]
+def _entry(step: Launch | HostCall) -> Entry:
+    """As what a step calls it, with its own scalars."""
+    scalars: tuple[Argument, ...] = tuple(each for each in step.arguments if not isinstance(each, Pointer))
+    return Entry(source=step.source, entry=step.entry, scalars=scalars)

@@ -178,7 +178,7 @@ class _Reader:
         found: dict[str, Span] = {}
         for kernel in kernels:
             keys = kernel.mapping()
-            for node in (name for key in ("reads", "writes") if key in keys for name in keys[key].sequence()):
+            for node in (name for key in ("reads", "writes", "whole") if key in keys for name in keys[key].sequence()):
                 try:
                     span = sub_vectors.span(node.text(), elements, self._number)
                 except sub_vectors.PartError as problem:

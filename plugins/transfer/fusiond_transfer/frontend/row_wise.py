@@ -24,7 +24,7 @@ from fusiond_transfer.frontend.index_expressions import ElementWise, element_wis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowWise:
-    """`rows`: how many there are. `split`: the vectors that are cut along them; the kernel reads the others whole."""
+    """`rows`: how many there are. `split`: the operands that are cut along them; the kernel reads the others whole."""
 
     rows: int
     split: tuple[str, ...]
@@ -36,14 +36,22 @@ class RowWise:
 
 def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     """How a kernel can be cut, or why it cannot, in a few words."""
+    found = _row_wise(graph, kernel)
+    if isinstance(found, RowWise) and graph.cut:
+        pieces = {each for name in found.split for each in graph.pieces.get(name, (name,))}
+        for name in kernel.read_operands:
+            if name not in found.split and not pieces.isdisjoint(graph.pieces.get(name, (name,))):
+                return f"it reads {name} whole, and row by row"
+    return found
+
+
+def _row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     body = kernel.body
-    if any(name in graph.home for name in (*kernel.reads, *kernel.writes)):
-        return "it is passed a part of a vector, or one that is cut"
     if isinstance(body, Text):
         return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
     if isinstance(body, FusedBody):
         return "another strategy made it"
-    lengths = {int(graph.vector(name).elements) for name in kernel.writes}
+    lengths = {int(graph.operand(name).elements) for name in kernel.write_operands}
     if len(lengths) > 1:
         return "its outputs differ in length"
     if isinstance(body, Formula) and any(formula.parse(text).summed for text in body.texts):
@@ -52,28 +60,33 @@ def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
 
 
 def _of_elements(graph: Graph, kernel: GraphKernel, count: int | None) -> RowWise | str:
-    rows = graph.vector(kernel.writes[0]).elements
+    first = kernel.write_operands[0]
+    rows = graph.operand(first).elements
     if int(rows) == 1:
-        return f"{kernel.writes[0]} has one element"
+        return f"{first} has one element"
     split = []
-    for name in dict.fromkeys((*kernel.reads, *kernel.writes)):
-        elements = graph.vector(name).elements
+    for name in _operands(kernel):
+        elements = graph.operand(name).elements
         if elements == rows:
             split.append(name)
-        elif elements != 1 or name in kernel.writes:
-            return f"{name} has {counted(int(elements), 'element')} where {kernel.writes[0]} has {int(rows)}"
+        elif elements != 1 or name in kernel.write_operands:
+            return f"{name} has {counted(int(elements), 'element')} where {first} has {int(rows)}"
     return RowWise(rows=rows, split=tuple(split), count=count)
+
+
+def _operands(kernel: GraphKernel) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*kernel.read_operands, *kernel.write_operands)))
 
 
 def _proven(graph: Graph, kernel: GraphKernel, body: Text) -> RowWise | str:
     if body.grid[1:] != (1, 1) or body.block[1:] != (1, 1):
         return "its launch has more than one dimension, and nothing declares its rows"
-    operands = (*kernel.reads, *kernel.writes)
-    lengths = {name: int(graph.vector(name).elements) for name in operands}
+    operands = (*kernel.read_operands, *kernel.write_operands)
+    lengths = {name: int(graph.operand(name).elements) for name in operands}
     found = element_wise(body.text, body.entry, operands, len(body.values), lengths, device=kernel.device)
     if not isinstance(found, ElementWise):
         return found
-    rows = graph.vector(kernel.writes[0]).elements
+    rows = graph.operand(kernel.write_operands[0]).elements
     if body.values[found.count] != rows:
         return f"it counts up to {int(body.values[found.count])} of {int(rows)} elements"
     return _of_elements(graph, kernel, found.count)
@@ -82,9 +95,9 @@ def _proven(graph: Graph, kernel: GraphKernel, body: Text) -> RowWise | str:
 def _declared(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     sizes = dict(graph.sizes)
     rows = extents.size(kernel.rows, sizes[kernel.rows])
-    split = tuple(name for name in dict.fromkeys((*kernel.reads, *kernel.writes)) if name not in kernel.whole)
+    split = tuple(name for name in _operands(kernel) if name not in kernel.whole)
     for name in split:
-        elements = graph.vector(name).elements
+        elements = graph.operand(name).elements
         if elements % int(rows) or _at(elements, sizes, kernel.rows, 2 * int(rows)) != 2 * int(elements):
             return f"{name} has {text_of(elements)} elements, which is not so many for each of {kernel.rows} rows"
     return RowWise(rows=rows, split=split, declared=kernel.rows)
@@ -108,7 +121,7 @@ def problem(graph: Graph, kernel: GraphKernel) -> str | None:
     if kernel.rows not in dict(graph.sizes):
         known = ", ".join(name for name, _ in graph.sizes) or "none"
         return f"{kernel.name}: rows is {kernel.rows!r}, which is not a size; the sizes are {known}"
-    strange = [name for name in kernel.whole if name not in kernel.reads]
+    strange = [name for name in kernel.whole if name not in kernel.read_operands]
     if strange:
         return f"{kernel.name} does not read {strange[0]}, so it cannot read it whole"
     found = row_wise(graph, kernel)

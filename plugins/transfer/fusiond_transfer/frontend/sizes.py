@@ -41,8 +41,12 @@ def fixed(graph: Graph) -> set[str]:
     if graph.limit_bytes is not None or len(graph.kernels) > MANY_KERNELS:
         return {name for name, _ in graph.sizes}
     made = (kernel.body.fragment.fixed for kernel in graph.kernels if isinstance(kernel.body, FusedBody))
-    found = {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
-    return found.union(*made)
+    return names(_decisive(graph)).union(*made)
+
+
+def names(numbers: Iterable[int]) -> set[str]:
+    """The sizes in some formulas."""
+    return {name for number in numbers for name in expressions.parse_formula(text_of(number)).names}
 
 
 def _decisive(graph: Graph) -> Iterator[int]:

@@ -120,7 +120,8 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         reads, writes = tuple(map(passed, given.reads)), tuple(map(passed, given.writes))
         pieced = expanded(reads), expanded(writes)
         names = (reads, writes) if pieced != (reads, writes) or not _plain(graph, (*reads, *writes)) else ((), ())
-        return dataclasses.replace(given, reads=pieced[0], writes=pieced[1], passed=names)
+        whole = tuple(map(passed, given.whole))
+        return dataclasses.replace(given, reads=pieced[0], writes=pieced[1], passed=names, whole=whole)
 
     kernels = tuple(map(kernel, graph.kernels))
     vectors: list[Vector] = []

@@ -1,0 +1,55 @@
+"""Random graphs with parts of vectors: their Programs in NumPy's memory give what NumPy gives, in every order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fusiond.program import Program, problems
+from fusiond_transfer.analysis.schedules import Schedules
+from fusiond_transfer.analysis.script import Script, script
+from fusiond_transfer.codegen import emit, simulate
+from fusiond_transfer.codegen.emit import STREAMS, Execution
+from fusiond_transfer.codegen.pipeline import ORDERS
+from fusiond_transfer.frontend.graph import Graph
+
+from . import parts_machine
+
+
+def is_numpys(drawn: parts_machine.Drawn, plan: Script, program: Program, seed: int) -> None:
+    assert problems(program) == (), seed
+    assert simulate.faults(plan, program, seeds=(seed,)) == (), seed
+    given = drawn.given(seed)
+    wanted = drawn.computed(given)
+    for order in ("listed", "late", "early", seed, seed + 1):
+        found = parts_machine.run(program, drawn.steps, given, order)
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=f"seed {seed}, {order}: {name}\n{drawn.text}")
+
+
+def in_chunks(seed: int, graph: Callable[..., Graph]) -> int:
+    """How many steps are for chunks."""
+    draw = random.Random(seed)
+    drawn = parts_machine.drawn(seed, 4, length=720)
+    plan = script(Schedules(graph(drawn.text)).grouping(draw.choice(["interval_stabbing", "min_residency"])))
+    execution = Execution(
+        memory="pinned", issue="overlapped", chunks=draw.choice([2, 3, 5, 16]), least_chunk_bytes=1,
+        streams=draw.choice(STREAMS), chunk_order=draw.choice(ORDERS), send=draw.choice(["message", "batch"]),
+    )  # fmt: skip
+    program = emit.program(plan, execution, name="parts")
+    is_numpys(drawn, plan, program, seed)
+    return sum("#" in each.name for each in program.steps)
+
+
+def test_chunks_of_parts(graph: Callable[..., Graph]) -> None:
+    assert sum(in_chunks(seed, graph) for seed in range(25)) > 400
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_chunks_of_a_thousand_graphs(graph: Callable[..., Graph]) -> None:
+    assert sum(in_chunks(seed, graph) for seed in range(1000, 2000)) > 10_000

@@ -52,10 +52,10 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         said["placements"] = placements.report(about)
     if about.other_strategies is not None:
         said["together"] = together.report(about.other_strategies)
-    if graph.limit_bytes is not None and schedules.limited:
+    if graph.limit_bytes is not None:
         said["limit"] = {
             "device_bytes": graph.limit_bytes,
-            "peak_bytes": schedules.fitting().peak_bytes,
+            "peak_bytes": schedules.peak_bytes,
             **_evictions(schedules),
         }
     if about.other is not None:
@@ -76,6 +76,7 @@ def _evictions(schedules: Schedules) -> dict[str, object]:
         "evictions": [
             {"vector": name, "after": kernels[k].name if k >= 0 else None}
             for name, k in schedules.least().schedule.leaves
+            if k < 0 or kernels[k].device  # what the host stores something else in the place of is not there any more
         ],
         "more_transfers": 0 if found is None else found.more,
         "more_proven": found is None or found.least,

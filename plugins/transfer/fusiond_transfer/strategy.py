@@ -351,25 +351,12 @@ def _fitting(job: Job, graph: Graph) -> Graph:
     if graph.limit_bytes is None:
         return graph
     try:
-        graph = placements.first_that_fits(graph)
-        schedules = Schedules(graph)
+        return placements.first_that_fits(graph)
     except eviction.KernelTooLarge as problem:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
             f"{graph.limit_bytes} bytes on the device are too few: {problem} at once", where=where
         ) from None
-    if schedules.limited:
-        return graph
-    plan = script(schedules.separate(early=False))
-    peak = simulate.run(plan, emit.program(plan, Execution(allocation="each"), name=graph.name)).peak_bytes
-    if peak > (graph.limit_bytes or 0):
-        where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
-        raise RequestError(
-            f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at "
-            "once (where storage is shared in place or vectors are adjacent, nothing is evicted)",
-            where=where,
-        )
-    return graph
 
 
 def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None) -> space.Offer:
@@ -386,7 +373,7 @@ def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None
     )
     if graph.limit_bytes is None:
         return offer
-    if offer.large and schedules.limited:  # what fits is known without a Program: separate messages do, or were made to
+    if offer.large:  # what fits is known without a Program: separate messages do, or were made to
         fitting = tuple(each for each in emit.ALLOCATIONS if each != "one")
         return dataclasses.replace(offer, allocations=fitting, unfused_allocations=fitting, moments=("late",))
 

@@ -11,10 +11,16 @@ leaves: one more download, once. So the least is a matter of who stays in each g
 
 Belady's rule is optimal for vectors of one length that are all on the host already; with lengths and downloads it is
 where the search begins: what costs more is not followed.
+
+Where storage is shared in place, what stays or leaves is a cell: vectors that kernels on the device store one where the
+other was are one item, called after the first of them. What is in it when it leaves comes up again, and goes down
+before if that is not on the host. What a kernel on the host stores there is another item: it comes up as it does
+anyway, and until then the room is free.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections import Counter
@@ -33,7 +39,8 @@ MOST_CANDIDATES = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """A vector on the device from kernel `first` to kernel `last`, both of which use it."""
+    """A vector (or what is stored where it was) on the device from kernel `first` to kernel `last`, both of which use
+    it."""
 
     vector: str
     first: int
@@ -67,16 +74,30 @@ class _Uses:
         self.size = {each.name: int(each.size_bytes) for each in graph.vectors}
         self.at: dict[int, tuple[str, ...]] = {}
         self.of: dict[str, list[int]] = {}
+        self.item: dict[str, str] = {}
+        """Vector -> the item that it is in, where that is not called after it."""
+        self._held: dict[str, list[tuple[int, str]]] = {}
+        """Item -> (kernel, what that stores in it), where there is more than one vector in it."""
+        made: set[str] = set()
         for k, kernel in enumerate(graph.kernels):
             if kernel.device:
-                self.at[k] = tuple(dict.fromkeys((*kernel.reads, *kernel.writes)))
+                for new, old in kernel.in_place:
+                    self.item[new] = self.item.get(old, old)
+                    self._held.setdefault(self.item[new], [(-1, self.item[new])]).append((k, new))
+                self.at[k] = tuple(dict.fromkeys(self.item.get(name, name) for name in (*kernel.reads, *kernel.writes)))
                 for name in self.at[k]:
                     self.of.setdefault(name, []).append(k)
-        made = {name for name in self.of if name in graph.producer and graph.kernels[graph.producer[name]].device}
+                made.update(kernel.writes)
         down = {each.vector for each in crossings if not each.up}
         self.placed = tuple(name for name in graph.placed if name in self.of)
+        self.placed_bytes = sum(self.size[name] for name in graph.placed)
         self.costly = frozenset((made | set(graph.placed)) - down)
         """What has to be brought to the host before it can be evicted."""
+
+    def content(self, name: str, k: int) -> str:
+        """The vector that an item is behind kernel `k`."""
+        held = self._held.get(name)
+        return name if held is None else held[bisect.bisect_right(held, k, key=lambda each: each[0]) - 1][1]
 
     def use(self, name: str, position: int) -> int:
         """The kernel of so many-th use; beyond all kernels when there is none."""
@@ -90,8 +111,8 @@ def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
         needed = sum(uses.size[name] for name in names)
         if needed > limit:
             raise KernelTooLarge(f"{graph.kernels[k].name} alone needs {needed}")
-    if sum(uses.size[name] for name in uses.placed) > limit:
-        raise KernelTooLarge(f"what is placed there takes {sum(uses.size[name] for name in uses.placed)}")
+    if uses.placed_bytes > limit:
+        raise KernelTooLarge(f"what is placed there takes {uses.placed_bytes}")
     seed = belady(uses, limit)
     if seed.least or len(uses.at) > MOST_KERNELS:
         return seed
@@ -128,9 +149,10 @@ def belady(uses: _Uses, limit: int) -> Residency:
             if out in names:
                 kept.append(rank)
                 continue
-            more += out in uses.costly and out not in clean
-            clean.add(out)
             last = uses.of[out][position[out] - 1] if position[out] else -1
+            content = uses.content(out, last)
+            more += content in uses.costly and content not in clean
+            clean.add(content)
             stays.append(Stay(vector=out, first=there.pop(out), last=last))
             held -= uses.size[out]
         for rank in kept:
@@ -146,13 +168,15 @@ def belady(uses: _Uses, limit: int) -> Residency:
 
 def _rank(uses: _Uses, name: str, position: int) -> tuple[int, bool, str]:
     """Who is used again last comes first; of those, who costs no download."""
-    return -uses.use(name, position), name in uses.costly, name
+    last = uses.of[name][position - 1] if position else -1
+    return -uses.use(name, position), uses.content(name, last) in uses.costly, name
 
 
 # --- all states -----------------------------------------------------------------------------------------
 
 State = tuple[frozenset[str], frozenset[str]]
-"""Who is on the device and used again; who has been brought to the host though nobody there wants it."""
+"""Which items are on the device and used again; which vectors have been brought to the host though nobody there wants
+them."""
 _Path = tuple[tuple[int, frozenset[str]], ...]
 """(kernel, who was evicted before it)."""
 
@@ -185,9 +209,16 @@ def _step(uses: _Uses, k: int, state: State, out: Sequence[str]) -> tuple[State,
     """The state behind kernel `k`, before which some were evicted, and the transfers that this costs."""
     (there, clean), names = state, uses.at[k]
     again = sum(name not in there and (uses.of[name][0] < k or name in uses.placed) for name in names)
-    dirty = {name for name in out if name in uses.costly and name not in clean}
+    contents = {uses.content(name, k - 1) for name in out}
+    dirty = {name for name in contents if name in uses.costly and name not in clean}
     left = frozenset(name for name in {*there, *names} - set(out) if uses.of[name][-1] > k)
-    return (left, frozenset(name for name in clean | dirty if uses.of[name][-1] > k)), again + len(dirty)
+    return (left, frozenset(name for name in clean | dirty if _matters(uses, name, k))), again + len(dirty)
+
+
+def _matters(uses: _Uses, vector: str, k: int) -> bool:
+    """Whether a vector that is on the host may be read on the device behind kernel `k`."""
+    item = uses.item.get(vector, vector)
+    return uses.of[item][-1] > k and uses.content(item, k) == vector
 
 
 def _minimal(names: Sequence[str], size: Mapping[str, int], needed: int) -> Iterator[tuple[str, ...]]:
@@ -233,30 +264,49 @@ def crossings_with(
     graph: Graph, crossings: Sequence[Crossing], found: Residency
 ) -> tuple[tuple[Crossing, ...], tuple[tuple[str, int], ...]]:
     """The crossings of a graph in which vectors leave and come again; and (vector, kernel behind which it leaves)."""
+    uses = _Uses(graph, crossings)
     split = found.split
     stays: dict[str, list[Stay]] = {}
     for stay in found.stays:
         stays.setdefault(stay.vector, []).append(stay)
     made: list[Crossing] = []
-    leaves: list[tuple[str, int]] = []
     for each in crossings:
-        if each.vector not in split:
-            made.append(each)
-            continue
-        first = stays[each.vector][0]
-        if each.up:
-            made.append(each._replace(earliest=first.first, latest=first.first, last_use=first.last))
-        else:
-            latest = max(each.earliest, min(each.latest, first.last))
-            made.append(each._replace(latest=latest, last_use=first.last))
+        item = uses.item.get(each.vector, each.vector)
+        made.append(_within(each, stays[item]) if item in split else each)
     down = {each.vector for each in crossings if not each.up}
+    leaves = list(_rewritten(graph, uses))
     for name in sorted(split):
-        size, own = graph.vector(name).size_bytes, stays[name]
-        producer = graph.producer.get(name)
-        made_here = name in graph.placed or (producer is not None and graph.kernels[producer].device)
-        if made_here and name not in down:
-            begin = -1 if producer is None else producer
-            made.append(Crossing(name, False, begin, own[0].last, own[0].last, size))
-        made += [Crossing(name, True, stay.first, stay.first, stay.last, size) for stay in own[1:]]
-        leaves += [(name, stay.last) for stay in own[:-1]]
+        own = stays[name]
+        for stay, again in itertools.pairwise(own):
+            vector = uses.content(name, stay.last)
+            size = graph.vector(vector).size_bytes
+            if vector in uses.costly and vector not in down:
+                down.add(vector)
+                made.append(Crossing(vector, False, graph.producer.get(vector, -1), stay.last, stay.last, size))
+            made.append(Crossing(vector, True, again.first, again.first, again.last, size))
+            leaves.append((vector, stay.last))
     return tuple(made), tuple(leaves)
+
+
+def _within(each: Crossing, stays: Sequence[Stay]) -> Crossing:
+    """A crossing of something that leaves the device: in the stay in which it comes up, or is made."""
+    if each.up:
+        first = stays[0]
+        return each._replace(earliest=first.first, latest=first.first, last_use=min(each.last_use, first.last))
+    placed = each.earliest < 0  # which is there before any kernel
+    here = stays[0] if placed else next(stay for stay in reversed(stays) if stay.first <= each.earliest)
+    latest = max(each.earliest, min(each.latest, here.last))
+    return each._replace(latest=latest, last_use=min(each.last_use, here.last))
+
+
+def _rewritten(graph: Graph, uses: _Uses) -> Iterator[tuple[str, int]]:
+    """What a kernel on the host stores something else in the place of: it has left the device by then, and its room is
+    free until that comes up."""
+    there = {graph.cell[name] for name in graph.placed}
+    for k, kernel in enumerate(graph.kernels):
+        if kernel.device:
+            there.update(graph.cell[name] for name in (*kernel.reads, *kernel.writes))
+            continue
+        for new, old in kernel.in_place:
+            if graph.cell[old] in there and new in uses.of:
+                yield old, k

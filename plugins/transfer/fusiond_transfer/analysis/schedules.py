@@ -17,6 +17,7 @@ from fusiond_transfer.analysis import (
     heuristic,
     intervals,
     limit,
+    limited_cells,
     local_search,
     min_residency,
     one_memory,
@@ -28,6 +29,7 @@ from fusiond_transfer.analysis.eviction import Residency
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import Fitting
 from fusiond_transfer.analysis.schedule import Bound, Schedule
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
 
 
@@ -52,10 +54,10 @@ class Schedules:
         """Of the vectors that cross in any case: what evictions cost comes on top."""
         self.evictions: Residency | None = None
         self._leaves: tuple[tuple[str, int], ...] = ()
-        if self.limited and not limit.separate_fits(graph, self.crossings):
-            assert graph.limit_bytes is not None
-            self.evictions = eviction.least(graph, self.crossings, graph.limit_bytes)
-            self.crossings, self._leaves = eviction.crossings_with(graph, self.crossings, self.evictions)
+        if graph.limit_bytes is not None and (self.cells_limited or not limit.separate_fits(graph, self.crossings)):
+            found = eviction.least(graph, self.crossings, graph.limit_bytes)
+            self.evictions = found if found.split or self.limited else None
+            self.crossings, self._leaves = eviction.crossings_with(graph, self.crossings, found)
         self._kept: dict[str, Schedule] = {}
         self._fast: dict[tuple[Memory, bool, str], Schedule] = {}
         self._fitting: Fitting | None = None
@@ -69,8 +71,21 @@ class Schedules:
 
     @property
     def limited(self) -> bool:
-        """A limit that decides who may cross with whom."""
-        return self.graph.limit_bytes is not None and not self.graph.shares_storage and not self.graph.adjacent
+        """A limit that decides who may cross with whom, in a graph in which vectors have cells to themselves."""
+        return self.graph.limit_bytes is not None and not self.cells_limited
+
+    @property
+    def cells_limited(self) -> bool:
+        """A limit where cells are shared, or their neighbours given (`limited_cells`)."""
+        graph = self.graph
+        return graph.limit_bytes is not None and bool(graph.shares_storage or graph.adjacent)
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the fewest messages have on the device at a time; only under a limit."""
+        if self.limited:
+            return self.fitting().peak_bytes
+        return limited_cells.peak_bytes(script(self.least().schedule))
 
     def fitting(self) -> Fitting:
         """The fewest groups under the limit; only where `limited`."""
@@ -94,6 +109,13 @@ class Schedules:
             found = dataclasses.replace(found, leaves=self._leaves)
             proven = fits.least and (self.evictions is None or found.startups == bound)
             return Least(schedule=found, lower_bound=bound, proven=proven)
+        if self.cells_limited:
+            split = self.evictions.split if self.evictions else frozenset[str]()
+            cell = self.graph.cell
+            cells = {cell[name] for name in split}
+            alone = frozenset(each.vector for each in self.crossings if cell[each.vector] in cells)
+            found = limited_cells.joined(self.graph, self.crossings, self._leaves, alone)
+            return Least(schedule=found, lower_bound=bound, proven=found.startups == bound)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
         if self.graph.shares_storage or self.graph.adjacent:
             best = constrained(self.graph, self.crossings, slots, bound)
@@ -111,7 +133,9 @@ class Schedules:
         """Every vector by itself."""
         name = "separate_early" if early else "separate"
         if name not in self._kept:
-            if self.evictions is None or early:
+            if self.cells_limited and not (early and self.evictions):
+                self._kept[name] = limited_cells.separate(self.graph, self.crossings, self._leaves, early=early)
+            elif self.evictions is None or early:
                 self._kept[name] = schedule.build(self.graph, "separate", early=early)
             else:
                 slots = schedule.separate(self.crossings, early=False)
@@ -133,7 +157,7 @@ class Schedules:
 
     def _min_residency(self) -> Schedule:
         """As few messages, and the least bytes x slots; where the layout or a limit decides, the fewest themselves."""
-        if self.limited:
+        if self.graph.limit_bytes is not None:
             return self.least().schedule  # its groups are at their tightest slots already
         slots, proven = schedule.min_resident(self.graph, self.crossings, self.bound)
         found = schedule.scheduled(self.graph, self.crossings, slots)
@@ -150,7 +174,7 @@ class Schedules:
 
     def fast(self, costs: cost.GraphCosts, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
         """The fastest by the costs; `known` names them."""
-        if self.evictions is not None:
+        if self.evictions is not None or self.cells_limited:
             return self.least().schedule
         key = (memory, overlapped, known)
         if key not in self._fast:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,7 +43,20 @@ def _nested(a: Any, b: Any) -> Any:
     return inner(a) + inner(b), jax.device_put(a) ** 2
 
 
-@pytest.mark.parametrize("function", [_blend, _shapes, _nested])
+def _rematerialised(a: Any, b: Any) -> Any:
+    return jax.checkpoint(lambda x: x * x + 1)(a), jax.vmap(lambda x: x * 2)(b), jnp.clip(a, -1, 1)
+
+
+def _gradient(a: Any, b: Any) -> Any:
+    return jax.value_and_grad(lambda w: jnp.sum((w * b - 1.0) ** 2))(a)
+
+
+def _moved(a: Any, b: Any) -> Any:
+    there = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.device_put(jax.device_put(a) + 1, there) * b, jax.nn.relu(a) + jnp.maximum(b, -jnp.inf)
+
+
+@pytest.mark.parametrize("function", [_blend, _shapes, _nested, _rematerialised, _gradient, _moved])
 def test_a_jaxpr_without_callbacks_is_computed_whole(
     function: Callable[..., Any], graph: Callable[..., Graph], device: Any, gxx_here: None
 ) -> None:
@@ -78,6 +92,50 @@ def test_callbacks_run_on_the_host_and_ask_for_their_body(
     read = root["kernels"][1]["reads"][0]
     (out,) = _run(device, graph(text.replace('body: "?"', f'body: "2 * {read}"')), {"x0": a})
     np.testing.assert_allclose(out, np.asarray(step(a)), rtol=1e-6)
+
+
+def test_callbacks_in_nested_functions_and_for_their_effect(graph: Callable[..., Graph]) -> None:
+    """One jitted function with a callback, called twice; a callback under vmap; two that give nothing back."""
+
+    def triple(x: Any) -> Any:
+        return np.asarray(x) * 3
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return jax.pure_callback(triple, jax.ShapeDtypeStruct((6,), jnp.float32), x) + x
+
+    def step(x: Any) -> Any:
+        each = jax.vmap(
+            lambda v: jax.pure_callback(triple, jax.ShapeDtypeStruct((), jnp.float32), v, vmap_method="expand_dims")
+        )
+        y = inner(inner(x)) + each(x)
+        jax.debug.print("{}", y)
+        jax.experimental.io_callback(lambda v: None, None, y * 2, ordered=True)
+        return y
+
+    root = documents.drafted(from_jaxpr(jax.make_jaxpr(step)(np.ones(6, np.float32))), "d")[0].plain()
+    host = [each for each in root["kernels"] if each["on"] == "host"]
+    assert [(each["name"], each["body"]) for each in host] == [
+        ("pure_callback", "?"), ("pure_callback_2", "?"), ("pure_callback_3", "?"), ("debug_print", "?"),
+        ("io_callback", "?"),
+    ]  # fmt: skip
+    # The effects want their operands on the host as any other kernel does; each is one byte, behind the results.
+    assert [root["vectors"][name]["dtype"] for name in root["outputs"]] == ["float32", "uint8", "uint8"]
+    assert [each["reads"] for each in host[3:]] == [[root["outputs"][0]], ["mul_result"]]
+
+
+def test_keys_numbers_that_are_converted_and_infinities() -> None:
+    def step(x: Any) -> Any:
+        return jnp.clip(x, -1, 2), jax.nn.softmax(x), x / jnp.inf, x + jax.random.uniform(jax.random.key(3), (6,))
+
+    root = documents.drafted(from_jaxpr(jax.make_jaxpr(step)(np.ones(6, np.float32))), "d")[0].plain()
+    kernels = {each["name"]: each for each in root["kernels"]}
+    assert kernels["min"]["body"] == {"min_result": "min(2.0, (max((-1.0), x0)))"}
+    assert kernels["max"]["body"] == {"max_result": "reduce_max_result"}
+    infinite = [each for each in root["kernels"] if each["name"] == "div_2"]
+    assert [each["body"] for each in infinite] == ["?"]
+    assert root["vectors"]["random_seed_result"] == {"dtype": "uint32", "elements": 2}
+    assert "inf" not in str([each["body"] for each in root["kernels"]])
 
 
 def test_a_value_that_is_used_once_is_a_part_of_its_formula() -> None:
@@ -137,6 +195,36 @@ def test_a_graph_of_torch_fx_is_computed(graph: Callable[..., Graph], device: An
     both, total = _run(device, found, dict(zip(found.inputs, (x, y), strict=True)))
     np.testing.assert_allclose(both, 2 * x + y, rtol=1e-6)
     np.testing.assert_allclose(total, [(2 * x + y).sum()], rtol=1e-4)
+
+
+def test_results_numbers_and_what_is_written_in_place(graph: Callable[..., Graph], device: Any, gxx_here: None) -> None:
+    """Two results of one operation, a shape, an attribute that is read twice, `add_`, and a write through a view."""
+    recorded = _Graph()
+    x, w, again = recorded.add("placeholder", "x"), recorded.add("get_attr", "w"), recorded.add("get_attr", "w")
+    length = recorded.add("call_method", "size", x, 0, shape=None)
+    half = recorded.add("call_function", operator.truediv, length, 2, shape=None)
+    added = recorded.add("call_function", operator.add, x, w)
+    recorded.add("call_method", "add_", added, again)
+    view = recorded.add("call_method", "view", added, -1)
+    recorded.add("call_method", "mul_", view, 2)
+    parts = recorded.add("call_method", "topk", added, half, shape=None)
+    parts.meta["val"] = tuple(SimpleNamespace(shape=(5,), dtype=f"torch.{kind}") for kind in ("float32", "int64"))
+    where = recorded.add("call_function", operator.getitem, parts, 1, shape=(5,), dtype="int64")
+    recorded.add("output", "output", (added, where), shape=None)
+    text = from_fx(recorded, "module")
+    root = documents.drafted(text, "draft")[0].plain()
+    assert (root["inputs"], len(root["kernels"])) == (["n0", "n1"], 5)
+    asked = {each["name"]: (each["reads"], each["writes"]) for each in root["kernels"] if each["body"] == "?"}
+    assert asked == {
+        "mul_in_place": (["add_result_2", "mul_result"], ["mul_in_place_result"]),
+        "topk": (["mul_in_place_result"], ["topk_result", "topk_result_2"]),
+    }
+    assert root["outputs"] == ["mul_in_place_result", "topk_result_2"]
+    text = text.replace('body: "?"', 'body: {"mul_in_place_result": "mul_result"}', 1).replace(', body: "?"', "")
+    draw = np.random.default_rng(3)
+    given = [draw.uniform(-1, 1, 60).astype(np.float32) for _ in range(2)]
+    found = _run(device, graph(text), dict(zip(root["inputs"], given, strict=True)))
+    np.testing.assert_allclose(found[0], 2 * (given[0] + 2 * given[1]), rtol=1e-5)
 
 
 def test_what_torch_fx_did_not_record_is_asked_for() -> None:

@@ -1,7 +1,9 @@
 """A jaxpr of JAX as the draft of a graph: `jax.make_jaxpr(function)(*arguments)`. JAX itself is not imported.
 
-Everything runs on the device but `pure_callback`, `io_callback` and `debug_callback`, whose functions run on the host;
-arguments come from there, and results go there. `device_put`, reshapes and nested jaxprs are what they hold.
+Everything runs on the device but `pure_callback`, `io_callback` and those for debugging, whose functions run on the
+host; arguments come from there, and results go there. A callback without a result still needs its operands on the host:
+it is a kernel with one byte of output, behind all other outputs. `device_put`, reshapes and nested jaxprs are what they
+hold.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _SAME = ("device_put", "copy", "copy_p", "reshape", "squeeze", "expand_dims", "o
 _KINDS = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg", "abs": "abs",
           "sqrt": "sqrt", "max": "max", "min": "min", "square": "square", "convert_element_type": "same"}  # fmt: skip
 _NESTED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_HOST = ("pure_callback", "io_callback", "debug_callback")
+_HOST = ("pure_callback", "io_callback", "debug_callback", "debug_print")
 
 
 def draft(closed: Any, name: str) -> DraftGraph:
@@ -65,6 +67,12 @@ class _Importer:
             return
         if called == "broadcast_in_dim" and (not isinstance(operands[0], Value) or operands[0].elements == 1):
             self._known[outs[0]] = self._settled(operands[0])  # a formula takes a vector's only element for all
+            return
+        if called == "convert_element_type" and not isinstance(operands[0], Value) and outs[0].aval.shape == ():
+            self._known[outs[0]] = _converted(operands[0], str(outs[0].aval.dtype))
+            return
+        if not outs and called in _HOST:
+            self._building.effect(operands, called, HOST)
             return
         kind, operands = _translated(equation, called, operands)
         likes = [result(called, *_kind(each), HOST if called in _HOST else DEVICE) for each in outs]
@@ -122,7 +130,19 @@ def _fits(kind: str, operands: list[Operand], like: Value) -> bool:
 
 
 def _kind(variable: Any) -> tuple[str, int]:
-    return str(variable.aval.dtype), max(1, math.prod(variable.aval.shape))
+    """Type and elements; a key of jax.random is the words that it is stored in."""
+    kind, elements = str(variable.aval.dtype), max(1, math.prod(variable.aval.shape))
+    if kind.startswith("key<"):
+        implementation = getattr(variable.aval.dtype, "_impl", None)
+        return "uint32", elements * math.prod(getattr(implementation, "key_shape", (2,)))
+    return kind, elements
+
+
+def _converted(number: float | int, kind: str) -> float | int:
+    """A number in another type; one that does not fit there stays, and its kernel asks."""
+    if kind.startswith(("int", "uint")):
+        return int(number) if math.isfinite(number) else number
+    return int(bool(number)) if kind == "bool" else float(number)
 
 
 def _number(value: Any) -> float | int:

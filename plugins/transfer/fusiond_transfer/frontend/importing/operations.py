@@ -8,6 +8,7 @@ Whatever only moves or reshapes a value is that value. Shapes are forgotten: a v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, D
 TEMPLATES = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "abs": "abs({0})", "sqrt": "sqrt({0})", "max": "max({0}, {1})", "min": "min({0}, {1})", "square": "{0} * {0}",
+    "relu": "max({0}, 0)",
     "sum": "sum({0})", "same": "{0}",
 }  # fmt: skip
 """What there is a formula for, by the names that importers translate to."""
@@ -55,6 +57,7 @@ class Building:
         self._kernels: list[DraftKernel] = []
         self._inputs: list[str] = []
         self._outputs: list[str] = []
+        self._effects: list[str] = []
         self._made: set[str] = set()
 
     def input(self, called: str, dtype: str, elements: int, on: str) -> Value:
@@ -65,7 +68,14 @@ class Building:
 
     def element_wise(self, kind: str, operands: Sequence[Operand], like: Value, *, shared: bool) -> Value:
         """An operation of TEMPLATES; `like` has the type, length and side of what comes out, and its kernel's name.
-        `shared`: it is used more than once, or comes out."""
+        `shared`: it is used more than once, or comes out. There is no formula with a number that is not finite, but the
+        greater of anything and -inf is that thing."""
+        least = {"max": -math.inf, "min": math.inf}.get(kind)
+        kept = [each for each in operands if isinstance(each, Value) or each != least]
+        if len(kept) < len(operands) and kept:
+            kind, operands = "same", kept[:1]
+        if any(not isinstance(each, Value) and not math.isfinite(each) for each in operands):
+            return self.unknown(operands, [like])[0]
         if kind == "sum":
             operands = [each if isinstance(each, float | int) else self.stored(each) for each in operands]
         texts: list[str] = []
@@ -97,6 +107,11 @@ class Building:
             replace(each, text=name, reads=(name,), called="") for each, name in zip(results, names, strict=True)
         )
 
+    def effect(self, operands: Sequence[Operand], called: str, on: str) -> None:
+        """An operation for its effect alone: a kernel, with one byte that says that it was done."""
+        (done,) = self.unknown(operands, [result(called, "uint8", 1, on)])
+        self._effects.append(done.text)
+
     def stored(self, value: Value) -> Value:
         """The value as a vector, by a kernel where it is none yet."""
         if value.stored:
@@ -122,7 +137,7 @@ class Building:
             vectors=tuple(self._vectors),
             kernels=tuple(self._kernels),
             inputs=tuple(self._inputs),
-            outputs=tuple(self._outputs),
+            outputs=(*self._outputs, *self._effects),
             notes=tuple(notes),
         )
 

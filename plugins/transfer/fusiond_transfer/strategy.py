@@ -313,16 +313,22 @@ def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> Tran
     key = str(label), content_key({name: each and dict(each) for name, each in records.items()})
     if key not in about.composed:
         graph = about.other_strategies.composed(str(label), answers)
-        if not isinstance(graph, Rejection):
-            asked = dataclasses.replace(about.asked, graph=graph)
-            schedules = Schedules(graph, tries=asked.tries)
-            found: TransferAnalysis | Rejection = dataclasses.replace(
-                about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
-            )
-        else:
-            found = graph
-        about.composed[key] = found
+        about.composed[key] = graph if isinstance(graph, Rejection) else _replanned(about, graph)
     return about.composed[key]
+
+
+def _replanned(about: TransferAnalysis, graph: Graph) -> TransferAnalysis | Rejection:
+    """What is known of a graph in the place of another one. A fused launch needs all of its vectors at once, which can
+    be more than a limit allows."""
+    asked = dataclasses.replace(about.asked, graph=graph)
+    try:
+        schedules = Schedules(graph, tries=asked.tries)
+    except eviction.KernelTooLarge as problem:
+        detail = f"{graph.limit_bytes} bytes on the device are too few: {problem} at once"
+        return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
+    return dataclasses.replace(
+        about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
+    )
 
 
 def _tries(job: Job) -> int:

@@ -126,14 +126,20 @@ def _checked(offered: Offered, made: Fragment) -> Fragment:
 
 
 def edges(graph: Graph) -> frozenset[tuple[str, str]]:
-    """(kernel, one that reads what it writes)"""
+    """(kernel, one that reads what it writes, or stores something in the place of what it reads), of one iteration in a
+    loop."""
     names = [each.name for each in graph.kernels]
-    return frozenset(
+    found = {
         (names[graph.producer[name]], kernel.name)
         for kernel in graph.kernels
         for name in kernel.reads
         if name in graph.producer
-    )
+    }
+    for k, kernel in enumerate(graph.kernels):
+        found |= {
+            (names[reader], kernel.name) for _, old in kernel.in_place for reader in graph.readers[old] if reader != k
+        }
+    return frozenset(found)
 
 
 # --- what is offered ------------------------------------------------------------------------------------
@@ -143,8 +149,8 @@ def found(graph: Graph, job: Job, others: Others | None) -> Together:
     """What of a graph other strategies can be asked for."""
     if others is None:
         return Together(graph, refused=(("all kernels", "no other strategy can be asked here"),))
-    if graph.loop or graph.shares_storage or graph.placed or graph.limit_bytes is not None or graph.cut:
-        why = "in loops, in place, with placed inputs or parts of vectors and under a limit kernels stay apart"
+    if graph.cut:
+        why = "kernels that are passed parts of vectors stay apart"
         return Together(graph, refused=(("all kernels", why),))
     offered, refused = [], []
     for each in (*_regions(graph, job, others), *_pairs(graph, job, others)):
@@ -198,6 +204,7 @@ def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
             inside.add(number)
             waiting += graph.kernels[number].reads
     kernels = [graph.kernels[number] for number in sorted(inside)]
+    lasting = {*graph.outputs, *(tail for _, tail in graph.carried)}
     if len(kernels) < 2:
         return "it has fewer than two kernels"
     on_host = next((each.name for each in kernels if not each.device), None)
@@ -205,8 +212,11 @@ def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
         return f"{on_host} is on the host"
     for name in (name for each in kernels for name in each.writes):
         outside = set(graph.readers.get(name, ())) - inside
-        if name not in region.writes.values() and (outside or name in graph.outputs):
+        if name not in region.writes.values() and (outside or name in lasting):
             return f"{name} is needed outside of it"
+    for new, old in (pair for each in kernels for pair in each.in_place):
+        if old in reads and new in region.writes.values():
+            return f"{new} is stored where {old} is, which it may still read"
     return tuple(each.name for each in kernels)
 
 
@@ -319,7 +329,12 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
     for offered, part in made:
         first = min(number for number, each in enumerate(graph.kernels) if each.name in offered.kernels)
         name = "+".join(offered.kernels)
-        node = GraphKernel(name=name, on="device", reads=part.reads, writes=part.writes, body=FusedBody(fragment=part))
+        inside = (each for each in graph.kernels if each.name in offered.kernels)
+        in_place = tuple(
+            (new, old) for each in inside for new, old in each.in_place if new in part.writes and old in part.reads
+        )
+        node = GraphKernel(name=name, on="device", reads=part.reads, writes=part.writes, in_place=in_place,
+                           body=FusedBody(fragment=part))  # fmt: skip
         kernels[offered.name] = first, node
     ordered = _ordered(graph, kernels, home)
     there = {*graph.inputs, *(name for each in ordered for name in each.writes)}

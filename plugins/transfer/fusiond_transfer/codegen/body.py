@@ -125,7 +125,8 @@ def _code(graph: Graph) -> Generated:
     texts: dict[tuple[str, str], str] = {}  # (side, entry) -> its text
     own: dict[tuple[str, str], list[str]] = {}  # (side, user's text) -> its entries
     entries: dict[str, Entry] = {}
-    fused: list[Source] = []
+    fused: dict[str, Source] = {}
+    numbers: dict[Source, int] = {}
     for kernel in graph.kernels:
         body = kernel.body
         if isinstance(body, Text):
@@ -143,8 +144,9 @@ def _code(graph: Graph) -> Generated:
             )
             continue
         if isinstance(body, FusedBody):
-            entries[kernel.name], source_of = _fused(body, len(fused))
-            fused.append(source_of)
+            number = numbers.setdefault(body.fragment.source, len(numbers))  # which all iterations of a loop call
+            entries[kernel.name], source_of = _fused(body, number)
+            fused[source_of.name] = source_of
             continue
         made = _mix(graph, kernel) if isinstance(body, Mix) else _formula(graph, kernel, body)
         entries[kernel.name] = made[0]
@@ -161,7 +163,7 @@ def _code(graph: Graph) -> Generated:
     for number, ((on, text), names) in enumerate(own.items()):
         kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
         sources.append(Source(name=f"{on}_{number}", kind=kind, text=text, entries=tuple(names)))
-    return Generated(sources=(*sources, *fused), entries=entries)
+    return Generated(sources=(*sources, *fused.values()), entries=entries)
 
 
 def _fused(body: FusedBody, number: int) -> tuple[Entry, Source]:

@@ -8,7 +8,7 @@ contract tests in `fusiond.testing.strategies` run over any implementation; docs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, runtime_checkable
@@ -59,6 +59,11 @@ class Inputs(Protocol):
 
     def digest(self, path: str, *, where: str) -> str:
         """The content key of a file too large to be part of the snapshot (an .npy)."""
+        ...
+
+    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
+        """Microseconds of those of these probes (by key) that a device of this model has answered to the strategy that
+        asks; the model as the driver calls it. For drafts: a job is the same everywhere, so there it is empty."""
         ...
 
 

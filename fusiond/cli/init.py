@@ -1,23 +1,27 @@
 """`fusiond init`: the document of a workload, drafted from a file that it begins from.
 
-What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked.
+What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked. What devices
+have answered before is looked up in the store, where a strategy asks for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from fusiond.cli import options, output
-from fusiond.errors import RequestError
+from fusiond.errors import RequestError, StoreError
 from fusiond.inputs import documents
 from fusiond.isolation import registry as plugins
-from fusiond.model import Job
+from fusiond.model import MEASURED, Job
 from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs
+from fusiond.store.database import Store
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="FILE.yaml", help="default: NAME.yaml beside the source; - prints it")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
-    parser.add_argument("--json", action="store_true", help="a document in place of text")
+    options.add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     include = [os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include]
     folders = tuple(Path(each).as_posix() for each in include)
     whole = path
+    known = functools.partial(_answered, arguments, strategy.version)
     try:
-        text = strategy.draft(str(path), name, JobInputs(registry, job), folders)
+        text = strategy.draft(str(path), name, JobInputs(registry, job, known), folders)
     except RequestError as problem:
         including = _including(path, strategy.drafts)
         if including is None:
@@ -73,6 +78,22 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
+
+
+def _answered(arguments: argparse.Namespace, version: int, model: str, probes: Sequence[str]) -> Mapping[str, float]:
+    """What the GPUs of a model that the store knows have answered, the one seen last first; nothing where there is
+    no store that can be read."""
+    found: dict[str, float] = {}
+    try:
+        with Store.open(options.database(arguments), create=False) as store:
+            devices = [row.info for row in store.devices() if row.info.evidence == MEASURED]
+            keys = [each.key for each in devices if each.model.casefold() == model.casefold()]
+            for device, probe in itertools.product(dict.fromkeys(keys), probes):
+                time_us = None if probe in found else store.probe(probe, device, version)
+                found |= {} if time_us is None else {probe: time_us}
+    except StoreError:
+        return {}
+    return found
 
 
 def _including(path: Path, endings: Collection[str]) -> Path | None:

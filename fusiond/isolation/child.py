@@ -11,7 +11,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,10 @@ class _Inputs:
 
     def digest(self, path: str, *, where: str) -> str:
         found: str = self._call("digest", path, where)
+        return found
+
+    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
+        found: Mapping[str, float] = self._call("answered", model, tuple(probes))
         return found
 
 

@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fusiond.errors import RequestError, UnknownName
@@ -36,6 +36,8 @@ MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
 MAX_SWEEP = 100
+Answered = Callable[[str, Sequence[str]], Mapping[str, float]]
+"""`fusiond.strategy.Inputs.answered`."""
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -197,8 +199,9 @@ class JobInputs:
     a file of it is edited or deleted.
     """
 
-    def __init__(self, registry: Registry, job: Job) -> None:
-        self._registry, self._job = registry, job
+    def __init__(self, registry: Registry, job: Job, answered: Answered | None = None) -> None:
+        """`answered`: where `answered` asks, for a draft."""
+        self._registry, self._job, self._answered = registry, job, answered
         self._base = Path(job.path).parent
         self._files = dict(job.files)
         self._read: dict[str, str] = {}
@@ -245,6 +248,9 @@ class JobInputs:
             digest = self._files.get(name)
             self._read[name] = _digest(Path(path), where=where) if digest is None else digest
         return self._read[name]
+
+    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
+        return {} if self._answered is None else self._answered(model, probes)
 
     def _existing(self, path: Path, where: str) -> str:
         try:

@@ -6,6 +6,7 @@ known to print; neither was made on a GPU here.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import sqlite3
@@ -23,7 +24,7 @@ from fusiond.errors import RequestError
 from fusiond.inputs import documents
 from fusiond.model import Job
 from fusiond.requests.jobs import JobInputs
-from fusiond_transfer.analysis.trace_costs import _fitted, lines, savings
+from fusiond_transfer.analysis.trace_costs import Basis, _fitted, lines, savings
 from fusiond_transfer.frontend.importing import cuda_graph, nsight
 from fusiond_transfer.frontend.importing.nsight import Ran, Trace, TracedCopy
 
@@ -141,13 +142,55 @@ def test_costs_are_fitted_to_the_traces_own_copies(startup: float, speed: float)
         copies.append(TracedCopy(start=at, end=at + ns, bytes=size, kind=HTOD, memory="pinned", device=0, stream=1))
         at += ns + 500
     (line,) = lines(copies).values()
-    assert line.measured
+    assert line.basis is Basis.FITTED
     assert line.startup_us == pytest.approx(startup, abs=0.15)
     assert line.bytes_per_us == pytest.approx(speed, rel=0.05)
     ((run, saving),) = savings(Trace(copies=tuple(copies), kernels=()))
-    assert (len(run), saving.copies, saving.measured) == (60, 60, True)
+    assert (len(run), saving.copies, saving.basis) == (60, 60, Basis.FITTED)
     assert saving.startups_us == pytest.approx(59 * line.startup_us)
     assert saving.idle_us == pytest.approx(59 * 0.5)
+
+
+def _copy(at: int, size: int, kind: int = HTOD, memory: str = "pinned") -> TracedCopy:
+    return TracedCopy(start=at, end=at + 100, bytes=size, kind=kind, memory=memory, device=0, stream=1)
+
+
+def test_what_fusiond_has_measured_on_the_device_comes_first() -> None:
+    """Probes of 5 us and 10 GB/s up to 64 KiB, of 20 GB/s behind; downloads have one point, which is not a line."""
+    answers = {"transfer: up pinned 4096 bytes": 5 + 0.4096, "transfer: up pinned 65536 bytes": 5 + 6.5536,
+               "transfer: up pinned 1048576 bytes": 11.5536 + (1048576 - 65536) / 20_000,
+               "transfer: down pinned 65536 bytes": 9.0}  # fmt: skip
+    copies = [_copy(0, 4096), _copy(1000, 36_864), _copy(2000, 65_536), _copy(3000, 4096, DTOH)]
+    known = lines(copies, answers)
+    up, down = known[HTOD, "pinned"], known[DTOH, "pinned"]
+    assert (up.basis, down.basis) == (Basis.PROBED, Basis.ASSUMED)
+    assert (up.startup_us, up.bytes_per_us) == (pytest.approx(5), pytest.approx(20_000))
+    ((_, saving),) = savings(Trace(copies=tuple(copies[:3]), kernels=()), answers)
+    # Three messages of 5 us each and their bytes at 10 GB/s; one whose last 40,960 bytes go at 20 GB/s.
+    assert saving.startups_us == pytest.approx(10 + 40_960 / 10_000 - 40_960 / 20_000)
+    # Kinds of memory that no probe is of, such as managed memory, are not answered by one.
+    managed = lines([_copy(0, 4096, memory="managed")], answers)
+    assert managed[HTOD, "managed"].basis is Basis.ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("tables", "model"),
+    [
+        ("", ""),
+        ("CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT); INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A'), "
+         "(1, 'NVIDIA B');", "NVIDIA A"),
+        ("CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT); INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A'), "
+         "(1, 'NVIDIA B'); CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INT, cudaId INT); "
+         "INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0), (0, 1);", "NVIDIA B"),
+        ("CREATE TABLE TARGET_INFO_GPU (id INT, label TEXT);", ""),
+        ("CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT);", ""),
+    ],
+)  # fmt: skip
+def test_the_device_of_a_trace(tables: str, model: str, tmp_path: Path) -> None:
+    path = _export(tmp_path / "trace.sqlite", [(*_us(10, 13), 7, 4000, HTOD, PINNED, DEVICE)])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(tables)
+    assert nsight.read(str(path)).model == model
 
 
 @pytest.mark.parametrize("seed", range(20))

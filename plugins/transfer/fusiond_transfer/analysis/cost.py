@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fusiond.keys import content_key
 from fusiond.program import Memory
@@ -44,18 +45,10 @@ class GraphCosts:
     missing: int
     """How many of the probes have not been answered."""
     wanted: int = 0
-    lines: dict[tuple[bool, Memory], tuple[list[int], list[float]]] = field(default_factory=dict, compare=False)
 
     def message_us(self, up: bool, memory: Memory, size_bytes: int) -> float:
         """A message: interpolated between what was measured, extended beyond both ends."""
-        if (up, memory) not in self.lines:
-            points = self.messages[up, memory]
-            self.lines[up, memory] = [size for size, _ in points], [us for _, us in points]
-        sizes, times = self.lines[up, memory]
-        right = min(max(bisect.bisect_left(sizes, size_bytes), 1), len(sizes) - 1)
-        left = right - 1
-        slope = (times[right] - times[left]) / (sizes[right] - sizes[left])
-        return max(0.0, times[left] + slope * (size_bytes - sizes[left]))
+        return interpolated_us(self.messages[up, memory], size_bytes)
 
     def startup_us(self, up: bool, memory: Memory) -> float:
         """What the smallest measured message costs beyond its bytes."""
@@ -86,24 +79,31 @@ def _key(on: str, body: Body, operands: tuple[object, ...], names: tuple[object,
     return f"transfer: kernel {key}"
 
 
+def measured_points(up: bool, memory: Memory, answers: Answers) -> tuple[tuple[int, float], ...]:
+    """(bytes, us) of the copies that were measured, in ascending order."""
+    asked = ((size, answers.get(copy_key(up, memory, size))) for size in SIZES)
+    return tuple((size, float(time_us)) for size, time_us in asked if isinstance(time_us, float | int))
+
+
+def interpolated_us(points: Sequence[tuple[int, float]], size_bytes: int) -> float:
+    """Between two points (bytes, us), and beyond both ends along the nearest line, but never below 0."""
+    right = min(max(bisect.bisect_left(points, size_bytes, key=lambda each: each[0]), 1), len(points) - 1)
+    (size, time_us), (other_size, other_us) = points[right - 1], points[right]
+    return max(0.0, time_us + (other_us - time_us) / (other_size - size) * (size_bytes - size))
+
+
 def costs(graph: Graph, answers: Answers) -> GraphCosts:
     """What is known of this device; ASSUMED where it is not."""
     missing = wanted = 0
     messages: dict[tuple[bool, Memory], tuple[tuple[int, float], ...]] = {}
-    for up in (True, False):
-        for memory in KINDS:
-            points = []
-            for size in SIZES:
-                wanted += 1
-                time_us = answers.get(copy_key(up, memory, size))
-                if isinstance(time_us, float | int):
-                    points.append((size, float(time_us)))
-                else:
-                    missing += 1
-            if len(points) < 2:
-                startup, speed = ASSUMED_STARTUP_US[memory], ASSUMED_BYTES_PER_US[memory]
-                points = [(size, startup + size / speed) for size in SIZES]
-            messages[up, memory] = tuple(points)
+    for up, memory in itertools.product((True, False), KINDS):
+        points = measured_points(up, memory, answers)
+        wanted += len(SIZES)
+        missing += len(SIZES) - len(points)
+        if len(points) < 2:
+            startup, speed = ASSUMED_STARTUP_US[memory], ASSUMED_BYTES_PER_US[memory]
+            points = tuple((size, startup + size / speed) for size in SIZES)
+        messages[up, memory] = points
     kernels: dict[str, float] = {}
     keys: dict[str, float | None] = {}
     for kernel in graph.kernels:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from fusiond.strategy import Inputs
 from fusiond_transfer.analysis import trace_report
+from fusiond_transfer.analysis.trace_costs import probe_keys
 from fusiond_transfer.frontend.importing import cuda_graph, nsight
 
 ENDINGS = (".sqlite", ".dot")
@@ -20,4 +21,6 @@ def drafted(path: str, name: str, inputs: Inputs) -> str:
     called = f"_{plain}" if plain[0].isdigit() else plain
     if path.endswith(".dot"):
         return cuda_graph.draft(cuda_graph.read(inputs.text(path, where=path), path), called).yaml()
-    return trace_report.draft(nsight.read(path), called).yaml()
+    trace = nsight.read(path)
+    answers = inputs.answered(trace.model, probe_keys()) if trace.model else {}
+    return trace_report.draft(trace, called, answers).yaml()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from fusiond.strategy import NO_ANSWERS, Answers
 from fusiond.words import counted
-from fusiond_transfer.analysis.trace_costs import CostLine, lines, savings
+from fusiond_transfer.analysis.trace_costs import Basis, CostLine, lines, savings
 from fusiond_transfer.frontend.graph import DEVICE
 from fusiond_transfer.frontend.importing.draft import DraftGraph, DraftKernel, DraftNames, DraftVector
 from fusiond_transfer.frontend.importing.nsight import DIRECTIONS, UP, Ran, Trace, TracedCopy
@@ -17,21 +18,22 @@ MOST_EVENTS = 200
 """Copies and kernels that the draft has: the first ones."""
 
 
-def report(trace: Trace) -> Iterator[str]:
+def report(trace: Trace, answers: Answers = NO_ANSWERS) -> Iterator[str]:
     """Lines: sizes and kinds, what a message costs and how that is known, the sequences that could be one message."""
-    yield f"{counted(len(trace.copies), 'copy', 'copies')}, {counted(len(trace.kernels), 'launch', 'launches')}"
+    on = f" on {trace.model}" if trace.model else ""
+    yield f"{counted(len(trace.copies), 'copy', 'copies')}, {counted(len(trace.kernels), 'launch', 'launches')}{on}"
     yield from _kinds(trace.copies)
-    known = lines(trace.copies)
+    known = lines(trace.copies, answers)
     for (kind, memory), line in known.items():
         yield f"  a message {_way(kind, memory)}: {_line(line)}"
-    found = savings(trace)
+    found = savings(trace, answers)
     if not found:
         yield "no two copies follow each other that could be one message"
         return
     startups, idle = (sum(getattr(each, name) for _, each in found) for name in ("startups_us", "idle_us"))
     messages = sum(each.copies for _, each in found)
-    how = {each.measured for _, each in found}
-    basis = "partly assumed" if len(how) > 1 else "measured in this trace" if True in how else "assumed, not measured"
+    how = {each.basis for _, each in found}
+    basis = how.pop() if len(how) == 1 else "partly assumed" if Basis.ASSUMED in how else "measured"
     yield f"{counted(len(found), 'sequence')} of copies with no kernel of their stream between: {messages} messages"
     yield f"  could be {len(found)}; that saves {startups:.1f} us of startups ({basis}), and up to {idle:.1f} us in"
     yield "  which their copies were waited for: whether the host needs one before it sends the next, no trace says"
@@ -45,8 +47,9 @@ def report(trace: Trace) -> Iterator[str]:
         yield f"  and {len(found) - MOST_SEQUENCES} more"
 
 
-def draft(trace: Trace, name: str) -> DraftGraph:
-    """The graph, as far as the trace tells it: copies up are inputs, copies down outputs, launches kernels."""
+def draft(trace: Trace, name: str, answers: Answers = NO_ANSWERS) -> DraftGraph:
+    """The graph, as far as the trace tells it: copies up are inputs, copies down outputs, launches kernels. `answers`:
+    what the trace's device has answered for probes."""
     events: list[TracedCopy | Ran] = [each for each in trace.copies if each.crosses]
     events = sorted([*events, *trace.kernels], key=lambda each: each.start)
     names = DraftNames()
@@ -63,7 +66,7 @@ def draft(trace: Trace, name: str) -> DraftGraph:
         (inputs if up else outputs).append(made)
         note = f"{event.memory or 'unknown'} memory, stream {event.stream}, behind {len(kernels)} of the kernels"
         vectors.append(DraftVector(name=made, dtype="uint8", elements=event.bytes, note=note))
-    notes = [*report(trace), "", "Vectors are bytes: give them their type, and fewer elements."]
+    notes = [*report(trace, answers), "", "Vectors are bytes: give them their type, and fewer elements."]
     if len(events) > MOST_EVENTS:
         notes.append(f"Of {len(events)} copies and launches the first {MOST_EVENTS} are below.")
     return DraftGraph(
@@ -94,5 +97,4 @@ def _way(kind: int, memory: str) -> str:
 
 
 def _line(line: CostLine) -> str:
-    how = "measured in this trace" if line.measured else "assumed, not measured"
-    return f"{line.startup_us:.2f} us and {line.bytes_per_us / 1000:.2f} GB/s ({how})"
+    return f"{line.startup_us:.2f} us and {line.bytes_per_us / 1000:.2f} GB/s ({line.basis})"

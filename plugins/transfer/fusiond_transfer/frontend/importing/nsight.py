@@ -2,8 +2,9 @@
 
 The tables (SQLite Export Schema Reference of Nsight Systems; kinds are CUPTI's CUpti_ActivityMemcpyKind and
 CUpti_ActivityMemoryKind): CUPTI_ACTIVITY_KIND_MEMCPY (start, end in ns, bytes, copyKind, srcKind, dstKind, streamId,
-deviceId), CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, shortName or demangledName as an id of StringIds). Tables
-and columns that a release lacks are done without. The trace has no addresses: it does not say what a kernel read.
+deviceId), CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, shortName or demangledName as an id of StringIds),
+TARGET_INFO_GPU (id, name) and TARGET_INFO_CUDA_DEVICE (cudaId, gpuId), which name the devices. Tables and columns that
+a release lacks are done without. The trace has no addresses: it does not say what a kernel read.
 
 A *sequence* is a maximal run of copies on one device, stream and direction between the same kinds of memory, with no
 kernel on that stream between them: as far as the trace tells, they could be one message. Whether host code needs what
@@ -63,6 +64,8 @@ class Trace:
 
     copies: tuple[TracedCopy, ...]
     kernels: tuple[Ran, ...]
+    model: str = ""
+    """Of the device that copied, as the driver calls it; empty where the trace does not say, or has several."""
 
 
 def read(path: str) -> Trace:
@@ -76,15 +79,21 @@ def read(path: str) -> Trace:
                     "`nsys export --type sqlite`, writes them",
                     where=path,
                 )
-            return Trace(copies=tuple(_copies(database, tables, path)), kernels=tuple(_kernels(database, tables, path)))
+            copies = tuple(_copies(database, tables, path))
+            return Trace(
+                copies=copies,
+                kernels=tuple(_kernels(database, tables, path)),
+                model=_model(database, tables, {each.device for each in copies if each.crosses}),
+            )
     except sqlite3.Error as problem:
         raise RequestError(f"is not an SQLite export of Nsight Systems: {problem}", where=path) from None
 
 
 _MEMCPY, _KERNEL = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_KERNEL"
+_GPU, _CUDA_DEVICE = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 
 
-def _columns(database: sqlite3.Connection, table: str, needed: Sequence[str], path: str) -> set[str]:
+def _columns(database: sqlite3.Connection, table: str, needed: Sequence[str], path: str = "") -> set[str]:
     found = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
     missing = [each for each in needed if each not in found]
     if missing:
@@ -118,6 +127,18 @@ def _kernels(database: sqlite3.Connection, tables: set[str], path: str) -> Itera
         f'SELECT start, "end", {", ".join(more)}, {text} FROM {_KERNEL} ORDER BY start'
     ):
         yield Ran(start=start, end=end, name=said or "", device=device, stream=stream)
+
+
+def _model(database: sqlite3.Connection, tables: set[str], devices: set[int]) -> str:
+    """What the devices are called, where it is one name; a GPU's id is the device's where nothing else is said."""
+    if _GPU not in tables or not {"id", "name"} <= _columns(database, _GPU, ()):
+        return ""
+    names = {number: str(name).strip() for number, name in database.execute(f"SELECT id, name FROM {_GPU}")}
+    gpus = {each: each for each in devices}
+    if _CUDA_DEVICE in tables and {"cudaId", "gpuId"} <= _columns(database, _CUDA_DEVICE, ()):
+        gpus |= dict(database.execute(f"SELECT cudaId, gpuId FROM {_CUDA_DEVICE}"))
+    found = {names.get(gpus[each], "") for each in devices}
+    return found.pop() if len(found) == 1 else ""
 
 
 # --- sequences ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ MUTANTS = [
     ("frontend/importing/nsight.py", "lane = event.device, event.stream", "lane = event.device, 0", "importing"),
     ("frontend/importing/nsight.py", "source if kind == UP else target", "target if kind == UP else source",
      "importing"),
-    ("analysis/trace_costs.py", "(len(run) - 1) * line", "len(run) * line", "importing"),
+    ("analysis/trace_costs.py", "(len(sizes) - 1) *", "len(sizes) *", "importing"),
     ("analysis/trace_costs.py", "if len(points) > 1 and memory in", "if memory in", "importing"),
     ("analysis/trace_costs.py", "apart - cost.inter", "cost.inter", "importing"),
     ("frontend/importing/nsight.py", "gpus |= dict(", "dict(", "importing"),

@@ -8,7 +8,7 @@ from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import chunk_costs
-from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.request import TransferAnalysis
 
 

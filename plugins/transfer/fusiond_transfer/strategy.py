@@ -25,7 +25,7 @@ from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
-from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend import parser, schema, sizes
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, FusedBody, Graph
@@ -73,9 +73,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        if counted and graph.cut:
-            key = "limits" if limit is not None else "allocations"
-            raise RequestError("is for graphs without parts of vectors", where=job.where(key))
+        if graph.limit_bytes is not None and graph.cut:
+            raise RequestError("is for graphs without parts of vectors", where=job.where("limits"))
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))

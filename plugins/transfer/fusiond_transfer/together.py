@@ -23,7 +23,9 @@ from fusiond.language.extents import text_of
 from fusiond.model import Job, Rejection, Verdict, frozen
 from fusiond.program import Fill, Scalar
 from fusiond.strategy import Answers, Asked, Others
+from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.codegen import body
+from fusiond_transfer.frontend import sizes as graph_sizes
 from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel, RegionDocument
 
 APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
@@ -45,6 +47,8 @@ class Offered:
     writes: frozenset[str]
     sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Its size -> what that is in the graph."""
+    aligned: tuple[int, ...] = field(default=(), repr=False)
+    """Bytes at which parts of vectors begin that its launch is passed."""
 
     def saves_us(self, answers: Answers) -> float | None:
         """What it saves by its own answer: nothing unless that says to fuse; None without one."""
@@ -111,9 +115,11 @@ class Together:
         program = offered.asked.program(answers)
         if isinstance(program, Rejection):
             return dataclasses.replace(program, nodes=offered.kernels, detail=f"{offered.name}: {program.detail}")
-        lengths = {each.name: each.elements * DTYPES[each.dtype].bytes for each in self.graph.vectors}
+        named = (*self.graph.vectors, *self.graph.operands.values())
+        lengths = {each.name: each.elements * DTYPES[each.dtype].bytes for each in named}
         try:
-            return _checked(offered, fragments.fragment(program, offered.places, lengths, offered.sizes))
+            made = _checked(offered, fragments.fragment(program, offered.places, lengths, offered.sizes))
+            return dataclasses.replace(made, fixed=made.fixed | graph_sizes.names(offered.aligned))
         except Unfit as why:
             return Rejection(rule="no_part", nodes=offered.kernels, detail=f"{offered.name}: {why}")
 
@@ -149,9 +155,6 @@ def found(graph: Graph, job: Job, others: Others | None) -> Together:
     """What of a graph other strategies can be asked for."""
     if others is None:
         return Together(graph, refused=(("all kernels", "no other strategy can be asked here"),))
-    if graph.cut:
-        why = "kernels that are passed parts of vectors stay apart"
-        return Together(graph, refused=(("all kernels", why),))
     offered, refused = [], []
     for each in (*_regions(graph, job, others), *_pairs(graph, job, others)):
         if isinstance(each, Offered):
@@ -186,13 +189,20 @@ def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple
             yield region.name, asked
             continue
         places = {**region.reads, **region.writes}
+        begins = {each: graph.glued.get(graph.pieces.get(each, (each,))[0], ("", 0))[1] for each in places.values()}
+        uneven = next((each for each, at in begins.items() if int(at) % ALIGNMENT), None)
+        if uneven is not None:
+            yield region.name, f"{uneven} begins at byte {int(begins[uneven])}; its strategy counts on {ALIGNMENT}s"
+            continue
         yield Offered(name=region.name, strategy=strategy, kernels=kernels, asked=asked, places=places,
-                      writes=frozenset(region.writes.values()), sizes=region.sizes)  # fmt: skip
+                      writes=frozenset(region.writes.values()), sizes=region.sizes,
+                      aligned=tuple(begins.values()))  # fmt: skip
 
 
 def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
     """The kernels between what a region reads and what it writes; or why they cannot be one."""
-    reads, inside, waiting = set(region.reads.values()), set(), list(region.writes.values())
+    reads, writes = (_pieces(graph, names.values()) for names in (region.reads, region.writes))
+    inside, waiting = set(), list(writes)
     while waiting:
         name = waiting.pop()
         if name in reads:
@@ -212,12 +222,17 @@ def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
         return f"{on_host} is on the host"
     for name in (name for each in kernels for name in each.writes):
         outside = set(graph.readers.get(name, ())) - inside
-        if name not in region.writes.values() and (outside or name in lasting):
+        if name not in writes and (outside or name in lasting):
             return f"{name} is needed outside of it"
     for new, old in (pair for each in kernels for pair in each.in_place):
-        if old in reads and new in region.writes.values():
+        if old in reads and new in writes:
             return f"{new} is stored where {old} is, which it may still read"
     return tuple(each.name for each in kernels)
+
+
+def _pieces(graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
+    """The vectors that operands consist of."""
+    return tuple(dict.fromkeys(each for name in names for each in graph.pieces.get(name, (name,))))
 
 
 def _pairs(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple[str, str]]:
@@ -252,7 +267,7 @@ def _pair(
     for number, kernel in pair:
         document, source = _document(graph, number, kernel)
         files |= {f"{folder}/{kernel.name}.yaml": document, f"{folder}/{kernel.name}.cu": source}
-        operands = (*kernel.reads, *kernel.writes)
+        operands = (*kernel.read_operands, *kernel.write_operands)
         places |= {_place(number, position): vector for position, vector in enumerate(operands)}
     request = {key: [f"./{MADE}/{kernel.name}.yaml" for _, kernel in pair]}
     part = dataclasses.replace(
@@ -262,7 +277,7 @@ def _pair(
     asked = others.ask(part)
     if isinstance(asked, str):
         return name, asked.replace(f"{folder}/", "")
-    writes = frozenset(vector for _, kernel in pair for vector in kernel.writes)
+    writes = frozenset(name for _, kernel in pair for name in kernel.write_operands)
     names = tuple(kernel.name for _, kernel in pair)
     known = {each: extents.size(each, value) for each, value in graph.sizes}
     sizes = {f"{kernel.name}.{each}": value for _, kernel in pair for each, value in known.items()}
@@ -278,9 +293,9 @@ def _document(graph: Graph, number: int, kernel: GraphKernel) -> tuple[str, str]
     entry = code.entries[kernel.name]
     (source,) = code.sources
     arguments: list[dict[str, object]] = []
-    for position, name in enumerate((*kernel.reads, *kernel.writes)):
-        vector = graph.vector(name)
-        role = "input" if position < len(kernel.reads) else "output"
+    for position, name in enumerate((*kernel.read_operands, *kernel.write_operands)):
+        vector = graph.operand(name)
+        role = "input" if position < len(kernel.read_operands) else "output"
         said: dict[str, object] = {"name": _place(number, position), "dtype": vector.dtype, "role": role}
         said["elements"] = text_of(vector.elements)
         if role == "input":
@@ -330,17 +345,23 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
         first = min(number for number, each in enumerate(graph.kernels) if each.name in offered.kernels)
         name = "+".join(offered.kernels)
         inside = (each for each in graph.kernels if each.name in offered.kernels)
-        in_place = tuple(
-            (new, old) for each in inside for new, old in each.in_place if new in part.writes and old in part.reads
-        )
-        node = GraphKernel(name=name, on="device", reads=part.reads, writes=part.writes, in_place=in_place,
+        reads, writes = _pieces(graph, part.reads), _pieces(graph, part.writes)
+        in_place = tuple((new, old) for each in inside for new, old in each.in_place if new in writes and old in reads)
+        passed = (part.reads, part.writes) if graph.cut else ((), ())
+        node = GraphKernel(name=name, on="device", reads=reads, writes=writes, in_place=in_place, passed=passed,
                            body=FusedBody(fragment=part))  # fmt: skip
         kernels[offered.name] = first, node
     ordered = _ordered(graph, kernels, home)
     there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
-    vectors = tuple(each for each in graph.vectors if each.name in there)
-    adjacent = tuple(run for run in graph.adjacent if there.issuperset(run))
-    return dataclasses.replace(graph, kernels=tuple(ordered), vectors=vectors, adjacent=adjacent)
+    there |= {name for each in graph.cut if not there.isdisjoint(each.pieces) for name in each.pieces}
+    return dataclasses.replace(
+        graph,
+        kernels=tuple(ordered),
+        vectors=tuple(each for each in graph.vectors if each.name in there),
+        adjacent=tuple(run for run in graph.adjacent if there.issuperset(run)),
+        cut=tuple(each for each in graph.cut if there.issuperset(each.pieces)),
+        runs=tuple(run for run in graph.runs if there.issuperset(run[1])),
+    )
 
 
 def _ordered(

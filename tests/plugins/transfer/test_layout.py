@@ -209,7 +209,11 @@ def test_neighbours_of_the_catalogue_matrix(graph: Callable[..., Graph]) -> None
 
 
 def test_what_is_glued_follows_without_a_gap() -> None:
-    """b and c are pieces of one vector with a; d begins at the next multiple of 256 behind them."""
+    """b and c are pieces of one vector with a; d begins at the next multiple of 256 behind them. Without a, b and what
+    follows it lie as far from a multiple of 256 as with it; c does not follow a."""
     sizes = {"a": 100, "b": 40, "c": 300, "d": 8}
-    assert layout.offsets("abcd", sizes, {"b", "c"}) == ({"a": 0, "b": 100, "c": 140, "d": 512}, 520)
+    glued = {"a": ("v", 0), "b": ("v", 100), "c": ("v", 140)}
+    assert layout.offsets("abcd", sizes, glued) == ({"a": 0, "b": 100, "c": 140, "d": 512}, 520)
+    assert layout.offsets("dbc", sizes, glued) == ({"d": 0, "b": 356, "c": 396}, 696)
+    assert layout.offsets("acd", sizes, glued) == ({"a": 0, "c": 396, "d": 768}, 776)
     assert layout.offsets("abcd", sizes) == ({"a": 0, "b": 256, "c": 512, "d": 1024}, 1032)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fusiond.program import Program, problems
+from fusiond.program import Prefetch, Program, problems
+from fusiond_transfer.analysis import one_memory
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import STREAMS, Execution
 from fusiond_transfer.codegen.pipeline import ORDERS
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph
 
 from . import parts_machine
 
@@ -48,8 +49,55 @@ def test_chunks_of_parts(graph: Callable[..., Graph]) -> None:
     assert sum(in_chunks(seed, graph) for seed in range(25)) > 400
 
 
+# --- allocations that count -----------------------------------------------------------------------------
+
+
+def allocated(seed: int, graph: Callable[..., Graph]) -> None:
+    draw = random.Random(seed)
+    drawn = parts_machine.drawn(seed, 5)
+    schedules = Schedules(graph(drawn.text))
+    for allocation in ("each", "group", "one", "pooled"):
+        grouping = draw.choice(["separate", "interval_stabbing", "min_residency"])
+        sends = ["batch"] if allocation == "each" and grouping != "separate" else ["message", "batch"]
+        execution = Execution(allocation=allocation, issue=draw.choice(["one_stream", "overlapped"]),
+                              send=draw.choice(sends))  # fmt: skip
+        plan = script(schedules.grouping(grouping))
+        is_numpys(drawn, plan, emit.program(plan, execution, name="parts"), seed)
+
+
+def test_allocations_of_pieces(graph: Callable[..., Graph]) -> None:
+    for seed in range(20):
+        allocated(seed, graph)
+
+
+# --- one memory for both sides --------------------------------------------------------------------------
+
+
+def in_one_memory(seed: int, graph: Callable[..., Graph]) -> int:
+    """How many prefetches there are."""
+    draw = random.Random(seed)
+    kind = draw.choice([MAPPED, MANAGED])
+    there = ", ".join(f"{name}: {{memory: {kind}}}" for name in ("a", "v0", "v2", "v3") if draw.random() < 0.7)
+    drawn = parts_machine.drawn(seed, 5, head=f"vectors: {{{there}}}\n")
+    schedule = Schedules(graph(drawn.text)).least().schedule
+    plan = one_memory.placed(schedule, **{kind: draw.choice(list(one_memory.choices(schedule.graph, kind)))})
+    execution = Execution(memory="pinned", issue=draw.choice(["one_stream", "overlapped"]))
+    program = emit.program(plan, execution, name="parts")
+    is_numpys(drawn, plan, program, seed)
+    return sum(isinstance(each, Prefetch) for each in program.steps)
+
+
+def test_pieces_in_one_memory(graph: Callable[..., Graph]) -> None:
+    assert sum(in_one_memory(seed, graph) for seed in range(30)) > 40
+
+
+# --- many ---------------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 @pytest.mark.campaign
-@pytest.mark.timeout(600)
-def test_chunks_of_a_thousand_graphs(graph: Callable[..., Graph]) -> None:
-    assert sum(in_chunks(seed, graph) for seed in range(1000, 2000)) > 10_000
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("check", [in_chunks, allocated, in_one_memory], ids=lambda each: each.__name__)
+def test_a_thousand_graphs(check: Callable[..., object], graph: Callable[..., Graph]) -> None:
+    for seed in range(1000, 2000):
+        check(seed, graph)

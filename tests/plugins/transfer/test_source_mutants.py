@@ -60,7 +60,7 @@ MUTANTS = [
     ("analysis/peers.py", "first.setdefault(HOST, len(graph.kernels))", "pass", "peers"),
     ("frontend/sub_vectors.py", "own.first <= each.first < own.end", "own.first <= each.first", "sub_vectors"),
     ("frontend/sub_vectors.py", "for run in pieces.values())", "for run in [])", "sub_vectors"),
-    ("analysis/layout.py", "        if cell not in glued:\n", "        if True:\n", "layout"),
+    ("analysis/layout.py", "length = lead % ALIGNMENT if lead else 0", "length = 0", "layout"),
     ("codegen/emit.py", "graph.pieces.get(name, (name,))[0]]", "graph.pieces.get(name, (name,))[-1]]", "sub_vectors"),
     ("codegen/emit.py", "after = self._touch(op.name, [], op.cells, stream)", "after: tuple[str, ...] = ()", "managed"),
     ("analysis/lines.py", "if int(there) != int(start):", "if False:", "chunks_of_parts"),

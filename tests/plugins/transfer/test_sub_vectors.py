@@ -14,7 +14,7 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.exporting.files import export
 from fusiond.model import Analysis, Config, Workload
-from fusiond.program import Copy, Program, problems
+from fusiond.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis.intervals import crossings
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
@@ -71,6 +71,47 @@ def test_parts_cross_and_not_wholes(
             out = device.run(program, seed=seed, inputs={"x": x})
             np.testing.assert_array_equal(out["y"], y)
             np.testing.assert_array_equal(out["z"], y * y)
+
+
+@pytest.mark.parametrize("kind", ["mapped", "managed"])
+def test_all_pieces_of_a_vector_are_in_one_memory(
+    kind: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    """y is made in two halves, one on each side, and read as a whole on the device; x is not mapped."""
+    analysis = analyse(HALVES.replace("inputs:", f"vectors: {{y: {{memory: {kind}}}}}\ninputs:"))
+    line = next(each for each in analysis.report["claims"] if each.startswith("may lie in"))
+    assert line.endswith(": y")
+    program = _emitted(strategy, analysis, **{kind: "all"})
+    assert problems(program) == ()
+    assert {each.name for each in program.buffers if each.memory is Memory.DEVICE and each.part_of is None} == {
+        "x@device", "z@device"
+    }  # fmt: skip
+    carried = {name for step in program.steps for name in step.carried}
+    assert carried == {"x[0:512]", "z@device", *(("y[0:512]", "y[512:1024]") if kind == "managed" else ())}
+    x = np.random.default_rng(3).uniform(-1, 1, 1024)
+    y = np.concatenate([2 * x[:512], x[512:] + 1])
+    for seed in range(3):
+        out = device.run(program, seed=seed, inputs={"x": x})
+        np.testing.assert_array_equal(out["y"], y)
+        np.testing.assert_array_equal(out["z"], y * y)
+
+
+@pytest.mark.parametrize("allocation", ["each", "group", "one", "pooled"])
+def test_allocations_are_of_the_pieces_that_are_used(
+    allocation: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    """The device has half of x, and y as a whole, as a kernel there is passed all of it."""
+    analysis = analyse(HALVES, "allocations: counted")
+    values = {"allocation": allocation, "send": "batch" if allocation == "each" else "message"}
+    program = _emitted(strategy, analysis, **values)
+    assert problems(program) == ()
+    tops = {each.name: each.elements for each in program.buffers
+            if each.memory is Memory.DEVICE and each.part_of is None}  # fmt: skip
+    assert tops == {"x[0:512]@device": 512, "y@device": 1024, "z@device": 1024}
+    x = np.random.default_rng(3).uniform(-1, 1, 1024)
+    y = np.concatenate([2 * x[:512], x[512:] + 1])
+    for seed in range(3):
+        np.testing.assert_array_equal(device.run(program, seed=seed, inputs={"x": x})["z"], y * y)
 
 
 def _random(seed: int, vectors: int = 6) -> tuple[str, list[tuple[str, tuple[str, ...], str, float]]]:
@@ -231,8 +272,6 @@ def test_what_nobody_writes_is_refused(parse: Callable[..., Workload]) -> None:
     text = HALVES.replace('reads: ["x[n // 2:]"], writes: ["y[n // 2:]"]', 'reads: ["x[:5]"], writes: ["y[n - 5:]"]')
     with pytest.raises(RequestError, match=r"all reads y\[512:1019\], which is neither an input nor written"):
         parse(text)
-    with pytest.raises(RequestError, match="is for graphs without parts of vectors"):
-        parse(HALVES, "allocations: counted")
 
 
 def test_the_whole_of_a_vector_is_no_part(graph: Callable[..., Graph]) -> None:

@@ -14,8 +14,9 @@ the heaviest edges first otherwise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fusiond.language.extents import ceil_div
 
@@ -68,18 +69,23 @@ def runs(order: Mapping[str, int], group: Iterable[str]) -> tuple[tuple[str, ...
 
 
 def offsets(
-    order: Sequence[str], sizes: Mapping[str, int], glued: Set[str] = frozenset()
+    order: Sequence[str], sizes: Mapping[str, int], glued: Mapping[str, tuple[str, int]] = MappingProxyType({})
 ) -> tuple[dict[str, int], int]:
     """Cell -> its offset in bytes in an arena that holds exactly these cells, and the arena's bytes (up to the last
-    cell's end). What is `glued` follows the cell before it without a gap; the others are aligned."""
+    cell's end). `glued`: a piece, the vector of which it is one, and the bytes of that before it. A piece follows the
+    one before it without a gap; all else is aligned, a piece so far as its vector would be: then what follows it lies
+    alike wherever it is."""
     at = length = 0
+    expected = "", 0
     found = {}
     for cell in order:
-        if cell not in glued:
+        of, lead = glued.get(cell, ("", 0))
+        if not of or expected != (of, int(lead)):
             at += ceil_div(length, ALIGNMENT) * ALIGNMENT
-            length = 0
+            length = lead % ALIGNMENT if lead else 0
         found[cell] = at + length
         length += sizes[cell]
+        expected = of, int(lead) + int(sizes[cell])
     return found, at + length
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -33,6 +33,14 @@ class Cell:
     output: bool = False
     managed: bool = False
     """It is one place for both memories, whose pages move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A vector that is cut, or a cell for such a vector, and the cells that are its pieces, in memory order."""
+
+    like: Vector
+    cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +116,20 @@ class Script:
     """Managed cells; those of one run share an allocation, as their pages move together."""
     homes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Cell that is a piece of a vector -> what it is a piece of, and from which element on."""
+    wholes: Mapping[str, Whole] = field(default_factory=dict)
+    """What cells are pieces of, by name."""
+    spare: Set[str] = frozenset()
+    """Pieces that are on the device only where all of their vector is."""
+
+    @property
+    def glued(self) -> Mapping[str, tuple[str, int]]:
+        """Piece -> the vector of which it is one, and the bytes of that before it."""
+        return self.graph.glued
+
+    @property
+    def device_runs(self) -> tuple[tuple[str, ...], ...]:
+        """Pieces that have to lie together on the device."""
+        return self.graph.device_runs
 
     def cell(self, name: str) -> Cell:
         """The cell of that name; KeyError when there is none."""
@@ -161,7 +183,7 @@ def _straight(schedule: Schedule) -> Script:
             for each in staged]  # fmt: skip
     ops += _in_order(schedule)
     ops += [Staging(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
-    return Script(
+    made = Script(
         graph=graph,
         cells=_cells(schedule, members, {each.name for each in (*inputs, *outputs)}),
         order=schedule.order,
@@ -170,19 +192,57 @@ def _straight(schedule: Schedule) -> Script:
         inputs=(*inputs, *staged),
         outputs=tuple(outputs),
         calls=graph.kernels,
-        homes=_homes(graph),
     )
+    return _with_pieces(made) if graph.cut else made
 
 
-def _homes(graph: Graph) -> dict[str, tuple[str, int]]:
-    """Where the pieces of vectors lie."""
-    found: dict[str, tuple[str, int]] = {}
+def touched(op: Op) -> tuple[str, ...]:
+    """The cells that an op touches on the device."""
+    if isinstance(op, Move):
+        return op.cells
+    if isinstance(op, KernelCall):
+        return (*op.reads, *op.writes) if op.kernel.device else ()
+    return (op.cell,) if isinstance(op, Staging) and op.device else ()
+
+
+def _with_pieces(made: Script) -> Script:
+    """A script of a graph in which vectors are cut: where their pieces lie, and which of them share an allocation."""
+    graph = made.graph
+    homes: dict[str, tuple[str, int]] = {}
     for each in graph.cut:
         at = 0
         for piece in each.pieces:
-            found[piece] = each.vector.name, at
+            homes[piece] = each.vector.name, at
             at += graph.vector(piece).elements
-    return found
+    there = dict.fromkeys(name for op in made.ops for name in touched(op))
+    groups = joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *graph.device_runs))
+    arenas = (tuple(name for name in group if name in there) for group in groups)
+    return dataclasses.replace(
+        made,
+        arenas=tuple(group for group in arenas if group),
+        homes=homes,
+        wholes={each.vector.name: Whole(like=each.vector, cells=each.pieces) for each in graph.cut},
+        spare=frozenset(each.name for each in made.cells if each.device and each.name not in there),
+    )
+
+
+def joined(order: Iterable[str], groups: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Groups that have a cell in common as one, in the order of all cells."""
+    home = {name: name for name in order}
+
+    def root(name: str) -> str:
+        while home[name] != name:
+            home[name] = home[home[name]]
+            name = home[name]
+        return name
+
+    for group in groups:
+        for name in group[1:]:
+            home[root(name)] = root(group[0])
+    found: dict[str, list[str]] = {}
+    for name in home:
+        found.setdefault(root(name), []).append(name)
+    return [tuple(each) for each in found.values()]
 
 
 def _cells(schedule: Schedule, members: Mapping[str, Sequence[Vector]], standing: Set[str]) -> tuple[Cell, ...]:

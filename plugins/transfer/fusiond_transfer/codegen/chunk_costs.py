@@ -10,7 +10,7 @@ from fusiond_transfer.analysis import chunks
 from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, GraphCosts
 from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import emit
-from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.frontend.graph import GraphKernel
 
 MOST_OPS = 400

@@ -19,11 +19,9 @@ chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusiond.language.dtypes import DTYPES
 from fusiond.program import (
     Alloc,
     Buffer,
@@ -32,217 +30,43 @@ from fusiond.program import (
     Free,
     HostCall,
     Launch,
-    Memory,
     Pointer,
     Prefetch,
     Program,
-    Role,
     Step,
     sized,
 )
-from fusiond_transfer.analysis import layout
-from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut, chunks
+from fusiond_transfer.analysis.chunks import Chunks, chunks
 from fusiond_transfer.analysis.lines import cell_of
-from fusiond_transfer.analysis.script import Cell, Evict, KernelCall, Migrate, Move, Op, Script, Staging
+from fusiond_transfer.analysis.script import Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.codegen import body, pipeline
+from fusiond_transfer.codegen.buffers import Execution, arena_names, arenas, atoms, buffers, device, operand_name, part
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
-from fusiond_transfer.frontend.graph import CutVector, FusedBody
+from fusiond_transfer.frontend.graph import FusedBody
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
 KERNELS, UPLOADS, DOWNLOADS, HOSTS, RING = range(5)
 """The streams of overlapped issue; from RING on those that chunks take in turn."""
 STREAMS = ("engines", "2", "3", "4")
-DEVICE_SUFFIX = "@device"
-"""The cell A is the buffer `A` on the host and `A@device` on the device."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """How a schedule is carried out; the module's docstring has the words."""
-
-    memory: str = "pageable"
-    issue: str = "one_stream"
-    send: str = "message"
-    allocation: str = "ahead"
-    chunks: int = 1
-    streams: str = "engines"
-    chunk_order: str = "depth_first"
-    least_chunk_bytes: int = LEAST_BYTES
 
 
 def program(script: Script, execution: Execution, *, name: str) -> Program:
     """The Program of a script."""
     code = body.called(script)
     cut = chunks(script, execution.chunks, least_bytes=execution.least_chunk_bytes)
-    buffers = _buffers(script, execution, cut)
+    made = buffers(script, execution, cut)
     found = Program(
         name=name,
-        buffers=buffers,
+        buffers=made,
         sources=code.sources,
-        steps=_Steps(script, execution, code, cut, buffers).all(),
+        steps=_Steps(script, execution, code, cut, made).all(),
         issue="graph" if execution.issue == "graph" else "streams",
     )
     if len(script.graph.kernels) > sizes.MANY_KERNELS:  # there are no formulas to walk through
         return replace(found, sizes=script.graph.sizes, fixed=tuple(sorted(sizes.fixed(script.graph))))
     return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph) | sizes.names(cut.equal))
-
-
-# --- buffers --------------------------------------------------------------------------------------------
-
-
-def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
-    """The cells that share an allocation on the device, in memory order."""
-    on_device = {each.name for each in script.cells if each.device}
-    crossing = set(script.order)
-    rest = [each.name for each in script.cells if each.device and each.name not in crossing]
-    if execution.allocation in ("ahead", "one"):
-        return ((*script.order, *rest),)
-    if execution.allocation == "each":
-        return tuple((name,) for name in (*script.order, *rest) if name in on_device)
-    return (*script.arenas, *((name,) for name in rest))
-
-
-def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
-    """What the allocations are called: a cell by itself as its buffer, others are numbered."""
-    return [f"{group[0]}{DEVICE_SUFFIX}" if len(group) == 1 else f"arena{n}@device" for n, group in enumerate(groups)]
-
-
-def _buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, ...]:
-    lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
-    memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
-    places = _places(script, execution, lengths)
-    buffers = []
-    for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
-        buffers += [
-            Buffer(name=each.name, dtype=each.dtype, elements=each.elements, role=role, fill=each.fill,
-                   memory=Memory.PAGEABLE, compare=each.compare)
-            for each in vector
-        ]  # fmt: skip
-    for cell in script.cells:
-        here = Memory.MANAGED if cell.managed else memory
-        for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
-            if there and cell.name in script.graph.home:
-                buffers += _piece(script.graph.home[cell.name], cell, name, where, places, lengths)
-                buffers += _parts(buffers[-1], cut.cells.get(cell.name))
-            elif there:
-                if cell.name in cut.cells:
-                    places.setdefault(name, (name, 0))
-                buffers.append(_buffer(cell, name, where, places))
-                buffers += _parts(buffers[-1], cut.cells.get(cell.name))
-    known = {each.name: each for each in buffers}
-    return (*buffers, *dict.fromkeys(_over_pieces(script, cut, known)))
-
-
-def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
-    """Buffer -> the arena in which it lies, and its offset there in bytes; absent where it is one by itself."""
-    places: dict[str, tuple[str, int]] = {}
-
-    def share(arena: str, cells: Sequence[str], side: str = "") -> None:
-        found, _ = layout.offsets(cells, lengths, script.graph.glued)
-        places.update({cell + side: (arena, offset) for cell, offset in found.items()})
-
-    if execution.send == "message" and any(
-        isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
-    ):
-        share("arena@host", script.order)
-    groups = arenas(script, execution)
-    for name, group in zip(arena_names(groups), groups, strict=True):
-        if len(group) > 1:
-            share(name, group, DEVICE_SUFFIX)
-    for number, group in enumerate(script.managed):
-        if len(group) > 1:
-            share(f"arena{number}@managed", group)
-    return places
-
-
-def device(cell: str) -> str:
-    """The buffer that a cell is on the device."""
-    return cell + DEVICE_SUFFIX
-
-
-def part(buffer: str, number: int) -> str:
-    """What a chunk of a buffer is called: names of the user's hold no `#`."""
-    return f"{buffer}#{number}"
-
-
-def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
-    if cut is None:
-        return []
-    width = DTYPES[whole.dtype].bytes
-    return [
-        Buffer(name=part(whole.name, number), dtype=whole.dtype, elements=elements, role=Role.SCRATCH,
-               memory=whole.memory, arena=whole.arena, offset_bytes=whole.offset_bytes + first * width,
-               part_of=whole.part_of or whole.name)
-        for number in cut.numbers for first, elements in [cut.within(number)]
-    ]  # fmt: skip
-
-
-def _over_pieces(script: Script, cut: Chunks, known: Mapping[str, Buffer]) -> Iterator[Buffer]:
-    """The chunks of operands that are several pieces."""
-    for op in script.ops if script.graph.cut else ():
-        own = cut.calls.get(op.name) if isinstance(op, KernelCall) else None
-        if own is None or not isinstance(op, KernelCall):
-            continue
-        for name in own.how.split:
-            cells = pipeline.split_cells(script, op, (name,))
-            base = operand_name(script, op, name)
-            if len(cells) == 1:
-                continue
-            side = DEVICE_SUFFIX if op.kernel.device else ""
-            for number in sorted({k for cell in cells for k in cut.cells[cell].numbers}):
-                own_parts = [known[part(cell + side, number)] for cell in cells if number in cut.cells[cell].numbers]
-                elements = own_parts[0].elements
-                for each in own_parts[1:]:
-                    elements = elements + each.elements
-                yield replace(own_parts[0], name=part(base + side, number), elements=elements)
-
-
-def operand_name(script: Script, call: KernelCall, name: str) -> str:
-    """What an operand's chunks are called after: its cell, or, where it is several, its own name."""
-    pieces = script.graph.pieces.get(name, (name,))
-    cell = cell_of(call)[pieces[0]]
-    return cell if len(pieces) == 1 else name + cell.removeprefix(pieces[0])
-
-
-def _piece(
-    of: CutVector,
-    cell: Cell,
-    name: str,
-    memory: Memory,
-    places: Mapping[str, tuple[str, int]],
-    lengths: Mapping[str, int],
-) -> Iterator[Buffer]:
-    """A piece of a vector that is cut, as a part of a buffer that is all of it; behind that buffer, if it is the
-    first."""
-    side = name.removeprefix(cell.name)
-    whole = of.vector.name + side
-    arena, at = places.get(of.pieces[0] + side, (whole, 0))
-    if cell.name == of.pieces[0]:
-        yield _buffer(replace(cell, like=of.vector), whole, memory, {whole: (arena, at)})
-    for before in of.pieces[: of.pieces.index(cell.name)]:
-        at += lengths[before]
-    yield Buffer(name=name, dtype=cell.like.dtype, elements=cell.like.elements, role=Role.SCRATCH, memory=memory,
-                 arena=arena, offset_bytes=at, part_of=whole)  # fmt: skip
-
-
-def _buffer(cell: Cell, name: str, memory: Memory, places: Mapping[str, tuple[str, int]]) -> Buffer:
-    role = Role.SCRATCH
-    if memory is not Memory.DEVICE:
-        role = Role.INPUT if cell.input else Role.OUTPUT if cell.output else Role.SCRATCH
-    arena, offset = places.get(name, (None, 0))
-    return Buffer(
-        name=name,
-        dtype=cell.like.dtype,
-        elements=cell.like.elements,
-        role=role,
-        fill=cell.like.fill,
-        memory=memory,
-        arena=arena,
-        offset_bytes=offset,
-        compare=cell.like.compare,
-    )
 
 
 # --- steps ----------------------------------------------------------------------------------------------
@@ -260,13 +84,13 @@ class _Steps:
     """Turns items into steps, with allocations round the first and the last that touch an arena."""
 
     def __init__(
-        self, script: Script, execution: Execution, code: body.Generated, cut: Chunks, buffers: Sequence[Buffer]
+        self, script: Script, execution: Execution, code: body.Generated, cut: Chunks, made: Sequence[Buffer]
     ) -> None:
         self._script = script
         self._execution = execution
         self._code = code
         self._cut = cut
-        self._atoms_of = _atoms(buffers)
+        self._atoms_of = atoms(made)
         self._on_device = {each.name for each in script.cells if each.device}
         self._overlapped = execution.issue != "one_stream"
         self._steps: list[Step] = []
@@ -338,10 +162,11 @@ class _Steps:
             [self._near(op, cell, item) for cell in cells if self._has_chunk(cell, item)]
             for cells in (op.reads, op.writes)
         )
-        arguments = (*(Pointer(buffer=name) for name in self._passed(op, item)), *entry.scalars)
+        passed = tuple(self._passed(op, item))
+        arguments = (*(Pointer(buffer=name) for name in passed), *entry.scalars)
         after = self._touch(item.name, reads, writes, stream)
         if isinstance(op.kernel.body, FusedBody):
-            names = dict(zip((*op.kernel.reads, *op.kernel.writes), (*reads, *writes), strict=True))
+            names = dict(zip((*op.kernel.read_operands, *op.kernel.write_operands), passed, strict=True))
             launch = op.kernel.body.fragment.launch
             given = (
                 Pointer(buffer=names[each.buffer]) if isinstance(each, Pointer) else each for each in launch.arguments
@@ -479,19 +304,3 @@ def _device_cells(item: Item) -> tuple[str, ...]:
     if isinstance(op, KernelCall):
         return (*op.reads, *op.writes) if op.kernel.device else ()
     return (op.cell,) if isinstance(op, Staging) and op.device else ()
-
-
-def _atoms(buffers: Sequence[Buffer]) -> dict[str, tuple[str, ...]]:
-    """Buffer -> what no part divides further, by name; absent where it is itself."""
-    parts: dict[str, list[Buffer]] = {}
-    for each in buffers:
-        if each.part_of is not None:
-            parts.setdefault(each.part_of, []).append(each)
-    found: dict[str, tuple[str, ...]] = {}
-    for whole in (each for each in buffers if each.name in parts):
-        own = [(int(each.offset_bytes), int(each.size_bytes), each.name) for each in (whole, *parts[whole.name])]
-        bounds = sorted({bound for at, size, _ in own for bound in (at, at + size)})
-        for at, size, name in own:
-            inside = bounds[bisect.bisect_left(bounds, at) : bisect.bisect_left(bounds, at + size)]
-            found[name] = tuple(f"{whole.name}~{each}" for each in inside)
-    return found

@@ -14,6 +14,7 @@ another vector: both share a *cell*, one place in each memory. In a loop the bod
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -239,9 +240,33 @@ class Graph:
         return MappingProxyType({name: each for each in self.cut for name in each.pieces})
 
     @functools.cached_property
-    def glued(self) -> frozenset[str]:
-        """Pieces that follow the one before without a gap."""
-        return frozenset(name for each in self.cut for name in each.pieces[1:])
+    def glued(self) -> Mapping[str, tuple[str, int]]:
+        """Piece -> the vector of which it is one, and the bytes of that before it."""
+        found: dict[str, tuple[str, int]] = {}
+        for each in self.cut:
+            lead = 0
+            for name in each.pieces:
+                found[name] = each.vector.name, lead
+                vector = self.vector(name)
+                lead += vector.elements * DTYPES[vector.dtype].bytes
+        return MappingProxyType(found)
+
+    @functools.cached_property
+    def device_runs(self) -> tuple[tuple[str, ...], ...]:
+        """Pieces that have to lie together on the device: a kernel there is passed one pointer to all of them."""
+        found = []
+        for each in self.cut:
+            place = {name: number for number, name in enumerate(each.pieces)}
+            joined = [False] * len(each.pieces)  # whether a piece lies with the one before it
+            for kernel in self.kernels:
+                for name in (*kernel.read_operands, *kernel.write_operands) if kernel.device else ():
+                    own = self.pieces.get(name, ())
+                    if own and own[0] in place:
+                        joined[place[own[0]] + 1 : place[own[-1]] + 1] = [True] * (len(own) - 1)
+            starts = [number for number, with_last in enumerate(joined) if not with_last]
+            runs = (each.pieces[a:b] for a, b in itertools.pairwise([*starts, len(joined)]))
+            found += [run for run in runs if len(run) > 1]
+        return tuple(found)
 
     def as_given(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Vectors as the user names them: pieces as what they are of."""

@@ -176,15 +176,20 @@ class _Reader:
     def _spans(self, kernels: Sequence[Node], elements: Mapping[str, int]) -> dict[str, Span]:
         """What kernels name in parts, as it stands there."""
         found: dict[str, Span] = {}
+        names: list[Node] = []
         for kernel in kernels:
             keys = kernel.mapping()
-            for node in (name for key in ("reads", "writes", "whole") if key in keys for name in keys[key].sequence()):
-                try:
-                    span = sub_vectors.span(node.text(), elements, self._number)
-                except sub_vectors.PartError as problem:
-                    raise node.fail(str(problem)) from None
-                if span is not None:
-                    found[node.text()] = span
+            names += (name for key in ("reads", "writes", "whole") if key in keys for name in keys[key].sequence())
+        for region in self._listed("regions"):
+            keys = region.mapping()
+            names += (name for key in ("reads", "writes") if key in keys for name in keys[key].mapping().values())
+        for node in names:
+            try:
+                span = sub_vectors.span(node.text(), elements, self._number)
+            except sub_vectors.PartError as problem:
+                raise node.fail(str(problem)) from None
+            if span is not None:
+                found[node.text()] = span
         return found
 
     def _number(self, text: str) -> int:

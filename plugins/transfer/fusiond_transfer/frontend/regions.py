@@ -17,6 +17,7 @@ from fusiond.inputs import values
 from fusiond.inputs.documents import Node
 from fusiond.model import frozen
 from fusiond_transfer.frontend.graph import RegionDocument, Vector
+from fusiond_transfer.frontend.sub_vectors import whole_name
 
 KEYS = ("keys", "sizes", "reads", "writes")
 
@@ -52,6 +53,6 @@ def _vectors(node: Node, vectors: Mapping[str, Vector]) -> Mapping[str, str]:
     if not found:
         raise node.fail("names nothing; expected {name in the document: vector}")
     for each in node.mapping().values():
-        if each.text() not in vectors:
+        if whole_name(each.text()) not in vectors:
             raise UnknownName("vector", each.text(), vectors, where=each.where)
     return frozen(found)

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from fusiond.language.expressions import ExpressionError
 from fusiond.language.extents import text_of
+from fusiond.model import frozen
 from fusiond_transfer.frontend import formula
-from fusiond_transfer.frontend.graph import CutVector, Graph, GraphKernel, Vector
+from fusiond_transfer.frontend.graph import CutVector, Graph, GraphKernel, RegionDocument, Vector
 
 _PART = re.compile(r"([A-Za-z_]\w*)\s*\[([^:]*):([^:]*)\]")
 
@@ -130,8 +131,15 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         vectors += [vector] if own is None else [
             dataclasses.replace(vector, name=each.name, elements=each.end - each.first) for each in own
         ]  # fmt: skip
+
+    def region(given: RegionDocument) -> RegionDocument:
+        sides = ({name: passed(each) for name, each in side.items()} for side in (given.reads, given.writes))
+        reads, writes = map(frozen, sides)
+        return dataclasses.replace(given, reads=reads, writes=writes)
+
     return dataclasses.replace(
         graph,
+        regions=tuple(map(region, graph.regions)),
         vectors=tuple(vectors),
         kernels=kernels,
         inputs=expanded(graph.inputs),

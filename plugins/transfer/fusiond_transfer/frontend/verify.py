@@ -233,7 +233,7 @@ def _devices(graph: Graph) -> Iterator[Problem]:
         ("limits", graph.limit_bytes is not None),
         ("placed", graph.placed),
         ("adjacent", len(graph.adjacent) > len(graph.cut)),
-        ("regions", graph.regions),
+        ("regions", graph.several_devices and graph.regions),
     ):
         if there:
             yield Problem((key,), why)

@@ -1,0 +1,255 @@
+"""Where the cells of a script lie: buffers on both sides, the arenas that they share, and their parts.
+
+A cell A is the buffer `A` on the host and `A@device` on the device. A vector that is cut is one buffer, of which its
+pieces are parts; on the device, where allocations count, only the pieces that something touches are there, those that
+follow each other in one allocation as one buffer. Chunks are parts, too.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fusiond.language.dtypes import DTYPES
+from fusiond.program import Buffer, Memory, Role
+from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
+from fusiond_transfer.analysis.lines import cell_of
+from fusiond_transfer.analysis.script import Cell, KernelCall, Move, Script
+from fusiond_transfer.codegen import pipeline
+
+DEVICE_SUFFIX = "@device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a schedule is carried out; `codegen.emit` has the words."""
+
+    memory: str = "pageable"
+    issue: str = "one_stream"
+    send: str = "message"
+    allocation: str = "ahead"
+    chunks: int = 1
+    streams: str = "engines"
+    chunk_order: str = "depth_first"
+    least_chunk_bytes: int = LEAST_BYTES
+
+
+def device(cell: str) -> str:
+    """The buffer that a cell is on the device."""
+    return cell + DEVICE_SUFFIX
+
+
+def part(buffer: str, number: int) -> str:
+    """What a chunk of a buffer is called: names of the user's hold no `#`."""
+    return f"{buffer}#{number}"
+
+
+def operand_name(script: Script, call: KernelCall, name: str) -> str:
+    """What an operand's buffer and chunks are called after: its cell, or, where it is several, the whole of them."""
+    pieces = script.graph.pieces.get(name, (name,))
+    cell = cell_of(call)[pieces[0]]
+    return cell if len(pieces) == 1 else name + cell.removeprefix(pieces[0])
+
+
+def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
+    """The cells that share an allocation on the device, in memory order."""
+    on_device = {each.name for each in script.cells if each.device}
+    crossing = set(script.order)
+    rest = [each.name for each in script.cells if each.device and each.name not in crossing]
+    if execution.allocation == "ahead":
+        return ((*script.order, *rest),)
+    if script.wholes:
+        return _of_pieces(script, execution, (*script.order, *rest))
+    if execution.allocation == "one":
+        return ((*script.order, *rest),)
+    if execution.allocation == "each":
+        return tuple((name,) for name in (*script.order, *rest) if name in on_device)
+    return (*script.arenas, *((name,) for name in rest))
+
+
+def _of_pieces(script: Script, execution: Execution, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The same where vectors are cut: without the pieces that nothing touches, and those together that have to be."""
+    there = {each.name for each in script.cells if each.device} - script.spare
+    if execution.allocation == "one":
+        return (tuple(name for name in order if name in there),)
+    if execution.allocation == "each":
+        with_others = {name: run for run in script.device_runs for name in run}
+        return tuple(dict.fromkeys(with_others.get(name, (name,)) for name in order if name in there))
+    grouped = {name for group in script.arenas for name in group}
+    return (*script.arenas, *((name,) for name in order if name in there and name not in grouped))
+
+
+def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
+    """What the allocations are called: a cell by itself as its buffer, others are numbered."""
+    return [f"{group[0]}{DEVICE_SUFFIX}" if len(group) == 1 else f"arena{n}@device" for n, group in enumerate(groups)]
+
+
+def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, ...]:
+    """All buffers of a script, and their parts."""
+    lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
+    memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
+    places = _places(script, execution, lengths)
+    runs = _runs(script, execution)
+    found: list[Buffer] = []
+    for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
+        found += [
+            Buffer(name=each.name, dtype=each.dtype, elements=each.elements, role=role, fill=each.fill,
+                   memory=Memory.PAGEABLE, compare=each.compare)
+            for each in vector
+        ]  # fmt: skip
+    for cell in script.cells:
+        here = Memory.MANAGED if cell.managed else memory
+        for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
+            if not there or (run := runs.get(name, (cell.name,))) == ():
+                continue
+            if len(run) > 1:
+                found += _piece(script, cell, name, where, run, places, lengths)
+            else:
+                if cell.name in cut.cells:
+                    places.setdefault(name, (name, 0))
+                found.append(_buffer(cell, name, where, places))
+            found += _parts(found[-1], cut.cells.get(cell.name))
+    known = {each.name: each for each in found}
+    return (*found, *dict.fromkeys(_over_pieces(script, cut, known)))
+
+
+def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
+    """Buffer of a piece -> the pieces with which it is part of one buffer; nothing where it is not there."""
+    found: dict[str, tuple[str, ...]] = {}
+    for whole in script.wholes.values():
+        found |= {cell + side: whole.cells for cell in whole.cells for side in ("", DEVICE_SUFFIX)}
+    if execution.allocation == "ahead" or not script.wholes:
+        return found
+    found |= {device(name): () for name in script.spare}
+    for group in arenas(script, execution):
+        run: tuple[str, ...] = ()
+        for name in (*group, ""):
+            home, last = script.homes.get(name), script.homes.get(run[-1]) if run else None
+            cells = script.wholes[home[0]].cells if home else ()
+            if home and last and home[0] == last[0] and cells.index(name) == cells.index(run[-1]) + 1:
+                run = (*run, name)
+                continue
+            found |= {device(each): run for each in run}
+            run = (name,) if home else ()
+    return found
+
+
+def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+    """Buffer -> the arena in which it lies, and its offset there in bytes; absent where it is one by itself."""
+    places: dict[str, tuple[str, int]] = {}
+
+    def share(arena: str, cells: Sequence[str], side: str = "") -> None:
+        found, _ = layout.offsets(cells, lengths, script.glued)
+        places.update({cell + side: (arena, offset) for cell, offset in found.items()})
+
+    if execution.send == "message" and any(
+        isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
+    ):
+        share("arena@host", script.order)
+    groups = arenas(script, execution)
+    for name, group in zip(arena_names(groups), groups, strict=True):
+        if len(group) > 1:
+            share(name, group, DEVICE_SUFFIX)
+    for number, group in enumerate(script.managed):
+        if len(group) > 1:
+            share(f"arena{number}@managed", group)
+    return places
+
+
+def _piece(
+    script: Script,
+    cell: Cell,
+    name: str,
+    memory: Memory,
+    run: tuple[str, ...],
+    places: Mapping[str, tuple[str, int]],
+    lengths: Mapping[str, int],
+) -> Iterator[Buffer]:
+    """A piece of a vector that is cut, as a part of a buffer of several; behind that buffer, if it is the first."""
+    side = name.removeprefix(cell.name)
+    home, _ = script.homes[cell.name]
+    whole = script.wholes[home]
+    likes = {each.name: each.like for each in script.cells if each.name in run}
+    if run == whole.cells:
+        like, whole_name = whole.like, home + side
+    else:
+        elements = likes[run[0]].elements
+        for each in run[1:]:
+            elements = elements + likes[each].elements
+        first, end = script.homes[run[0]][1], script.homes[run[-1]][1] + likes[run[-1]].elements
+        like, whole_name = replace(whole.like, elements=elements), f"{home}[{int(first)}:{int(end)}]{side}"
+    arena, at = places.get(run[0] + side, (whole_name, 0))
+    if cell.name == run[0]:
+        yield _buffer(replace(cell, like=like), whole_name, memory, {whole_name: (arena, at)})
+    for before in run[: run.index(cell.name)]:
+        at += lengths[before]
+    yield Buffer(name=name, dtype=cell.like.dtype, elements=cell.like.elements, role=Role.SCRATCH, memory=memory,
+                 arena=arena, offset_bytes=at, part_of=whole_name)  # fmt: skip
+
+
+def _buffer(cell: Cell, name: str, memory: Memory, places: Mapping[str, tuple[str, int]]) -> Buffer:
+    role = Role.SCRATCH
+    if memory is not Memory.DEVICE:
+        role = Role.INPUT if cell.input else Role.OUTPUT if cell.output else Role.SCRATCH
+    arena, offset = places.get(name, (None, 0))
+    return Buffer(
+        name=name,
+        dtype=cell.like.dtype,
+        elements=cell.like.elements,
+        role=role,
+        fill=cell.like.fill,
+        memory=memory,
+        arena=arena,
+        offset_bytes=offset,
+        compare=cell.like.compare,
+    )
+
+
+def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
+    if cut is None:
+        return []
+    width = DTYPES[whole.dtype].bytes
+    return [
+        Buffer(name=part(whole.name, number), dtype=whole.dtype, elements=elements, role=Role.SCRATCH,
+               memory=whole.memory, arena=whole.arena, offset_bytes=whole.offset_bytes + first * width,
+               part_of=whole.part_of or whole.name)
+        for number in cut.numbers for first, elements in [cut.within(number)]
+    ]  # fmt: skip
+
+
+def _over_pieces(script: Script, cut: Chunks, known: Mapping[str, Buffer]) -> Iterator[Buffer]:
+    """The chunks of operands that are several pieces."""
+    for op in script.ops if script.graph.cut else ():
+        own = cut.calls.get(op.name) if isinstance(op, KernelCall) else None
+        if own is None or not isinstance(op, KernelCall):
+            continue
+        for name in own.how.split:
+            cells = pipeline.split_cells(script, op, (name,))
+            base = operand_name(script, op, name)
+            if len(cells) == 1:
+                continue
+            side = DEVICE_SUFFIX if op.kernel.device else ""
+            for number in sorted({k for cell in cells for k in cut.cells[cell].numbers}):
+                own_parts = [known[part(cell + side, number)] for cell in cells if number in cut.cells[cell].numbers]
+                elements = own_parts[0].elements
+                for each in own_parts[1:]:
+                    elements = elements + each.elements
+                yield replace(own_parts[0], name=part(base + side, number), elements=elements)
+
+
+def atoms(found: Sequence[Buffer]) -> dict[str, tuple[str, ...]]:
+    """Buffer -> what no part divides further, by name; absent where it is itself."""
+    parts: dict[str, list[Buffer]] = {}
+    for each in found:
+        if each.part_of is not None:
+            parts.setdefault(each.part_of, []).append(each)
+    divided: dict[str, tuple[str, ...]] = {}
+    for whole in (each for each in found if each.name in parts):
+        own = [(int(each.offset_bytes), int(each.size_bytes), each.name) for each in (whole, *parts[whole.name])]
+        bounds = sorted({bound for at, size, _ in own for bound in (at, at + size)})
+        for at, size, name in own:
+            first, last = bisect.bisect_left(bounds, at), bisect.bisect_left(bounds, at + size)
+            divided[name] = tuple(f"{whole.name}~{each}" for each in bounds[first:last])
+    return divided

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
 from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Prefetch, Program, Role, Source, SourceKind
 from fusiond.program.steps import Step
-from fusiond.program.timeline import DOWN, HOST, KERNELS, UP, timeline
+from fusiond.program.timeline import DOWN, HOST, KERNELS, PEERS, UP, on_link, timeline
 
 DEVICE = Source(name="d", text="", entries=("k",))
 HOSTS = Source(name="h", kind=SourceKind.HOST, text="", entries=("f",))
@@ -80,6 +81,23 @@ def test_prefetches_take_the_engines_of_copies_and_hold_up_the_issue() -> None:
     assert found.busy_us == {UP: 5, KERNELS: 5, DOWN: 7, HOST: 0}
     assert found.steps["k"] == (3, 8)
     assert found.steps["d"] == (5, 12)
+
+
+def test_each_device_has_engines_of_its_own() -> None:
+    """Two kernels on two devices overlap; what goes over between takes the peer engine of the device that has it."""
+    there = Buffer(name="c", dtype="int32", elements=4, role=Role.SCRATCH, device=1)
+    steps = (
+        kernel("k"),
+        Copy(name="over", source=("a@",), target=("c",), stream=4, after=("k",)),
+        dataclasses.replace(kernel("other", 8), device=1),
+        Copy(name="back", source=("c",), target=("a",), stream=9, after=("over", "other")),
+    )
+    whole = plan(*steps)
+    whole = dataclasses.replace(whole, buffers=(*whole.buffers, there))
+    found = timeline(whole, {"k": 10, "over": 3, "other": 11, "back": 5})
+    assert found.span_us == 18
+    assert found.busy_us == {UP: 0, DOWN: 0, KERNELS: 10, HOST: 0, PEERS: 3, "kernels:1": 11, "down:1": 5}
+    assert {name for name in found.busy_us if on_link(name)} == {UP, DOWN, PEERS, "down:1"}
 
 
 def test_what_is_ready_first_or_last_goes_first() -> None:

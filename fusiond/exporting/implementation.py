@@ -8,7 +8,7 @@ from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout, parts
 from fusiond.exporting.adapters import getter, space
 from fusiond.exporting.header import caller_arenas, signature
-from fusiond.exporting.layout import Giver
+from fusiond.exporting.layout import Giver, Workspace
 from fusiond.exporting.steps import StepWriter, refuse
 from fusiond.program import Program
 
@@ -29,7 +29,8 @@ def implementation(program: Program, header: str) -> str:
         "enum { FORKED = -3, HANDED = -2, LAST = -1 };  // events beside those of steps",
         _places(program, names, writer),
         *(text for name, text in parts.HELPERS.items() if name in writer.helpers),
-        parts.OPT_IN if writer.opt_in() else "",
+        parts.OPT_IN if writer.opts_in else "",
+        parts.ON_DEVICE if program.devices > 1 else "",
         _check(program, names, writer),
         "}  // namespace",
         parts.STATE,
@@ -76,12 +77,14 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     return text.text()
 
 
-def _lies_in(program: Program, home: str, where: Giver) -> bool:
+def _lies_in(program: Program, home: str, where: Workspace) -> bool:
     """Whether an allocation has a place in a workspace; what the caller may leave out has one too."""
-    if layout.giver(program, home) is where:
-        return True
     buffer = layout.homes(program)[home][0]
-    return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
+    if buffer.device != where.device:
+        return False
+    if layout.giver(program, home) is where.giver:
+        return True
+    return where.giver is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
 
 
 def _check(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
@@ -165,12 +168,14 @@ def _enqueue(program: Program, writer: StepWriter) -> str:
     text = Statements()
     text.line("/// All steps in the order of the plan.")
     seams = "    [[maybe_unused]] const Seams& seams,\n" if program.seams else ""
+    last = "[[maybe_unused]] bool capturing" + (",\n    const int* devices" if program.devices > 1 else "")
     body = text.block(
         "template <class State> static cudaError_t enqueue([[maybe_unused]] State& state, [[maybe_unused]] Places& at,"
-        f"\n{seams}    [[maybe_unused]] const Sizes& sizes, cudaStream_t lead, [[maybe_unused]] bool capturing)"
+        f"\n{seams}    [[maybe_unused]] const Sizes& sizes, cudaStream_t lead, {last})"
     )
     body.line(f"cudaStream_t streams[{writer.streams}] = {{lead}};")
-    body.lines(*(f"TRY(state.stream({number}, &streams[{number}]));" for number in range(1, writer.streams)))
+    for number in range(1, writer.streams):
+        writer.on_device(body, number).line(f"TRY(state.stream({number}, &streams[{number}]));")
     if writer.streams > 1:
         body.line(f"TRY(state.fork(streams, {writer.streams}));")
     writer.write(body)
@@ -226,19 +231,27 @@ def _launch(text: Statements, program: Program, names: cxx.CxxNames, writer: Ste
     seams = ", seams" if program.seams else ""
     text.line(parts.MEMBERS)
     body = text.block(f"cudaError_t Launcher::launch({signature(program)})")
-    body.line(parts.CHECKED.format(seams=seams, events=writer.events))
+    body.line(parts.CHECKED.format(seams=seams))
+    if program.devices > 1:
+        body.line(parts.SEVERAL.format(devices=program.devices))
+        writer.make_events(body)
+    body.line(f"TRY(state.make_events({writer.events}));")
     _resolve(body, program, names)
-    body.lines(*writer.opt_in(), *writer.carve_outs(), parts.AFTER_LAST)
+    writer.opt_in(body)
+    writer.carve_outs(body)
+    body.line(parts.AFTER_LAST)
     if layout.in_graph(program):
         _graph(body, program, names, writer, seams)
     elif program.copies_in_batches:
         body.line(parts.OWN_STREAM.format(seams=seams))
     else:
-        body.line(f"TRY(enqueue(state, at{seams}, sizes, stream, false));")
+        devices = ", buffers.devices" if program.devices > 1 else ""
+        body.line(f"TRY(enqueue(state, at{seams}, sizes, stream, false{devices}));")
     body.line(parts.LAST)
     text.line("")
     body = text.block(f"cudaError_t launch({signature(program)}, std::string* problem)")
-    body.line(parts.OF_THREAD.format(seams=seams))
+    of_thread = parts.OF_THREAD if program.devices == 1 else parts.OF_THREAD_SEVERAL
+    body.line(of_thread.format(seams=seams, devices=program.devices))
 
 
 def _graph(body: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, seams: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from fusiond.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps
 
@@ -58,11 +59,23 @@ def workspace_of(memory: Memory) -> Giver:
     return Giver.WORKSPACE if memory is Memory.DEVICE else Giver.HOST_WORKSPACE
 
 
-def workspaces(program: Program) -> Mapping[str, Giver]:
-    """The scratch memory that the caller gives: name -> what it is. That on the device is always one of them."""
-    needed = {giver(program, home) for home in homes(program)}
-    others = {"host_workspace": Giver.HOST_WORKSPACE, "managed_workspace": Giver.MANAGED_WORKSPACE}
-    return {"workspace": Giver.WORKSPACE, **{name: each for name, each in others.items() if each in needed}}
+class Workspace(NamedTuple):
+    """Scratch memory that the caller gives."""
+
+    giver: Giver
+    device: int = 0
+    """Of the program's, where it is on one."""
+
+
+def workspaces(program: Program) -> Mapping[str, Workspace]:
+    """The scratch memory that the caller gives: name -> what it is. That on the first device is always one of them."""
+    needed = {Workspace(giver(program, home), members[0].device) for home, members in homes(program).items()}
+    others = {
+        **{f"workspace_{device}": Workspace(Giver.WORKSPACE, device) for device in range(1, program.devices)},
+        "host_workspace": Workspace(Giver.HOST_WORKSPACE),
+        "managed_workspace": Workspace(Giver.MANAGED_WORKSPACE),
+    }
+    return {"workspace": Workspace(Giver.WORKSPACE), **{name: each for name, each in others.items() if each in needed}}
 
 
 def is_argument(buffer: Buffer) -> bool:

@@ -178,8 +178,11 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
             if layout.is_argument(each) and each.symbol is None and each.name not in layout.optional(program)
         ),
         *(
-            f"    {_ALLOCATIONS[where]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
+            line
             for kind, where in layout.workspaces(program).items()
+            for line in _on(
+                where.device, f"{_ALLOCATIONS[where.giver]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
+            )
         ),
         *([f"    {space}::Seams seams;"] if program.seams else []),
         f"    {space}::Launcher launcher;",
@@ -191,6 +194,14 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
         "can be linked into one program."
     )
     return lines
+
+
+def _on(device: int, statement: str) -> list[str]:
+    """A statement that is made while a device is current."""
+    if device == 0:
+        return [f"    {statement}"]
+    current = [f"    cudaSetDevice(buffers.devices[{number}]);" for number in (device, 0)]
+    return [current[0], f"    {statement}", current[1]]
 
 
 def _notes(program: Program) -> list[str]:
@@ -229,6 +240,13 @@ def _notes(program: Program) -> list[str]:
         )
     elif program.issue == "graph":
         notes.append("This was planned as a CUDA graph, but the host takes part in it: it is issued step by step.")
+    if program.devices > 1:
+        notes.append(
+            f"This program is for {program.devices} devices of one model. The first is current in the calling thread; "
+            "the others are those that follow it, or what you name: in Python devices=[...], in C++ Buffers::devices. "
+            "They use each other's memory where their links allow that; else copies between them go over the host, and "
+            "are slower than was measured."
+        )
     for home in caller_arenas(program):
         notes.append(
             f"The arguments in {home!r} are one piece of memory: in C++ allocate "

@@ -221,7 +221,8 @@ class Desk:
         self._here.call = call
         strategy, parsed = self._kept[workload]
         facts = _Facts(self._here)
-        whole = with_others(self._registry, Target(arch=target.arch, limits=target.limits, facts=facts))
+        own = Target(arch=target.arch, limits=target.limits, facts=facts, devices=target.devices)
+        whole = with_others(self._registry, own)
         analysis = strategy.analyse(parsed, whole)
         self._kept[number] = strategy, analysis
         return dataclasses.replace(analysis, workload=_without_payload(parsed), payload=None)

@@ -72,6 +72,7 @@ class Here:
 
     arch: str
     limits: DeviceLimits
+    devices: int
 
 
 def portable(value: object) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from fusiond import events as say
+from fusiond.devices import peers
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock
+from fusiond.devices.lock import device_lock, lock_name
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
@@ -189,11 +191,14 @@ class Tuner:
         provider, info = self._device_of(row, device.name if device else job.device)
         if self._store.environments(row.id) - {(info.key, info.env_key)}:
             raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
-        self._store.save_device(info)
+        boards = (info, *peers.beside(provider.devices(), info, prepared.workload.devices))
+        for board in boards:
+            self._store.save_device(board)
         self._store.set_device(row.id, info.key)
-        reason = self._store.sick(info.key, info.uuid)
-        if reason:
-            raise DeviceSick(info.name, reason)
+        for board in boards:
+            if reason := self._store.sick(board.key, board.uuid):
+                sick = DeviceSick(board.name, reason)
+                raise sick if board is info else MachineFault(str(sick))  # a device is well that only lacks a peer
 
         def asked_to_stop() -> bool:
             return stop() or self._store.cancel_requested(row.id)
@@ -206,14 +211,14 @@ class Tuner:
 
         contention = Contention(
             policy=self._policy,
-            busy=lambda: self._busy(info),
+            busy=lambda: next(filter(None, map(self._busy, boards)), None),
             stop=asked_to_stop,
             waiting=waiting,
         )
-        with self._locked(row.id, info, asked_to_stop, waiting):
+        with self._locked(row.id, boards, asked_to_stop, waiting):
             contention.wait()
             runner = self._runner(provider, info)
-            self._helpers = tuple(self._others(provider, info))
+            self._helpers = tuple(self._others(provider, info)) if len(boards) == 1 else ()
             measurer = Measurer(
                 provider,
                 runner,
@@ -243,12 +248,13 @@ class Tuner:
 
     @contextlib.contextmanager
     def _locked(
-        self, job_id: str, device: DeviceInfo, stop: Callable[[], bool], waiting: Callable[[str], None]
+        self, job_id: str, devices: Sequence[DeviceInfo], stop: Callable[[], bool], waiting: Callable[[str], None]
     ) -> Iterator[None]:
-        """The device for this job alone; while it waits for that, its row says for whom."""
+        """The devices for this job alone; while it waits for them, its row says for whom. They are taken in an order
+        that is the same for everybody, so that no two jobs wait for each other."""
         told = False
 
-        def tell(who: str) -> None:
+        def tell(device: DeviceInfo, who: str) -> None:
             nonlocal told
             told = True
             self._store.set_waiting_for(job_id, f"{device.name}: {who}")
@@ -256,7 +262,8 @@ class Tuner:
 
         with contextlib.ExitStack() as held:
             try:
-                held.enter_context(device_lock(device, stop=stop, waiting=tell))
+                for each in sorted(devices, key=lock_name):
+                    held.enter_context(device_lock(each, stop=stop, waiting=functools.partial(tell, each)))
             finally:
                 if told:
                     self._store.set_waiting_for(job_id, "")

@@ -43,7 +43,11 @@ class Graph:
 
 class Driver:
     def __init__(self, library: Path, *, eager: bool = False, turns: bool = False) -> None:
-        self.current: int | None = CONTEXT
+        self.stack: list[int] = [CONTEXT]
+        self.devices = 1
+        self.owners: dict[int, int] = {}
+        """Handle of a stream, an event, a module or a kernel, or address of device memory -> its context."""
+        self.access: set[tuple[int, int]] = set()
         self.runtime = native.Runtime(library)
         self.eager, self.turns = eager, turns
         self.log: list[str] = []
@@ -69,13 +73,57 @@ class Driver:
 
     # --- context ---
 
+    @property
+    def current(self) -> int | None:
+        """The context of device 0 is CONTEXT, that of 1 the next number."""
+        return self.stack[-1] if self.stack else None
+
     def cuCtxGetCurrent(self, into: Any) -> int:
         into._obj.value = self.current
         return 0
 
     def cuCtxGetDevice(self, into: Any) -> int:
-        into._obj.value = 0
+        into._obj.value = (self.current or CONTEXT) - CONTEXT
         return 0
+
+    def cuDeviceGetCount(self, into: Any) -> int:
+        into._obj.value = self.devices
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, into: Any, device: Any) -> int:
+        into._obj.value = CONTEXT + device.value
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.stack.append(context.value)
+        return 0
+
+    def cuCtxPopCurrent_v2(self, into: Any) -> int:
+        into._obj.value = self.stack.pop()
+        return 0
+
+    def cuDeviceCanAccessPeer(self, into: Any, device: Any, other: Any) -> int:
+        into._obj.value = int(device.value != other.value)
+        return 0
+
+    def cuCtxEnablePeerAccess(self, context: Any, flags: Any) -> int:
+        pair = (self.current or 0, context.value)
+        known = pair in self.access
+        self.access.add(pair)
+        return 704 if known else 0
+
+    def _foreign(self, *things: int) -> bool:
+        """Whether something belongs to another context than the current one."""
+        return any(self.owner(each) not in (None, self.current) for each in things)
+
+    def owner(self, thing: int) -> int | None:
+        if thing in self.owners:
+            return self.owners[thing]
+        inside = (begin for begin, memory in self.memory.items() if begin <= thing < begin + memory.size - 256)
+        return self.owners.get(next(inside, 0))
 
     def cuCtxSynchronize(self) -> int:
         self.drain()
@@ -100,6 +148,7 @@ class Driver:
 
     def _make(self, into: Any) -> int:
         into._obj.value = next(self._handles)
+        self.owners[into._obj.value] = self.current or 0
         return 0
 
     def cuStreamCreate(self, into: Any, flags: Any) -> int:
@@ -118,6 +167,8 @@ class Driver:
         return 0
 
     def cuEventRecord(self, event: Any, stream: Any) -> int:
+        if self.owner(stream.value or 0) not in (None, self.owner(event.value)):
+            return 400
         op = Op(stream.value or 0)
         self.enqueue(op)
         self.records[event.value] = op
@@ -201,11 +252,14 @@ class Driver:
 
     def release(self, address: int) -> int:
         self.memory.pop(address)[:] = 0xDD
+        self.owners.pop(address, None)
         self.managed.pop(address, None)
         return 0
 
     def cuMemAlloc_v2(self, into: Any, size: Any) -> int:
-        return self.allocate(size.value, into)
+        self.allocate(size.value, into)
+        self.owners[into._obj.value] = self.current or 0
+        return 0
 
     def cuMemFree_v2(self, address: Any) -> int:
         self.drain()
@@ -239,7 +293,16 @@ class Driver:
 
     def cuMemcpyAsync(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         to, of, length = target.value, source.value, size.value
+        if self._foreign(stream.value or 0, to, of):
+            return 400
         self.enqueue(Op(stream.value or 0, lambda: ctypes.memmove(to, of, length) and None))
+        return 0
+
+    def cuMemcpyPeerAsync(self, target: Any, to: Any, source: Any, of: Any, size: Any, stream: Any) -> int:
+        where, whence, length = target.value, source.value, size.value
+        if self._foreign(stream.value) or (self.owner(where), self.owner(whence)) != (to.value, of.value):
+            return 400
+        self.enqueue(Op(stream.value, lambda: ctypes.memmove(where, whence, length) and None))
         return 0
 
     def cuMemcpyBatchAsync_v2(
@@ -301,6 +364,8 @@ class Driver:
         if shape[6] > self.opted.get(function, 48 << 10):
             return 1
         arguments = [ctypes.string_at(places[i], size) for i, size in enumerate(entry.argument_bytes)]
+        if self._foreign(function, stream, *(int.from_bytes(each, "little") for each in arguments if len(each) == 8)):
+            return 400
         launch = native.NativeLaunch(
             grid=(shape[0], shape[1], shape[2]), block=(shape[3], shape[4], shape[5]), shared_bytes=shape[6],
             cooperative=cooperative, checked=True,
@@ -381,6 +446,7 @@ class ByDlpack:
 
     array: Any
     device: tuple[int, int] = (2, 0)
+    """(kind, number): 2 is a GPU."""
     versioned: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
 

@@ -19,6 +19,7 @@ from fusiond.exporting.adapters import getter, space
 from fusiond.exporting.cxx import CxxNames, element
 from fusiond.exporting.files import export, file_stem
 from fusiond.exporting.header import caller_arenas
+from fusiond.exporting.layout import Giver
 from fusiond.program import Buffer, Memory, Program, Role, Source, SourceKind
 from tests.exporting import programs
 from tests.exporting.programs import CASES, Case
@@ -91,8 +92,14 @@ def in_order(buffer: Buffer, statement: str) -> str:
 
 
 def allocation(buffer: Buffer) -> str:
-    """What allocates a caller's memory for a buffer; host memory and the device's are one here."""
-    return "cudaMallocManaged" if buffer.memory is Memory.MANAGED else "cudaMalloc"
+    """What allocates a caller's memory for a buffer."""
+    kinds = {Memory.MANAGED: "cudaMallocManaged", Memory.DEVICE: "cudaMalloc"}
+    return kinds.get(buffer.memory, "cudaMallocHost")
+
+
+def on(device: int, statement: str) -> str:
+    """A statement that is made while a device is current."""
+    return f"cudaSetDevice({device}); {statement} cudaSetDevice(0);" if device else statement
 
 
 def main_of(case: Case, *, naive: bool = False) -> str:
@@ -122,15 +129,18 @@ def main_of(case: Case, *, naive: bool = False) -> str:
         name, kind = names.buffers[each.name], element(each.dtype)
         lines.append(f"    std::size_t {name}_size = std::strtoull(argv[at++], nullptr, 10);")
         if each.arena not in caller_arenas(program):
-            lines.append(f"    {allocation(each)}(&p, {name}_size); {kind}* {name} = static_cast<{kind}*>(p);")
+            lines.append("    " + on(each.device, f"{allocation(each)}(&p, {name}_size);"))
+            lines.append(f"    {kind}* {name} = static_cast<{kind}*>(p);")
             if each.symbol is None:
                 lines.append(f"    buffers.{name} = {name};")
         else:
             lines.append(f"    {kind}* {name} = const_cast<{kind}*>(buffers.{name});")
     lines.append("    cudaMalloc(&buffers.workspace, workspace_bytes(sizes));")
-    for kind, call in (("host_workspace", "cudaMallocHost"), ("managed_workspace", "cudaMallocManaged")):
-        if kind in layout.workspaces(program):
-            lines.append(f"    {call}(&buffers.{kind}, {kind}_bytes(sizes));")
+    calls = {Giver.HOST_WORKSPACE: "cudaMallocHost", Giver.MANAGED_WORKSPACE: "cudaMallocManaged"}
+    for kind, where in layout.workspaces(program).items():
+        if kind != "workspace":
+            call = calls.get(where.giver, "cudaMalloc")
+            lines.append("    " + on(where.device, f"{call}(&buffers.{kind}, {kind}_bytes(sizes));"))
     if program.seams:
         lines.append("    Seams seams;")
         lines += [f"    seams.{names.seams[each.name]} = {SEAMS[each.name]};" for each in program.seams
@@ -158,6 +168,7 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     lines.append('    std::printf("launches %d cooperative %d batches %d captures %d carved %d", stub::launches,')
     lines.append("        stub::cooperative, stub::batches, stub::captures, stub::carved);")
     lines.append('    if (stub::prefetches) std::printf(" prefetches %d", stub::prefetches);')
+    lines.append('    if (stub::peers) std::printf(" peers %d access %zu", stub::peers, stub::access.size());')
     return "\n".join([*lines, "}", ""])
 
 
@@ -202,14 +213,15 @@ COUNTED = {
     "cooperative": "launches 2 cooperative 2 batches 0 captures 0 carved 0",
     "transfers": "launches 4 cooperative 0 batches 2 captures 0 carved 0",
     "managed": "launches 4 cooperative 0 batches 0 captures 0 carved 0 prefetches 4",
+    "several_devices": "launches 6 cooperative 0 batches 0 captures 0 carved 2 peers 4 access 6",
     "seams": "launches 4 cooperative 0 batches 0 captures 0 carved 0",
 }
 
 
-FAST = ("transfers", "structs", "seams_in_a_graph")
+FAST = ("transfers", "structs", "seams_in_a_graph", "several_devices")
 WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
 """Run in the campaigns only."""
-COMPILED = ("structs", "graph", "managed")
+COMPILED = ("structs", "graph", "managed", "several_devices")
 """By nvcc, outside of the campaigns."""
 _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
     name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE

@@ -15,7 +15,7 @@ import pytest
 from fusiond.exporting.files import export
 from fusiond.program import Launch, Memory, Program, Role
 from tests.exporting import programs
-from tests.exporting.driver import ByDlpack, Driver, OnDevice, Op, built
+from tests.exporting.driver import CONTEXT, ByDlpack, Driver, OnDevice, Op, built
 from tests.exporting.programs import CASES, Case
 
 
@@ -106,6 +106,7 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
     the device are filled, and read, in the order of the caller's stream."""
     case = CASES[name]()
     here = exported(case.program, eager=order == "eager", turns=order == "turns")
+    here.driver.devices = case.program.devices
     seams = functions(case, here.driver)
     for sizes, stream in ((None, 500), (dict(case.sizes), 0)):
         program = case.program.at(sizes or {})
@@ -134,6 +135,42 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
     assert not here.driver.memory
     assert not here.driver.modules
     assert not here.driver.graphs
+    assert here.driver.stack == [CONTEXT]
+
+
+def test_several_devices_are_those_that_follow_or_are_named(exported: Callable[..., Exported]) -> None:
+    case = programs.several_devices()
+    here = exported(case.program)
+    given = programs.inputs(case.program)
+
+    def launched(**options: Any) -> None:
+        memory = arrays(case.program, given)
+        here.launcher.launch(wrapped(case.program, memory), **options)
+        here.driver.drain()
+        for each, values in case.expected(given, {}).items():
+            np.testing.assert_array_equal(memory[each], values)
+
+    here.driver.devices = 2
+    with pytest.raises(here.error, match="the program is for 3 devices; the driver shows 2"):
+        launched()
+    here.driver.devices = 9
+    launched()
+    contexts = {CONTEXT + device for device in (0, 1, 2)}
+    assert here.driver.access == {(a, b) for a in contexts for b in contexts if a != b}
+    launched(devices=[0, 7, 4])
+    assert (CONTEXT + 7, CONTEXT + 4) in here.driver.access
+    for wrong in ([0, 1], [1, 0, 2], [0, 1, 1]):
+        said = f"devices is {re.escape(str(wrong))}; it must name 3 different devices, the first of them 0"
+        with pytest.raises(here.error, match=said):
+            launched(devices=wrong)
+    there = ByDlpack(np.zeros(300, np.float32), device=(2, 1))
+    memory = {**arrays(case.program, given), "w": there}
+    here.launcher.launch(memory)  # it lies where it should
+    with pytest.raises(here.error, match="w lies on device 1; it must lie on 7"):
+        here.launcher.launch(memory, devices=[0, 7, 4])
+    here.launcher.close()
+    assert here.driver.stack == [CONTEXT]
+    assert not here.driver.memory
 
 
 def test_a_cooperative_launch_is_one(exported: Callable[..., Exported]) -> None:
@@ -334,7 +371,7 @@ def test_sizes_that_lead_to_no_plan(exported: Callable[..., Exported]) -> None:
 
 def test_no_context_is_made(exported: Callable[..., Exported]) -> None:
     here = exported(programs.one().program)
-    here.driver.current = None
+    here.driver.stack.clear()
     with pytest.raises(here.error, match="no CUDA context is current in this thread; make one first"):
         here.launcher.launch({})
     assert set(here.driver.log) == {"cuCtxGetCurrent"}

@@ -183,7 +183,7 @@ class CpuProgram:
             counted = sum(took[step.name] for step in self.program.steps if step.counted)
             return timeline.Timeline(span_us=counted, busy_us={}, steps={})
         for step in self.program.steps:
-            if self._engine(step) in (timeline.UP, timeline.DOWN):
+            if timeline.on_link(self._engine(step)):
                 carried = sum(self._size_bytes[name] for name in step.carried)
                 took[step.name] = self._link.message_us(carried)
         return timeline.timeline(self.program, took, late=self._link.late)

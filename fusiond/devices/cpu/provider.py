@@ -14,6 +14,7 @@ from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.link import of_environment
+from fusiond.devices.peers import MOST_DEVICES
 from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
@@ -54,6 +55,7 @@ class CpuProvider:
             evidence="emulated",
             env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler)}),
             limits=LIMITS,
+            devices=MOST_DEVICES,  # each is memory of its own, and the same processor
         )
         return (info,)
 

@@ -104,6 +104,10 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemFreeHost": (c_void_p,),
     "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
     "cuCtxGetDevice": (POINTER(c_int),),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
+    "cuMemcpyPeerAsync": (c_ulonglong, c_void_p, c_ulonglong, c_void_p, c_size_t, c_void_p),
     "cuMemFree_v2": (c_ulonglong,),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
@@ -269,6 +273,30 @@ class Driver:
         handle = c_int()
         self.call("cuCtxGetDevice", byref(handle))
         return handle.value
+
+    def current_context(self) -> int:
+        """The handle of the context that is current; 0 where none is."""
+        context = c_void_p()
+        self.call("cuCtxGetCurrent", byref(context))
+        return context.value or 0
+
+    def can_access_peer(self, device: int, other: int) -> bool:
+        """Whether a device reads and writes the memory of another one over their link."""
+        value = c_int()
+        self.call("cuDeviceCanAccessPeer", byref(value), self._handle(device), self._handle(other))
+        return value.value != 0
+
+    def enable_peer_access(self, context: int) -> None:
+        """Let the current context use the memory of another one; may be called again."""
+        try:
+            self.call("cuCtxEnablePeerAccess", context, 0)
+        except DriverError as problem:
+            if problem.name != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
+                raise
+
+    def copy_to_peer(self, target: tuple[int, int], source: tuple[int, int], size_bytes: int, stream: int) -> None:
+        """From one device's memory to another's; each is an address and its device's context."""
+        self.call("cuMemcpyPeerAsync", *target, *source, size_bytes, stream)
 
     @property
     def prefetches(self) -> bool:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import DataPlane
+from fusiond.devices import peers
+from fusiond.devices.base import DataPlane, ExecutionError
 from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
+from fusiond.devices.cuda.contexts import Contexts, connected
 from fusiond.devices.cuda.data import DeviceData
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
@@ -19,10 +21,10 @@ from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
-from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
+from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe, index_of
 from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
-from fusiond.model import DeviceState
+from fusiond.model import DeviceState, Outcome
 from fusiond.program import Program, problems
 
 
@@ -42,7 +44,9 @@ class CudaExecutor:
         self.cuda, self.driver, self.index = cuda, driver, index
         self._kept = DeviceData(cuda, info.limits.multiprocessors)
         self.data: DataPlane = self._kept
-        self._limits = info.limits
+        self._info, self._limits, self._primary = info, info.limits, primary
+        self._beside: dict[int, Any] = {}
+        """Index of another device -> its context here."""
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
         self._canary: Canary | None = None
@@ -96,7 +100,30 @@ class CudaExecutor:
         if not problems(program):
             with named("making room"):
                 self._kept.make_room(device_bytes(program))
-        return CudaProgram(self.cuda, self.driver, self._limits, self.spans, program, binaries)
+        contexts = Contexts(self.cuda, self.driver, self._peers(program.devices))
+        return CudaProgram(self.cuda, self.driver, self._limits, self.spans, program, binaries, contexts)
+
+    def _peers(self, devices: int) -> list[Any]:
+        """The contexts of the devices beside this one; made when a Program first needs them."""
+        if devices == 1:
+            return []
+        infos = [each for each in (describe(self.driver, i) for i in range(self.driver.count())) if each is not None]
+        names = [each.name for each in peers.beside(infos, self._info, devices)]
+        if len(names) < devices - 1:
+            there = f"there {'is' if not names else 'are'} {1 + len(names)} of this model here"
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"the program is for {devices} devices, and {there}")
+        new = [index_of(name) for name in names if index_of(name) not in self._beside]
+        for index in new:
+            with named(f"making a context on cuda:{index}"):
+                device = self.cuda.Device(index)
+                context = device.retain_primary_context() if self._primary else device.make_context()
+                if not self._primary:  # which makes it current
+                    self.cuda.Context.pop()
+                self._beside[index] = context
+        if new:
+            with named("connecting the devices"):
+                connected(self.cuda, self.driver, {self.index: self._context, **self._beside})
+        return [self._beside[index_of(name)] for name in names]
 
     def state(self) -> DeviceState:
         return dataclasses.replace(self._sensors.state(), canary_mhz=self.clock_mhz())
@@ -129,5 +156,7 @@ class CudaExecutor:
         self._flush = self._spans = self._gate = self._canary = None
         self._kept.close()
         context.pop()
-        with contextlib.suppress(self.cuda.Error):
-            context.detach()
+        for each in (context, *self._beside.values()):
+            with contextlib.suppress(self.cuda.Error):
+                each.detach()
+        self._beside.clear()

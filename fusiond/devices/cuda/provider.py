@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import fusiond
 from fusiond.build import gxx, nvcc
 from fusiond.cuda.limits import limits as table_limits
+from fusiond.devices import peers
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
-from fusiond.devices.cuda.loop import with_trampolines
+from fusiond.devices.cuda.loop_code import with_trampolines
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.sanitize import sanitize
 from fusiond.errors import RequestError, UnknownName
@@ -56,7 +57,7 @@ class CudaProvider:
             found = [describe(driver, index) for index in range(driver.count())]
         except (DriverMissing, DriverError):
             return ()
-        return tuple(each for each in found if each is not None)
+        return peers.counted(each for each in found if each is not None)
 
     def missing(self) -> tuple[str, ...]:
         found = []

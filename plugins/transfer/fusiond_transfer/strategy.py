@@ -18,9 +18,10 @@ from fusiond.program import Memory, Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import placements, space, together
-from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory, peers
+from fusiond_transfer import peer_report, placements, space, together
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory, peer_script, peers
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
+from fusiond_transfer.analysis.peer_script import PeerSchedule, PeerSchedules
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import Script, script
@@ -90,6 +91,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             members=(graph.name,),
             sizes=frozen(found.sizes),
             content=[found.content, counted, graph.limit_bytes, tries, *(["together"] if asks else [])],
+            devices=graph.devices,
             payload=TransferRequest(
                 graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None
             ),
@@ -109,13 +111,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         asked = workload.payload
         schedules = Schedules(asked.graph, tries=asked.tries)
         if asked.graph.several_devices:
-            nothing = space.Offer(paper=False, reordered=False, counted=False, graph=False)
-            return Analysis(
-                workload=workload,
-                report=frozen(peers.report(asked.graph)),
-                rejections=(peers.refusal(asked.graph),),
-                payload=TransferAnalysis(asked=asked, schedules=schedules, other=None, offer=nothing),
-            )
+            return _over_several(workload, schedules, target.devices)
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
         known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer, offering=_offer)
@@ -126,8 +122,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
     def describe(self, analysis: KnownGraph) -> str:
-        if _only_planned(analysis):
-            return peers.text(analysis.payload.asked.graph)
+        over = analysis.payload.peers
+        if over is not None:
+            return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
@@ -143,7 +140,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return {} if asked is None else together.figures(asked, answers)
 
     def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
-        return () if _only_planned(analysis) else probes(analysis.payload.asked.graph)
+        return probes(analysis.payload.asked.graph) if analysis.payload.peers is None else ()
 
     def space(self, analysis: KnownGraph, answers: Answers) -> Space:
         return EMPTY if _only_planned(analysis) else space.fused(_offered(analysis.payload, answers))
@@ -152,6 +149,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = analysis.payload
         if _only_planned(analysis):
             return ()
+        if about.peers is not None:
+            return space.seeds(about.offer, space_)
         label = placements.fastest(about, answers)
         there = about if label is None else placements.offered(about, answers)[label]
         known, _ = self._costs(there, answers)
@@ -167,10 +166,14 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         for name, memory, allocation in space.baselines(offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
-                there = placements.of(about, config, answers)
-                schedule = _schedules_of(there, config).separate(early=config["when"] == "early")
                 execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
-                return _program(schedule, script(schedule), execution, f"{about.asked.graph.name}, separate")
+                name, early = f"{about.asked.graph.name}, separate", config["when"] == "early"
+                if about.peers is not None:
+                    plan = peer_script.script(about.peers.separate(early=early))
+                    return emit.program(plan, execution, name=name)
+                there = placements.of(about, config, answers)
+                schedule = _schedules_of(there, config).separate(early=early)
+                return _program(schedule, script(schedule), execution, name)
 
             counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
             found.append(
@@ -186,8 +189,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     # --- Config -> Program ---
 
     def emit(self, analysis: KnownGraph, config: Config, answers: Answers) -> Program | Rejection:
-        if _only_planned(analysis):
-            return peers.refusal(analysis.payload.asked.graph)
+        if (refused := _only_planned(analysis)) is not None:
+            return refused
         problems = space.fused(_offered(analysis.payload, answers)).problems(config)
         if problems:
             name = analysis.payload.asked.graph.name
@@ -196,7 +199,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if isinstance(about, Rejection):
             return about
         graph = about.asked.graph
-        schedule = self._schedule(about, config, answers)
         execution = Execution(
             memory=config.text("memory"),
             issue=config.text("issue"),
@@ -206,8 +208,14 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             streams=str(config.get("streams", "engines")),
             chunk_order=str(config.get("chunk_order", "depth_first")),
         )
-        plan = one_memory.placed(schedule, **_one_memory(config))
-        program = _program(schedule, plan, execution, f"{graph.name}, {config['grouping']}")
+        name = f"{graph.name}, {config['grouping']}"
+        if about.peers is not None:
+            plan = peer_script.script(_over_links(about.peers, config))
+            program = emit.program(plan, execution, name=name)
+        else:
+            schedule = self._schedule(about, config, answers)
+            plan = one_memory.placed(schedule, **_one_memory(config))
+            program = _program(schedule, plan, execution, name)
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
             if broken:
@@ -249,7 +257,10 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = _composed(analysis.payload, config, answers)
         if isinstance(about, Rejection):
             return config
-        count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
+        if about.peers is not None:
+            count = _over_links(about.peers, config).startups
+        else:
+            count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
         said: dict[str, Value] = {**config, **placements.named(about, config)}
         said |= {"grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if config.get("together", together.APART) != together.APART:
@@ -260,6 +271,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     def drawings(self, analysis: KnownGraph, config: Config, answers: Answers) -> tuple[Drawing, ...]:
         """The time line of a config's schedule."""
         about = _composed(analysis.payload, config, answers)
+        if analysis.payload.peers is not None:
+            return ()
         found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
         return () if found is None else (found,)
 
@@ -272,9 +285,37 @@ def _program(schedule: Schedule, plan: Script, execution: Execution, name: str) 
     return dataclasses.replace(made, name=name)
 
 
-def _only_planned(analysis: KnownGraph) -> bool:
-    """Whether no Program can be made of a graph."""
-    return analysis.payload.asked.graph.several_devices
+def _only_planned(analysis: KnownGraph) -> Rejection | None:
+    """Why no Program can be made of a graph."""
+    return next(iter(analysis.rejections), None)
+
+
+def _over_several(workload: Workload[TransferRequest], schedules: Schedules, devices: int) -> KnownGraph:
+    """What is known of a graph over several devices, where programs can be for so many."""
+    graph = workload.payload.graph
+    found = PeerSchedules(graph)
+    refused = peers.refusal(graph, devices)
+    offer = space.Offer(
+        paper=False,
+        reordered=False,
+        counted=False,
+        graph=False,
+        groupings=("separate", "interval_stabbing"),
+        sends=("message",),
+        large=len(graph.kernels) > sizes.MANY_KERNELS,
+    )
+    return Analysis(
+        workload=workload,
+        report=frozen(peer_report.report(found, refused)),
+        rejections=() if refused is None else (refused,),
+        payload=TransferAnalysis(asked=workload.payload, schedules=schedules, other=None, offer=offer, peers=found),
+    )
+
+
+def _over_links(schedules: PeerSchedules, config: Config) -> PeerSchedule:
+    return (
+        schedules.fewest() if config["grouping"] != "separate" else schedules.separate(early=config["when"] == "early")
+    )
 
 
 # --- what the methods share -----------------------------------------------------------------------------

@@ -5,9 +5,9 @@
 extern "C" {
 // one list
 ABSENT(cuArray3DCreate_v2) ABSENT(cuArray3DGetDescriptor_v2) ABSENT(cuArrayCreate_v2) ABSENT(cuArrayDestroy)
-ABSENT(cuArrayGetDescriptor_v2) ABSENT(cuCtxDisablePeerAccess) ABSENT(cuCtxEnablePeerAccess)
+ABSENT(cuArrayGetDescriptor_v2) ABSENT(cuCtxDisablePeerAccess)
 ABSENT(cuCtxGetCacheConfig) ABSENT(cuCtxGetLimit) ABSENT(cuCtxGetSharedMemConfig) ABSENT(cuCtxSetCacheConfig)
-ABSENT(cuCtxSetLimit) ABSENT(cuCtxSetSharedMemConfig) ABSENT(cuDeviceCanAccessPeer)
+ABSENT(cuCtxSetLimit) ABSENT(cuCtxSetSharedMemConfig)
 ABSENT(cuDeviceComputeCapability) ABSENT(cuDeviceGetByPCIBusId) ABSENT(cuDeviceGetPCIBusId)
 ABSENT(cuFuncSetCacheConfig)
 ABSENT(cuFuncSetSharedSize) ABSENT(cuIpcCloseMemHandle) ABSENT(cuIpcGetEventHandle) ABSENT(cuIpcGetMemHandle)
@@ -18,7 +18,7 @@ ABSENT(cuMemGetAddressRange_v2) ABSENT(cuMemHostRegister_v2) ABSENT(cuMemHostUnr
 ABSENT(cuMemcpy2DAsync_v2) ABSENT(cuMemcpy2DUnaligned_v2) ABSENT(cuMemcpy2D_v2) ABSENT(cuMemcpy3DAsync_v2)
 ABSENT(cuMemcpy3DPeer) ABSENT(cuMemcpy3DPeerAsync) ABSENT(cuMemcpy3D_v2) ABSENT(cuMemcpyAtoA_v2)
 ABSENT(cuMemcpyAtoD_v2) ABSENT(cuMemcpyAtoH_v2) ABSENT(cuMemcpyDtoA_v2) ABSENT(cuMemcpyHtoA_v2)
-ABSENT(cuMemcpyPeer) ABSENT(cuMemcpyPeerAsync) ABSENT(cuMemsetD16Async) ABSENT(cuMemsetD16_v2)
+ABSENT(cuMemcpyPeer) ABSENT(cuMemsetD16Async) ABSENT(cuMemsetD16_v2)
 ABSENT(cuMemsetD2D16Async) ABSENT(cuMemsetD2D16_v2) ABSENT(cuMemsetD2D32Async) ABSENT(cuMemsetD2D32_v2)
 ABSENT(cuMemsetD2D8Async) ABSENT(cuMemsetD2D8_v2) ABSENT(cuMemsetD32Async) ABSENT(cuMemsetD32_v2)
 ABSENT(cuModuleGetSurfRef) ABSENT(cuModuleGetTexRef) ABSENT(cuModuleLoad) ABSENT(cuParamSetSize)

@@ -21,7 +21,7 @@ from fusiond.cuda.entries import EntryName, EntryParameter, EntryTable, table_by
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.devices.cuda.loop import with_trampolines
+from fusiond.devices.cuda.loop_code import with_trampolines
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.program import Program, Source, SourceKind
 
@@ -152,26 +152,29 @@ def module(path: str) -> Any:
 
         primary = False
 
-        def push(self) -> None:
-            pass
+        def __init__(self, handle: int, device: int) -> None:
+            self.handle, self.device = handle, device
 
-        def pop(self) -> None:
-            pass
+        def push(self) -> None:
+            call("cuCtxPushCurrent_v2", c_void_p(self.handle))
+
+        @staticmethod
+        def pop() -> None:
+            made("cuCtxPopCurrent_v2")
 
         def detach(self) -> None:
             if self.primary:
-                call("cuDevicePrimaryCtxRelease_v2", 0)
+                call("cuDevicePrimaryCtxRelease_v2", self.device)
 
     class Device:
         def __init__(self, index: int) -> None:
             self.index = index
 
         def make_context(self, flags: int = 0) -> Context:
-            return Context()
+            return Context(made("cuCtxCreate_v2", flags, self.index), self.index)
 
         def retain_primary_context(self) -> Context:
-            made("cuDevicePrimaryCtxRetain", self.index)
-            context = Context()
+            context = Context(made("cuDevicePrimaryCtxRetain", self.index), self.index)
             context.primary = True
             return context
 

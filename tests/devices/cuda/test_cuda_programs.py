@@ -435,13 +435,13 @@ def _round_trip(memory: Memory = Memory.PAGEABLE) -> Program:
 @pytest.mark.parametrize("memory", [Memory.PAGEABLE, Memory.PINNED])
 @pytest.mark.parametrize("by", ["loop", "python"])
 def test_host_steps_are_timed_on_the_wall_clock(gpu: Any, memory: Memory, by: str, monkeypatch: Any) -> None:
-    from fusiond.devices.cuda import loop
+    from fusiond.devices.cuda import loop_code
 
     def missing() -> Any:
         raise LookupError("no C++ compiler")
 
     if by == "python":
-        monkeypatch.setattr(loop, "loop_library", missing)
+        monkeypatch.setattr(loop_code, "loop_library", missing)
     of = _round_trip(memory)
     loaded = filled(gpu, of)
     assert loaded.clock == "wall"
@@ -883,13 +883,13 @@ def test_a_batch_in_a_graph_is_refused_before_the_driver_does(gpu: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["loop", "python"])
 def test_memory_of_the_pool_comes_and_goes_in_stream_order(gpu: Any, by: str, monkeypatch: Any) -> None:
-    from fusiond.devices.cuda import loop
+    from fusiond.devices.cuda import loop_code
 
     def missing() -> Any:
         raise LookupError("no C++ compiler")
 
     if by == "python":
-        monkeypatch.setattr(loop, "loop_library", missing)
+        monkeypatch.setattr(loop_code, "loop_library", missing)
     of = program(
         (
             Alloc(name="alloc", arena="work", pooled=True),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fusiond.devices import protocol
@@ -21,7 +22,8 @@ from fusiond.exporting.bundle import write_bundle
 from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import Program
 from tests.devices.cuda.stand_in import FakeGpu
-from tests.devices.cuda.test_cuda_programs import program
+from tests.devices.cuda.test_cuda_programs import IOTA, program
+from tests.devices.cuda.test_peers import over_three_devices
 from tests.devices.cuda.test_rehearsal import _launch
 
 pytestmark = pytest.mark.skipif(
@@ -123,3 +125,18 @@ def test_a_board_is_calibrated_through_pycuda(board: Any) -> None:
     assert reply.figures["event_us"] == pytest.approx(1.7, rel=0.01)
     assert reply.figures["steady_mhz"] == pytest.approx(1980, rel=0.01)
     assert reply.figures["fp32_tflops"] == pytest.approx(60, rel=0.02)
+
+
+def test_a_program_for_several_devices_through_pycuda(board: Any, fake_libcuda: Path, tmp_path: Path) -> None:
+    """Contexts, streams and memory of three boards: the fake driver refuses what is done in another's context."""
+    fake, made = FakeGpu(fake_libcuda, tmp_path), over_three_devices(host=True)
+    write_bundle(tmp_path / "bundle", made, fake.binaries(made))
+    supervisor = board("peers=2 us:double_it=80")
+    reference = protocol.Reference(bundle=str(tmp_path / "bundle"), seed=0, outputs=str(tmp_path / "out.npz"))
+    assert isinstance(supervisor.call(reference, 60), protocol.Checked)
+    found = np.load(tmp_path / "out.npz")
+    assert np.array_equal(found["h"], 4 * IOTA + 1)
+    assert np.array_equal(found["g"], 2 * IOTA)
+    timed = supervisor.call(protocol.SampleRequest(candidate=str(tmp_path / "bundle"), baseline=None, plan=PLAN), 60)
+    assert isinstance(timed, Measurement), timed
+    assert timed.clock == "wall"

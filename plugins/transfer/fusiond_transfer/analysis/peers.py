@@ -18,12 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.model import Rejection
-from fusiond.words import counted
 from fusiond_transfer.analysis import interval_stabbing
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import HOST, Graph
 
-MOST_ROWS = 60
 UPLOAD, DOWNLOAD, PEER = "upload", "download", "peer"
 KINDS = UPLOAD, DOWNLOAD, PEER
 
@@ -95,63 +93,11 @@ def _crossings(graph: Graph) -> Mapping[tuple[str, str], list[Crossing]]:
     return found
 
 
-def refusal(graph: Graph) -> Rejection:
-    """Why nothing of it is measured."""
-    kernel = next(each for each in graph.kernels if each.number)
-    detail = (
-        f"{kernel.name} is on {kernel.place}, and a program runs on one device: this graph is planned, not measured"
-    )
-    return Rejection(rule="one_device", nodes=(kernel.name,), detail=detail)
-
-
-def report(graph: Graph) -> dict[str, object]:
-    """For `plan --json`."""
-    found = links(graph)
-    startups = {kind: sum(len(each.messages) for each in found if each.kind == kind) for kind in KINDS}
-    transfers = {kind: sum(len(each.crossings) for each in found if each.kind == kind) for kind in KINDS}
-    return {
-        "transfers": sum(transfers.values()),
-        "startups": sum(startups.values()),
-        "lower_bound": sum(startups.values()),
-        "saved": sum(transfers.values()) - sum(startups.values()),
-        "optimal": True,
-        "transfers_by_kind": transfers,
-        "startups_by_kind": startups,
-        "links": [
-            {
-                "from": each.source,
-                "to": each.target,
-                "kind": each.kind,
-                "schedule": [{"slot": one.slot, "vectors": list(one.vectors)} for one in each.messages],
-                "proof": [{"vector": one.vector, "slots": [one.earliest, one.latest]} for one in each.witnesses],
-            }
-            for each in found
-        ],
-        "claims": [refusal(graph).detail, _claim(sum(startups.values()))],
-    }
-
-
-def text(graph: Graph) -> str:
-    """For `plan`."""
-    lines = []
-    for link in links(graph):
-        messages = counted(len(link.messages), f"{link.kind} message")
-        lines.append(f"{link.source} to {link.target}: {messages} for {counted(len(link.crossings), 'vector')}")
-        lines += [f"  {_when(graph, link, each)}: {' '.join(each.vectors)}" for each in link.messages[:MOST_ROWS]]
-        if len(link.messages) > MOST_ROWS:
-            lines.append(f"  ... and {len(link.messages) - MOST_ROWS} more")
-    startups = sum(len(each.messages) for each in links(graph))
-    return "\n".join([*lines, "", _claim(startups), refusal(graph).detail, ""])
-
-
-def _claim(startups: int) -> str:
-    return (
-        f"{counted(startups, 'message')}: proven to be the fewest of each link, where every vector comes straight from "
-        "where it is made"
-    )
-
-
-def _when(graph: Graph, link: DeviceLink, message: PeerMessage) -> str:
-    if message.slot < 0:
-        return "at the start"
-    return f"{'after' if link.kind == DOWNLOAD else 'before'} {graph.kernels[message.slot].name}"
+def refusal(graph: Graph, devices: int) -> Rejection | None:
+    """Why nothing of it is measured where programs can be for so many devices."""
+    if graph.devices <= devices:
+        return None
+    kernel = next(each for each in graph.kernels if each.number >= devices)
+    here = "one device of its model is" if devices == 1 else f"{devices} devices of its model are"
+    detail = f"{kernel.name} is on {kernel.place}, and {here} here: this graph is planned, not measured"
+    return Rejection(rule="devices", nodes=(kernel.name,), detail=detail)

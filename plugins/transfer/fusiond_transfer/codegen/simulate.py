@@ -281,7 +281,7 @@ class _Machine:
             self._check(name, source)
             self._check(name, target)
             wanted = self._wanted.get(name.partition("#")[0])
-            matters = wanted is None or source.partition("#")[0].removesuffix("@device") in wanted
+            matters = wanted is None or source.partition("#")[0].partition("@")[0] in wanted
             if matters and poisoned(content):
                 self.problems.append(f"{name} copies {source} before anything was written there")
         for target, content in moved:

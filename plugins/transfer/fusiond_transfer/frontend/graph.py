@@ -309,5 +309,10 @@ class Graph:
         return any(kernel.number for kernel in self.kernels)
 
     @property
+    def devices(self) -> int:
+        """How many devices it is for: one more than the greatest number of any."""
+        return 1 + max((kernel.number for kernel in self.kernels), default=0)
+
+    @property
     def shares_storage(self) -> bool:
         return any(kernel.in_place for kernel in self.kernels)

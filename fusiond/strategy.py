@@ -8,6 +8,7 @@ contract tests in `fusiond.testing.strategies` run over any implementation; docs
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -218,10 +219,12 @@ class Strategy(Protocol[Request, Analysed]):
         """(name, config): what the paper itself would choose, and the plain one; tried first, in this order."""
         ...
 
-    def baselines(self, analysis: Analysis[Request, Analysed], answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
-        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition,
-        whatever the answers are. None only where the analysis' rejections say that nothing of the workload can be run:
-        then it can be planned."""
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
+        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
+        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned.
+
+        `answers: Answers = NO_ANSWERS` may be a second parameter, where which ways there are depends on what was
+        answered. The reference may not."""
         ...
 
     def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...
@@ -255,6 +258,16 @@ class Strategy(Protocol[Request, Analysed]):
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
         ...
+
+
+def baselines_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> tuple[Baseline, ...]:
+    """A strategy's unfused ways, by these answers where it takes any."""
+    find: Callable[..., tuple[Baseline, ...]] = strategy.baselines
+    try:
+        inspect.signature(find).bind(analysis, answers)
+    except TypeError:
+        return tuple(find(analysis))
+    return tuple(find(analysis, answers))
 
 
 class StrategyBase(Generic[Request, Analysed]):

@@ -17,7 +17,7 @@ from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond.tuning import tuner
 
 ELEMENTS = 100_000
@@ -104,7 +104,7 @@ class Faulty(StrategyBase):
     def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (("first", Config.of({"body": "hangs"})),)
 
-    def baselines(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         return (Baseline(name="plain", detail="as given", emit=lambda config: program(UNFUSED)),)
 
     def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout
 from fusiond.exporting.adapters import space
-from fusiond.exporting.layout import Giver, Workspace
+from fusiond.exporting.layout import GivenWorkspace, Giver
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import text_of
 from fusiond.program import Buffer, Memory, Program, Role, pitches
@@ -18,7 +18,7 @@ _PLACES = {
 }
 
 
-def _of_workspace(where: Workspace) -> tuple[str, str]:
+def _of_workspace(where: GivenWorkspace) -> tuple[str, str]:
     """What it is, and where."""
     device = f"devices[{where.device}]" if where.device else "the device"
     return {

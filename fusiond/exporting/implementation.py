@@ -8,7 +8,7 @@ from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout, parts
 from fusiond.exporting.adapters import getter, space
 from fusiond.exporting.header import caller_arenas, signature
-from fusiond.exporting.layout import Giver, Workspace
+from fusiond.exporting.layout import GivenWorkspace, Giver
 from fusiond.exporting.steps import StepWriter, refuse
 from fusiond.program import Program
 
@@ -77,7 +77,7 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     return text.text()
 
 
-def _lies_in(program: Program, home: str, where: Workspace) -> bool:
+def _lies_in(program: Program, home: str, where: GivenWorkspace) -> bool:
     """Whether an allocation has a place in a workspace; what the caller may leave out has one too."""
     buffer = layout.homes(program)[home][0]
     if buffer.device != where.device:

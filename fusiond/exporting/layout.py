@@ -59,7 +59,7 @@ def workspace_of(memory: Memory) -> Giver:
     return Giver.WORKSPACE if memory is Memory.DEVICE else Giver.HOST_WORKSPACE
 
 
-class Workspace(NamedTuple):
+class GivenWorkspace(NamedTuple):
     """Scratch memory that the caller gives."""
 
     giver: Giver
@@ -67,15 +67,16 @@ class Workspace(NamedTuple):
     """Of the program's, where it is on one."""
 
 
-def workspaces(program: Program) -> Mapping[str, Workspace]:
+def workspaces(program: Program) -> Mapping[str, GivenWorkspace]:
     """The scratch memory that the caller gives: name -> what it is. That on the first device is always one of them."""
-    needed = {Workspace(giver(program, home), members[0].device) for home, members in homes(program).items()}
+    needed = {GivenWorkspace(giver(program, home), members[0].device) for home, members in homes(program).items()}
     others = {
-        **{f"workspace_{device}": Workspace(Giver.WORKSPACE, device) for device in range(1, program.devices)},
-        "host_workspace": Workspace(Giver.HOST_WORKSPACE),
-        "managed_workspace": Workspace(Giver.MANAGED_WORKSPACE),
+        **{f"workspace_{device}": GivenWorkspace(Giver.WORKSPACE, device) for device in range(1, program.devices)},
+        "host_workspace": GivenWorkspace(Giver.HOST_WORKSPACE),
+        "managed_workspace": GivenWorkspace(Giver.MANAGED_WORKSPACE),
     }
-    return {"workspace": Workspace(Giver.WORKSPACE), **{name: each for name, each in others.items() if each in needed}}
+    there = {name: each for name, each in others.items() if each in needed}
+    return {"workspace": GivenWorkspace(Giver.WORKSPACE), **there}
 
 
 def is_argument(buffer: Buffer) -> bool:

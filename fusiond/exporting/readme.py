@@ -123,7 +123,7 @@ def _amount(buffer: Buffer) -> str:
 
 def _place(buffer: Buffer) -> str:
     places = {
-        Memory.DEVICE: "device memory",
+        Memory.DEVICE: f"memory of devices[{buffer.device}]" if buffer.device else "device memory",
         Memory.PINNED: "pinned host memory",
         Memory.MANAGED: "managed memory (cudaMallocManaged)",
     }

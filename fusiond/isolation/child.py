@@ -29,7 +29,7 @@ from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Space
-from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target
+from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, baselines_of
 from fusiond.system import faults
 
 Call = Callable[..., Any]
@@ -299,7 +299,7 @@ class Desk:
     def _baselines_of(self, call: Call, number: int) -> tuple[Baseline, ...]:
         strategy, analysis = self._of(call, number)
         if number not in self._baselines:
-            self._baselines[number] = tuple(strategy.baselines(analysis, self._known[number]))
+            self._baselines[number] = baselines_of(strategy, analysis, self._known[number])
         return self._baselines[number]
 
 

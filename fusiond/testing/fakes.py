@@ -48,7 +48,7 @@ from fusiond.model import (
 )
 from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source, sized
 from fusiond.search.space import Parameter, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Facts, Inputs, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Facts, Inputs, StrategyBase, Target
 
 _ANSWER = Fill(kind="integers", low=0, high=1000)
 NOISE = 0.002
@@ -283,7 +283,7 @@ class ToyStrategy(StrategyBase):
     def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (("plain", Config.of({"x": 0, "y": 0})),)
 
-    def baselines(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         cost = analysis.workload.payload["unfused"]
         knob = Space(parameters=(Parameter(name="block", values=(128, 256)),))
 

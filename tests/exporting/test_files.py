@@ -110,5 +110,6 @@ def test_the_launcher_needs_the_standard_library_only() -> None:
     top |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert top <= {
         "__future__", "ast", "collections", "contextlib", "ctypes", "dataclasses", "functools", "hashlib", "importlib",
-        "json", "math", "os", "pathlib", "re", "shlex", "shutil", "struct", "subprocess", "tempfile", "threading", "typing",
+        "json", "math", "os", "pathlib", "re", "shlex", "shutil", "struct", "subprocess", "tempfile", "threading",
+        "typing",
     }  # fmt: skip

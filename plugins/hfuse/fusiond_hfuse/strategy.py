@@ -30,7 +30,7 @@ from fusiond.model import (
 )
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
@@ -183,9 +183,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         configs = {pair: records[pair].config for pair in chosen}
         return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 
-    def baselines(
-        self, analysis: Analysis[FusionRequest, GroupAnalysis], answers: Answers = NO_ANSWERS
-    ) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[FusionRequest, GroupAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         group = about.group
         knobs = space.unfused(group, about.target.limits)

@@ -19,7 +19,7 @@ from fusiond.drawing import MOST_NODES, Drawing
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Launch, Program
 from fusiond.search.space import Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
 from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, partitions_to_measure
@@ -267,9 +267,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         """Block -> the label of the way in which it was fastest."""
         return {"+".join(block): block_configs.label(way) for block, (_, way) in self._measured(about, answers).items()}
 
-    def baselines(
-        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers = NO_ANSWERS
-    ) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         pipeline = about.pipeline
         apart = blocks.unfused(pipeline)

@@ -20,7 +20,7 @@ from fusiond.keys import text_key
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.program import Buffer, Launch, Program, Role, Source
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_replay import script, t4
 from fusiond_replay.pack import Pack, Row
 from fusiond_replay.script import ReplayScript
@@ -78,9 +78,7 @@ class Replay(StrategyBase[RecordedFile, Target]):
     ) -> tuple[tuple[str, Config], ...]:
         return (("median", _opened(analysis.workload.payload).median),)
 
-    def baselines(
-        self, analysis: Analysis[RecordedFile, Target], answers: Answers = NO_ANSWERS
-    ) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[RecordedFile, Target]) -> tuple[Baseline, ...]:
         opened = _opened(analysis.workload.payload)
 
         def emit(config: Config) -> Program:

@@ -24,7 +24,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import (
@@ -299,9 +299,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         large, scatters = about.forms.split, about.forms.scatters
         return spaces.seeds(about.limits, self._space(about), dots=about.request.dots, large=large, scatters=scatters)
 
-    def baselines(
-        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], answers: Answers = NO_ANSWERS
-    ) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Baseline, ...]:
         about = analysis.payload
         module = about.request.module
         if analysis.rejections:

@@ -13,7 +13,7 @@ from fusiond.language.extents import ceil_div, size
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond.search.space import Parameter, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
     ) -> tuple[tuple[str, Config], ...]:
         return (("plain", Config.of({"unroll": 1, "threads": 128})), ("wide", Config.of({"unroll": 4, "threads": 128})))
 
-    def baselines(self, analysis: Analysis[Saxpy, Target], answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Saxpy, Target]) -> tuple[Baseline, ...]:
         space = Space(parameters=(Parameter(name="threads", values=(128, 256)),))
 
         def emit(config: Config) -> Program:

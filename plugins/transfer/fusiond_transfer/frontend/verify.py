@@ -242,6 +242,8 @@ def _devices(graph: Graph) -> Iterator[Problem]:
             yield Problem(("kernels", k, "in_place"), why)
         if kernel.elsewhere is not None and graph.several_devices:
             yield Problem(("kernels", k, "on"), f"either {why}")
+        if kernel.passed != ((), ()) and graph.several_devices:
+            yield Problem(("kernels", k), f"a part of a vector {why}")
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ MUTANTS = [
     ("analysis/one_memory.py", "(*homes, *ops)", "tuple(ops)", "managed"),
     ("analysis/one_memory.py", "up=not op.up", "up=op.up", "managed"),
     ("analysis/peers.py", "first.setdefault(HOST, len(graph.kernels))", "pass", "peers"),
-    ("analysis/peer_script.py", "not there[name].isdisjoint(ends)", "link.source in there[name]", "peers"),
+    ("analysis/peer_script.py", "for run in layout.runs(position, vectors)", "for run in [vectors]", "peers"),
     ("analysis/peer_script.py", "peer=None if HOST in (source, target) else _number(source)", "peer=None", "peers"),
     ("codegen/emit.py", "return LANES * number + (lane", "return (lane", "peers"),
     ("codegen/emit.py", "if op.kernel.device and (op.kernel.number or", "if op.kernel.device and (", "peers"),

@@ -1,13 +1,13 @@
 """Graphs over several devices as scripts: how the cells lie in each memory, and what every message carries.
 
-All memories hold their cells in one order. A message is a run of neighbours on both of its sides, so what lies between
-two of its cells is on neither. The groups of all links are laid out together (`layout`); a group that does not come to
-lie side by side is several messages, so there can be more of them than the fewest of each link.
+All memories hold their cells in one order, and a message is a run of neighbours on both of its sides. The groups of all
+links are laid out together (`layout`); a group that does not come to lie side by side is several messages, so there can
+be more of them than the fewest of each link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond_transfer.analysis import layout, schedule
@@ -81,15 +81,13 @@ class PeerSchedules:
     def _scheduled(
         self, wanted: Sequence[tuple[DeviceLink, int, tuple[str, ...]]], order: tuple[str, ...]
     ) -> PeerSchedule:
-        there = places(self.graph, self.links)
-        position: dict[tuple[str, str], Mapping[str, int]] = {}
-        found = []
-        for link, slot, vectors in wanted:
-            ends = link.source, link.target
-            if ends not in position:
-                either = (name for name in order if not there[name].isdisjoint(ends))
-                position[ends] = {name: number for number, name in enumerate(either)}
-            found += [LinkMessage(link=link, slot=slot, vectors=run) for run in layout.runs(position[ends], vectors)]
+        # What crosses together comes from one place, so what lies between two of its cells does, too.
+        position = {name: number for number, name in enumerate(order)}
+        found = [
+            LinkMessage(link=link, slot=slot, vectors=run)
+            for link, slot, vectors in wanted
+            for run in layout.runs(position, vectors)
+        ]
         # At one slot what comes to a device comes before the kernel, and what goes to the host goes behind it.
         found.sort(key=lambda each: (each.slot, each.link.target == HOST))
         return PeerSchedule(graph=self.graph, order=order, messages=tuple(found))

@@ -197,7 +197,7 @@ class DeviceInfo:
     times are taken from a record."""
     env: Mapping[str, str] = field(default_factory=frozen)
     limits: DeviceLimits
-    devices: int = 1
+    devices: int = field(default=1, compare=False)
     """How many devices a Program may be for that is run here: this one, and its equals (`fusiond.devices.peers`). Not
     part of what it is."""
 

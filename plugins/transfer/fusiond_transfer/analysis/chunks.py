@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div
 from fusiond_transfer.analysis.layout import ALIGNMENT
-from fusiond_transfer.analysis.lines import Line, OnLine, lines
+from fusiond_transfer.analysis.lines import OnLine, RowLine, lines
 from fusiond_transfer.analysis.script import Move, Script
 from fusiond_transfer.frontend.row_wise import RowWise
 
@@ -107,7 +107,7 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
     return Chunks(cells=cells, calls=calls, equal=tuple(equal)) if cells else WHOLE
 
 
-def _carried_bytes(line: Line, crossing: set[str]) -> int:
+def _carried_bytes(line: RowLine, crossing: set[str]) -> int:
     """Of the vector of which most crosses."""
     carried: dict[str, int] = {}
     for cell, on in line.cells.items():
@@ -116,7 +116,7 @@ def _carried_bytes(line: Line, crossing: set[str]) -> int:
     return max(carried.values(), default=0)
 
 
-def _bounds(line: Line, most: int) -> tuple[int, ...]:
+def _bounds(line: RowLine, most: int) -> tuple[int, ...]:
     """The rows at which at most so many chunks begin, and the end; nothing where the vectors have no such rows. Each
     begins at an aligned element of all vectors, counted from where their pieces begin."""
     if most < 2 or line.uneven:
@@ -143,7 +143,7 @@ def _from(start: int, rows: int) -> int:
     return start + rows if start else rows
 
 
-def _together(line: Line, start: int, end: int) -> int:
+def _together(line: RowLine, start: int, end: int) -> int:
     """Rows that begin at an aligned element of every vector, if the first of these does."""
     row_bytes = [int(on.width) * DTYPES[on.like.dtype].bytes for on in line.cells.values()
                  if on.first < end and start < on.end]  # fmt: skip

@@ -40,7 +40,7 @@ class CallOnLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RowLine:
     """`bounds`: where a cell or a call begins or ends, in order."""
 
     cells: Mapping[str, OnLine]
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    lines: tuple[Line, ...]
+    lines: tuple[RowLine, ...]
     apart: Mapping[str, str]
     """Kernel -> why its rows do not meet those of the others."""
 
@@ -90,7 +90,7 @@ def lines(script: Script) -> Lines:
             touching.setdefault(each.home, []).append(call)
     done: set[str] = set()
     apart: dict[str, str] = {}
-    found: list[tuple[int, Line]] = []
+    found: list[tuple[int, RowLine]] = []
     number = {call.call.name: at for at, call in enumerate(waiting)}
     # What is declared says what a row is; so it is put down first.
     for seed in sorted(waiting, key=lambda each: (not each.how.declared, number[each.call.name])):
@@ -195,7 +195,7 @@ def _calls(script: Script) -> list[_Call]:
     return found
 
 
-def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> Line:
+def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> RowLine:
     """The line with its cells and bounds."""
     like = {cell.name: cell.like for cell in script.cells}
     cells: dict[str, OnLine] = {}
@@ -222,7 +222,7 @@ def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> Line:
         return replace(on, first=bounds[int(on.first)], end=bounds[int(on.end)])
 
     sizes = dict(script.graph.sizes)
-    return Line(
+    return RowLine(
         cells={name: on_bounds(on) for name, on in cells.items()},
         calls={name: replace(call, on=on_bounds(call.on)) for name, call in line.calls.items()},
         bounds=tuple(bounds[each] for each in sorted(bounds)),

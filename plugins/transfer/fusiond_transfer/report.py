@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusiond_transfer import placements, together
+from fusiond_transfer import memories, placements, together
 from fusiond_transfer.analysis import cost, lines, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
@@ -48,6 +48,7 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         "claims": list(claims(schedules)),
     }
     said["chunks"] = _chunks(about, assumed)
+    said["memories"] = memories.report(about)
     if graph.on_either:
         said["placements"] = placements.report(about)
     if about.other_strategies is not None:

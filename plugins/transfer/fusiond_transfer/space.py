@@ -9,7 +9,8 @@ issue        one_stream | overlapped | graph    (graph: no host kernels, nothing
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
 placement    device | host | host:a+b ...       (of kernels that can run on either side: which are on the host)
-mapped       none | once | all                  (what may lie in mapped memory; interval_stabbing, pinned)
+mapped       none | once | all                  (what may lie in mapped memory; a grouping that is exact or searched
+                                                 for, interval_stabbing or local_search, and pinned)
 managed      none | once | all                  (what may lie in managed memory; likewise, and no graph)
 chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
 streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
@@ -161,7 +162,7 @@ def fused(offer: Offer) -> Space:
     if offer.together:
         parameters.append(Parameter(name="together", values=offer.together))
     for kind, values in _one_memory(offer).items():
-        when = "grouping == 'interval_stabbing' and memory == 'pinned'"
+        when = "(grouping == 'interval_stabbing' or grouping == 'local_search') and memory == 'pinned'"
         parameters.append(Parameter(name=kind, values=values, when=when))
         if len(offer.chunks) > 1:
             restrictions.append(f"chunks == 1 or {kind} == 'none'")
@@ -221,13 +222,21 @@ def baselines(offer: Offer) -> list[tuple[str, str, str]]:
     ]
 
 
-def seeds(offer: Offer, space: Space, chunks: int = 1, placement: str | None = None) -> tuple[tuple[str, Config], ...]:
-    """What the paper would choose, the fewest, the fastest, the plain way, and so many chunks, all in one `placement`;
-    the fewest in the others, too: points of the space only, each once."""
+def seeds(
+    offer: Offer,
+    space: Space,
+    chunks: int = 1,
+    placement: str | None = None,
+    memories: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, Config], ...]:
+    """What the paper would choose, the fewest, the fastest, the plain way, so many chunks, and vectors in these
+    `memories`, all in one `placement`; the fewest in the others, too: points of the space only, each once."""
     grouped = {"_".join(each): _grouped(offer, *each) for each in _GROUPED}
     first, *others = grouped.items()
     pinned = grouped["interval_stabbing_pinned_overlapped"]
     wanted = [first, *_in_chunks(pinned, chunks), *others]
+    if memories:
+        wanted.append(("one_memory", {**grouped["local_search_pinned_overlapped"], **memories}))
     for kind, values in _one_memory(offer).items():
         wanted.append((f"{kind}_{values[1]}", {**pinned, kind: values[1]}))
     if offer.reordered:
@@ -259,7 +268,7 @@ def _grouped(offer: Offer, grouping: str, memory: str, issue: str) -> dict[str, 
         values["allocation"] = "group" if "group" in offer.allocations else first
     if _cut(offer, values):
         values["chunks"] = 1
-    if grouping == "interval_stabbing" and memory == "pinned":
+    if grouping in ("interval_stabbing", "local_search") and memory == "pinned":
         values |= dict.fromkeys(_one_memory(offer), "none")
     return values
 

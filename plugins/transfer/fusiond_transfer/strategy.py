@@ -18,8 +18,18 @@ from fusiond.program import Memory, Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import peer_report, placements, space, together
-from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, one_memory, peer_script, peers
+from fusiond_transfer import memories, peer_report, placements, space, together
+from fusiond_transfer.analysis import (
+    chunks,
+    cost,
+    describe,
+    eviction,
+    heuristic,
+    memory_costs,
+    one_memory,
+    peer_script,
+    peers,
+)
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.peer_script import PeerSchedule, PeerSchedules
 from fusiond_transfer.analysis.schedule import Schedule
@@ -126,6 +136,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if over is not None:
             return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
+        said += memories.text(analysis.report["memories"])
         said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
@@ -136,8 +147,10 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return () if asked is None else tuple({each.asked.key: each.asked.job for each in asked.offered}.values())
 
     def figures(self, analysis: KnownGraph, record: Record | None, answers: Answers) -> Mapping[str, float]:
-        asked = analysis.payload.other_strategies
-        return {} if asked is None else together.figures(asked, answers)
+        about = analysis.payload
+        found = memories.figures(about, answers) if about.peers is None else {}
+        asked = about.other_strategies
+        return found if asked is None else {**found, **together.figures(asked, answers)}
 
     def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph) if analysis.payload.peers is None else ()
@@ -155,7 +168,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         there = about if label is None else placements.offered(about, answers)[label]
         known, _ = self._costs(there, answers)
         best = estimate(there, known)
-        return space.seeds(_offered(about, answers), space_, 1 if best is None else best.count, label)
+        count = 1 if best is None else best.count
+        return space.seeds(_offered(about, answers), space_, count, label, memories.best(there, answers))
 
     def baselines(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
         about = analysis.payload
@@ -235,11 +249,13 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if grouping != "local_search":
             return schedules.grouping(grouping)
         known, name = self._costs(about, answers)
+        chosen = _one_memory(config)
         return schedules.fast(
             known,
             name,
             memory=Memory(config.text("memory")),
             overlapped=config["issue"] != "one_stream",
+            shared=memory_costs.shared(about.asked.graph, known, answers, **chosen),
         )
 
     def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.GraphCosts, str]:

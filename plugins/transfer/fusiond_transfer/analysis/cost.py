@@ -13,6 +13,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.keys import content_key
 from fusiond.program import Memory
@@ -34,12 +35,31 @@ ASSUMED_DEVICE_BYTES_PER_US = 300_000.0
 ASSUMED_HOST_BYTES_PER_US = 5_000.0
 
 
+Points: TypeAlias = "tuple[tuple[int, float], ...]"
+"""(bytes, us) in ascending order; two at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """Vectors that lie in one memory for both sides, and what that costs (`memory_costs`)."""
+
+    mapped: frozenset[str]
+    managed: frozenset[str]
+    kernels: Mapping[str, float]
+    """Kernel -> us where some of its operands are mapped."""
+    prefetches: Mapping[bool, Points]
+    """up -> of a prefetch, where something is managed."""
+    wanted: int
+    missing: int
+    """Of the probes that say this, how many have not been answered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCosts:
     """Microseconds of messages and kernels."""
 
-    messages: Mapping[tuple[bool, Memory], tuple[tuple[int, float], ...]]
-    """(up, memory) -> (bytes, us) in ascending order; two at least."""
+    messages: Mapping[tuple[bool, Memory], Points]
+    """By (up, memory)."""
     kernels: Mapping[str, float]
     """Kernel name -> us."""
     missing: int
@@ -79,13 +99,13 @@ def _key(on: str, body: Body, operands: tuple[object, ...], names: tuple[object,
     return f"transfer: kernel {key}"
 
 
-def measured_points(up: bool, memory: Memory, answers: Answers) -> tuple[tuple[int, float], ...]:
+def measured_points(up: bool, memory: Memory, answers: Answers) -> Points:
     """(bytes, us) of the copies that were measured, in ascending order."""
     asked = ((size, answers.get(copy_key(up, memory, size))) for size in SIZES)
     return tuple((size, float(time_us)) for size, time_us in asked if isinstance(time_us, float | int))
 
 
-def interpolated_us(points: Sequence[tuple[int, float]], size_bytes: int) -> float:
+def interpolated_us(points: Points, size_bytes: int) -> float:
     """Between two points (bytes, us), and beyond both ends along the nearest line, but never below 0."""
     right = min(max(bisect.bisect_left(points, size_bytes, key=lambda each: each[0]), 1), len(points) - 1)
     (size, time_us), (other_size, other_us) = points[right - 1], points[right]
@@ -95,7 +115,7 @@ def interpolated_us(points: Sequence[tuple[int, float]], size_bytes: int) -> flo
 def costs(graph: Graph, answers: Answers) -> GraphCosts:
     """What is known of this device; ASSUMED where it is not."""
     missing = wanted = 0
-    messages: dict[tuple[bool, Memory], tuple[tuple[int, float], ...]] = {}
+    messages: dict[tuple[bool, Memory], Points] = {}
     for up, memory in itertools.product((True, False), KINDS):
         points = measured_points(up, memory, answers)
         wanted += len(SIZES)
@@ -127,31 +147,45 @@ def _assumed(graph: Graph, kernel: GraphKernel) -> float:
 # --- a schedule's time ----------------------------------------------------------------------------------
 
 
-def estimate_us(schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool) -> float:
+def estimate_us(
+    schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool, shared: SharedMemory | None = None
+) -> float:
     """The time of a schedule (of one iteration, in a loop), by the costs. One stream: the sum. Overlapped: uploads,
-    downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues."""
+    downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues. Of what
+    is `shared` nothing is copied: a message is what is left of it, and a prefetch of what is managed."""
     graph = schedule.graph
     size = {each.vector: each.size_bytes for each in schedule.crossings}
     cell = graph.cell
     filler = {cell[each.name]: each.size_bytes for each in graph.vectors}
     before: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     behind: dict[int, list[tuple[tuple[str, ...], float]]] = {}
-    total = sum(costs.kernels[kernel.name] for kernel in graph.kernels)
+    kernels = {**costs.kernels, **(shared.kernels if shared is not None else {})}
+    total = sum(kernels[kernel.name] for kernel in graph.kernels)
     for message in schedule.messages:
-        carried = sum(size[name] for name in message.vectors) + sum(filler[name] for name in message.filler)
-        time_us = costs.message_us(message.up, memory, carried)
-        total += time_us
-        (before if message.up else behind).setdefault(message.slot, []).append((message.vectors, time_us))
+        vectors, time_us = message.vectors, 0.0
+        if shared is not None:
+            pages = sum(size[name] for name in vectors if name in shared.managed)
+            time_us = interpolated_us(shared.prefetches[message.up], pages) if pages else 0.0
+            vectors = tuple(name for name in vectors if name not in shared.mapped)
+        copied = [name for name in vectors if shared is None or name not in shared.managed]
+        if copied:
+            carried = sum(size[name] for name in copied) + sum(filler[name] for name in message.filler)
+            time_us += costs.message_us(message.up, memory, carried)
+        if vectors:
+            total += time_us
+            (before if message.up else behind).setdefault(message.slot, []).append((vectors, time_us))
     if not overlapped:
         return total
-    return _overlapped_us(graph, costs, before, behind, blocks=memory is Memory.PAGEABLE)
+    everywhere = shared.mapped if shared is not None else frozenset()
+    return _overlapped_us(graph, kernels, before, behind, everywhere, blocks=memory is Memory.PAGEABLE)
 
 
 def _overlapped_us(
     graph: Graph,
-    costs: GraphCosts,
+    kernel_us: Mapping[str, float],
     before: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
     behind: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
+    everywhere: frozenset[str],
     *,
     blocks: bool,
 ) -> float:
@@ -167,12 +201,14 @@ def _overlapped_us(
             kernel = graph.kernels[k]
             ready = at_device if kernel.device else at_host
             begin = max([issuing, kernels if kernel.device else 0.0, *(ready.get(name, 0.0) for name in kernel.reads)])
-            end = begin + costs.kernels[kernel.name]
+            end = begin + kernel_us[kernel.name]
             if kernel.device:
                 kernels = end
             else:
                 issuing = end
             ready.update(dict.fromkeys(kernel.writes, end))
+            for name in everywhere.intersection(kernel.writes):  # mapped: both sides see it
+                at_host[name] = at_device[name] = end
         for vectors, time_us in behind.get(k, ()):
             downloads = max(issuing, downloads, *(at_device.get(name, 0.0) for name in vectors)) + time_us
             at_host.update(dict.fromkeys(vectors, downloads))

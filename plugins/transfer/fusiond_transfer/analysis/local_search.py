@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond.program import Memory
-from fusiond_transfer.analysis.cost import GraphCosts, estimate_us
+from fusiond_transfer.analysis.cost import GraphCosts, SharedMemory, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import ResidentBytes
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, scheduled
@@ -39,11 +39,12 @@ def local_search(
     *,
     memory: Memory,
     overlapped: bool,
+    shared: SharedMemory | None = None,
 ) -> Fast:
-    """The fastest schedule found from these starts."""
+    """The fastest schedule found from these starts, by what lies in one memory."""
 
     def timed(schedule: Schedule) -> float:
-        return estimate_us(schedule, costs, memory=memory, overlapped=overlapped)
+        return estimate_us(schedule, costs, memory=memory, overlapped=overlapped, shared=shared)
 
     def worth(up: bool, gap_bytes: int) -> bool:
         return costs.message_us(up, memory, gap_bytes) < 2 * costs.startup_us(up, memory)

@@ -59,7 +59,7 @@ class Schedules:
             self.evictions = found if found.split or self.limited else None
             self.crossings, self._leaves = eviction.crossings_with(graph, self.crossings, found)
         self._kept: dict[str, Schedule] = {}
-        self._fast: dict[tuple[Memory, bool, str], Schedule] = {}
+        self._fast: dict[tuple[object, ...], Schedule] = {}
         self._fitting: Fitting | None = None
         self._least: Least | None = None
         self._min_residency_proven = False
@@ -172,18 +172,26 @@ class Schedules:
         self.grouping("min_residency")
         return self._min_residency_proven
 
-    def fast(self, costs: cost.GraphCosts, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
-        """The fastest by the costs; `known` names them."""
+    def fast(
+        self,
+        costs: cost.GraphCosts,
+        known: str,
+        *,
+        memory: Memory,
+        overlapped: bool,
+        shared: cost.SharedMemory | None = None,
+    ) -> Schedule:
+        """The fastest by the costs, with so much in one memory; `known` names the costs."""
         if self.evictions is not None or self.cells_limited:
             return self.least().schedule
-        key = (memory, overlapped, known)
+        key = (memory, overlapped, known, shared and (shared.mapped, shared.managed))
         if key not in self._fast:
             names = ["interval_stabbing", "min_residency", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
             starts = [self.grouping(name) for name in names]
             starts += [self.separate(early=early) for early in (True, False)]
             starts = [each for each in starts if self._fits(each)] or starts
             found = local_search.local_search(
-                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped
+                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped, shared=shared
             )
             self._fast[key] = found.schedule
         return self._fast[key]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Program, Role, unsized
+from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
 from fusiond.strategy import Probe
+from fusiond_transfer.analysis import memory_costs, one_memory
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
 from fusiond_transfer.codegen import body
-from fusiond_transfer.frontend.graph import Graph, GraphKernel
+from fusiond_transfer.frontend.graph import MANAGED, Graph, GraphKernel
 
 
 def probes(graph: Graph) -> tuple[Probe, ...]:
     """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself, on
-    both sides where it can run on either."""
+    both sides where it can run on either. Where vectors may lie in one memory: prefetches of these sizes, and kernels
+    with mapped operands."""
     found = [_copy(up, memory, size) for up in (True, False) for memory in KINDS for size in SIZES]
     seen = {each.key for each in found}
     code = body.code(graph)
@@ -27,7 +30,25 @@ def probes(graph: Graph) -> tuple[Probe, ...]:
         if key not in seen:
             seen.add(key)
             found.append(_kernel(graph, kernel, code))
+    if len(one_memory.choices(graph, MANAGED)) > 1:
+        found += [_prefetch(up, size) for up in (True, False) for size in SIZES]
+    own = body.code(graph)
+    found += [_kernel(graph, kernel, own, mapped, key) for kernel, mapped, key in memory_costs.variants(graph)]
     return tuple(found)
+
+
+def _prefetch(up: bool, size_bytes: int) -> Probe:
+    """Pages that are on the other side before what counts begins."""
+    pages = Buffer(name="pages", dtype="uint8", elements=size_bytes, role=Role.INOUT, memory=Memory.MANAGED)
+    steps = (
+        Prefetch(name="home", buffers=("pages",), to_device=not up, counted=False),
+        Prefetch(name="prefetch", buffers=("pages",), to_device=up),
+    )
+    name = f"prefetch {size_bytes} bytes {'up' if up else 'down'}"
+    return Probe(
+        key=memory_costs.prefetch_key(up, size_bytes),
+        program=Program(name=name, buffers=(pages,), sources=(), steps=steps),
+    )
 
 
 def _copy(up: bool, memory: Memory, size_bytes: int) -> Probe:
@@ -47,7 +68,10 @@ def _copy(up: bool, memory: Memory, size_bytes: int) -> Probe:
     )
 
 
-def _kernel(graph: Graph, kernel: GraphKernel, code: body.Generated) -> Probe:
+def _kernel(
+    graph: Graph, kernel: GraphKernel, code: body.Generated, mapped: Set[str] = frozenset(), key: str = ""
+) -> Probe:
+    """A kernel by itself, on the device with some of its operands in mapped memory."""
     entry = code.entries[kernel.name]
     source = next(each for each in code.sources if each.name == entry.source)
     memory = Memory.DEVICE if kernel.device else Memory.PAGEABLE
@@ -57,7 +81,7 @@ def _kernel(graph: Graph, kernel: GraphKernel, code: body.Generated) -> Probe:
         role = Role.INPUT if position < len(kernel.read_operands) else Role.OUTPUT
         buffers.append(
             Buffer(name=f"p{position}", dtype=vector.dtype, elements=vector.elements, role=role, fill=vector.fill,
-                   memory=memory)
+                   memory=Memory.PINNED if name in mapped else memory)
         )  # fmt: skip
         arguments.append(Pointer(buffer=f"p{position}"))
     given = (*arguments, *entry.scalars)
@@ -68,4 +92,4 @@ def _kernel(graph: Graph, kernel: GraphKernel, code: body.Generated) -> Probe:
     else:
         step = HostCall(name="kernel", source=source.name, entry=entry.entry, arguments=given)
     program = unsized(Program(name=f"kernel {kernel.name}", buffers=tuple(buffers), sources=(source,), steps=(step,)))
-    return Probe(key=kernel_key(graph, kernel), program=program)
+    return Probe(key=key or kernel_key(graph, kernel), program=program)

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
-from benchmarks.transfer import link, measure, page, paper, planning, variants
+from benchmarks.transfer import link, measure, page, paper, planning, readings, variants
 
 QUICK_LENGTHS = (4096,)
 
@@ -38,7 +38,9 @@ def main(argv: Sequence[str]) -> int:
         elif given.variants:
             run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --variants", "variants", {})
             where = (given.out or RESULTS / "cpu") / "transfer-variants.json"
-            runs.write(where, run | {"variants": variants.table(say)})
+            found = {"variants": variants.table(say), "readings": readings.table(say),
+                     "orders": readings.over_all_orders(say)}  # fmt: skip
+            runs.write(where, run | found)
             say(f"wrote {where}")
         elif given.link:
             run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --link", "link", {})

@@ -1,8 +1,8 @@
 """What table 4 leaves open: every graph that fits a row's text has savings of its own, and the row shows one of them.
 
 The text gives random graphs by intervals and no seeds, mappings by a probability, Cholesky and conjugate gradient by
-numbers of kernels and inputs that are fewer than the blocks and vectors of those algorithms, and ties of the tight
-heuristic by nothing. So each row is a set of graphs (or of runs); here are the least and the most that they save, and
+numbers of kernels and inputs that are fewer than the blocks and vectors of those algorithms, and ties of the heuristic
+by nothing. So each row is a set of graphs (or of runs); here are the least and the most that they save, and
 how many save what the paper prints. A row whose variants differ is not determined by the text.
 """
 
@@ -54,15 +54,15 @@ def _variants(row: Row, seeds: int) -> Iterator[tuple[str, Sequence[int]]]:
         )
     elif row.graph == "cg":
         step = catalogued("cg_step")
-        yield (
-            "which 2 vectors are inputs, which come out; no loop",
-            [
-                saved(replace(_with_inputs(step, inputs), outputs=outputs))
-                for inputs in itertools.combinations(step.inputs, row.inputs)
-                for count in range(1, len(step.outputs) + 1)
-                for outputs in itertools.combinations(step.outputs, count)
-            ],
-        )
+        for count in range(1, len(step.outputs) + 1):
+            yield (
+                f"which 2 vectors are inputs, which outputs are wanted: {count}; no loop",
+                [
+                    saved(replace(_with_inputs(step, inputs), outputs=outputs))
+                    for inputs in itertools.combinations(step.inputs, row.inputs)
+                    for outputs in itertools.combinations(step.outputs, count)
+                ],
+            )
     elif row.graph in ("horner", "matmul"):
         graph = catalogued(row.graph)
         yield TIES, [_attempted(graph, seed, tight=True) for seed in range(seeds)]

@@ -131,7 +131,7 @@ class Emission:
         groups: list[list[int]] = []
         windows: list[Run] = []
         run: Run | None = None
-        for number, follower in zip(order, [*order[1:], None], strict=True):
+        for number, follower in itertools.zip_longest(order, order[1:]):
             run, new = self.step(run, number, follower)
             if new:
                 groups.append([])

@@ -84,8 +84,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        if graph.limit_bytes is not None and graph.cut:
-            raise RequestError("is for graphs without parts of vectors", where=job.where("limits"))
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))

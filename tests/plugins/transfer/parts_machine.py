@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fusiond.program import Alloc, Free, HostCall, Launch, Pointer, Program, Role, Scalar
 from fusiond_transfer.codegen import simulate
+from fusiond_transfer.frontend.graph import Graph
 
 Arrays = dict[str, NDArray[np.float64]]
 LENGTH = 24
@@ -85,6 +86,18 @@ def drawn(seed: int, vectors: int = 6, *, length: int = LENGTH, bounds: int = 2,
     outputs = draw.sample(there[2:], 2)
     text = f"graph: parts\nelements: {length}\ndtype: float64\ninputs: [a, b]\noutputs: {outputs!r}\n{head}kernels:\n"
     return Drawn(text + "\n".join(lines) + "\n", tuple(steps), ("a", "b"), tuple(outputs), length)
+
+
+def least_bytes(graph: Graph) -> int:
+    """What a kernel of the device needs at once: its pieces, those together that share an allocation."""
+    runs = {name: run for run in graph.device_runs for name in run}
+    most = 0
+    for kernel in graph.kernels:
+        if kernel.device:
+            groups = {runs.get(name, (name,)) for name in (*kernel.reads, *kernel.writes)}
+            most = max(most, sum(graph.glued.get(run[0], ("", 0))[1] % 256 + sum(graph.vector(each).size_bytes
+                                 for each in run) for run in groups))  # fmt: skip
+    return most
 
 
 def run(program: Program, steps: Sequence[Step], given: Arrays, order: str | int = "listed") -> Arrays:

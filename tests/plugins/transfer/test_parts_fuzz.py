@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from fusiond.program import Prefetch, Program, problems
-from fusiond_transfer.analysis import one_memory
+from fusiond_transfer.analysis import limited_cells, one_memory
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
@@ -91,13 +92,43 @@ def test_pieces_in_one_memory(graph: Callable[..., Graph]) -> None:
     assert sum(in_one_memory(seed, graph) for seed in range(30)) > 40
 
 
+# --- a limit --------------------------------------------------------------------------------------------
+
+
+def limited(seed: int, graph: Callable[..., Graph]) -> int:
+    """How many transfers more evictions cost."""
+    draw = random.Random(seed)
+    drawn = parts_machine.drawn(seed, 6)
+    found = graph(drawn.text)
+    at_once = parts_machine.least_bytes(found)
+    top = limited_cells.peak_bytes(script(Schedules(found).separate(early=False)))
+    found = dataclasses.replace(found, limit_bytes=draw.randint(at_once, max(at_once, top)))
+    schedules = Schedules(found)
+    for schedule, allocations in (
+        (schedules.least().schedule, ("group", "pooled")), (schedules.separate(early=False), ("group", "each"))
+    ):  # fmt: skip
+        plan = script(schedule)
+        assert limited_cells.peak_bytes(plan) <= (found.limit_bytes or 0), seed
+        for allocation in allocations:
+            send = "batch" if allocation == "each" else draw.choice(["message", "batch"])
+            execution = Execution(allocation=allocation, issue=draw.choice(["one_stream", "overlapped"]), send=send)
+            program = emit.program(plan, execution, name="parts")
+            is_numpys(drawn, plan, program, seed)
+            assert simulate.run(plan, program).peak_bytes <= (found.limit_bytes or 0), (seed, allocation)
+    return 0 if schedules.evictions is None else schedules.evictions.more
+
+
+def test_pieces_leave_the_device(graph: Callable[..., Graph]) -> None:
+    assert sum(limited(seed, graph) for seed in range(25)) > 20
+
+
 # --- many ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("check", [in_chunks, allocated, in_one_memory], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("check", [in_chunks, allocated, in_one_memory, limited], ids=lambda each: each.__name__)
 def test_a_thousand_graphs(check: Callable[..., object], graph: Callable[..., Graph]) -> None:
     for seed in range(1000, 2000):
         check(seed, graph)

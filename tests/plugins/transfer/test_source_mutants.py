@@ -75,6 +75,9 @@ MUTANTS = [
     ("analysis/lines.py", "if int(there) != int(start):", "if False:", "chunks_of_parts"),
     ("analysis/chunks.py", "rest += share", "rest = share", "chunks_of_parts"),
     ("codegen/emit.py", "f\"{whole.name}~{each}\" for each in inside", "name for each in inside", "chunks"),
+    ("analysis/eviction.py", "and self.used[each][0] < k)", ")", "sub_vectors"),
+    ("analysis/eviction.py", "if self.used[each][-1] > k}", "}", "sub_vectors"),
+    ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),
 ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
+from . import parts_machine
+
 HALVES = """\
 graph: halves
 sizes: {n: 1024}
@@ -253,11 +255,6 @@ def test_other_sizes_and_exports(
         ),
         ('["y[n // 2:]"]', '["y[n // 4:n // 2 + n // 4]"]', r"y\[256:512\] has two writers: low and high"),
         ('"y[n // 2:]"', '"y[n // 2 + 1:]"', "and a vector it is made of 512"),
-        (
-            "outputs: [y, z]\n",
-            "outputs: [y, z]\nlimits: {device_bytes: 90000}\n",
-            "is for graphs without parts of vectors",
-        ),
         ("outputs: [y, z]\n", "outputs: [y, z]\nadjacent: [[z, v]]\n", "there is no vector 'v'"),
     ],
 )
@@ -294,3 +291,76 @@ def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -
         assert found.kernels[1].passed == (("x[2:7]", "y"), ("z",))
         assert found.kernels[1].reads == ("x[2:5]", "x[5:7]", "y")
     assert x == "x"
+
+
+def test_a_limit_of_a_job(analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None) -> None:
+    """x is used again at the end, and z needs its room: so a half of it comes up twice, though y stays."""
+    text = HALVES + '  - {name: again, on: device, reads: ["x[0:n // 2]"], writes: [w], body: 3 * x}\n'
+    text = text.replace("inputs:", "vectors: {w: {elements: n // 2}}\ninputs:").replace("[y, z]", "[y, z, w]")
+    analysis = analyse(text, "limits: {device_bytes: 16384}")
+    limit = analysis.report["limit"]
+    assert limit["evictions"] == [{"vector": "x[0:512]", "after": "low"}]
+    assert (limit["more_transfers"], limit["more_proven"], limit["peak_bytes"]) == (1, True, 16384)
+    x = np.random.default_rng(3).uniform(-1, 1, 1024)
+    y = np.concatenate([2 * x[:512], x[512:] + 1])
+    for allocation in ("each", "group", "pooled"):
+        grouping = "separate" if allocation == "each" else "interval_stabbing"
+        when = {"when": "late"} if allocation == "each" else {}
+        program = _emitted(strategy, analysis, allocation=allocation, grouping=grouping, **when)
+        for seed in range(3):
+            out = device.run(program, seed=seed, inputs={"x": x})
+            np.testing.assert_array_equal(out["z"], y * y)
+            np.testing.assert_array_equal(out["w"], 3 * x[:512])
+
+
+def _fewest_more(graph: Graph) -> int | None:
+    """The transfers that evictions cost at least, of all ways to let pieces leave in the gaps between their uses."""
+    runs = {name: run for run in graph.device_runs for name in run}
+    uses: dict[tuple[str, ...], list[int]] = {}
+    of: dict[str, list[int]] = {}
+    for k, kernel in enumerate(graph.kernels):
+        names = dict.fromkeys((*kernel.reads, *kernel.writes)) if kernel.device else ()
+        for name in names:
+            of.setdefault(name, []).append(k)
+        for run in dict.fromkeys(runs.get(name, (name,)) for name in names):
+            uses.setdefault(run, []).append(k)
+    gaps = [(run, a, b) for run, at in uses.items() for a, b in itertools.pairwise(at) if b > a + 1]
+    if len(gaps) > 9:
+        return None
+    size = {run: graph.glued.get(run[0], ("", 0))[1] % 256 + sum(graph.vector(each).size_bytes for each in run)
+            for run in uses}  # fmt: skip
+    down = {each.vector for each in crossings(graph) if not each.up}
+    best = None
+    for out in itertools.product((False, True), repeat=len(gaps)):
+        left = [gap for gap, leaves in zip(gaps, out, strict=True) if leaves]
+        held = [
+            sum(size[run] for run, at in uses.items()
+                if at[0] <= k <= at[-1] and not any(own == run and a < k < b for own, a, b in left))
+            for k, kernel in enumerate(graph.kernels) if kernel.device
+        ]  # fmt: skip
+        if max(held, default=0) > (graph.limit_bytes or 0):
+            continue
+        cost = 0
+        for name, at in of.items():
+            run = runs.get(name, (name,))
+            comes = sum(any(own == run and a >= first and b <= second for own, a, b in left)
+                        for first, second in itertools.pairwise(at))  # fmt: skip
+            dirty = name in graph.producer and graph.kernels[graph.producer[name]].device and name not in down
+            cost += comes + (comes > 0 and dirty)
+        best = cost if best is None else min(best, cost)
+    return best
+
+
+def test_what_evictions_cost_is_the_least(graph: Callable[..., Graph]) -> None:
+    compared = 0
+    for seed in range(150):
+        found = graph(_random(seed, 4)[0])
+        bytes_of = parts_machine.least_bytes(found)
+        limited = dataclasses.replace(found, limit_bytes=bytes_of + random.Random(seed).randrange(200))
+        wanted = _fewest_more(limited)
+        if wanted:
+            schedules = Schedules(limited)
+            assert schedules.evictions is not None
+            assert (schedules.evictions.more, schedules.evictions.least) == (wanted, True), seed
+            compared += 1
+    assert compared > 15

@@ -16,6 +16,7 @@ from fusiond_transfer.analysis import layout, schedule
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
 from fusiond_transfer.analysis.script import Evict, KernelCall, Move, Op, Script, Staging, script
+from fusiond_transfer.analysis.script import joined as cells_joined
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_WORK = 40_000
@@ -77,6 +78,9 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
     groups: list[MessageGroup] = [
         (slot, each.up, (number,)) for number, (each, slot) in enumerate(zip(crossings, slots, strict=True))
     ]
+    if graph.device_runs:
+        groups = _pieces_together(graph, crossings, groups, alone)
+        best = _scheduled(graph, crossings, leaves, groups)
     for up in (True, False):
         mine = sorted((each for each in groups if each[1] is up), key=lambda each: (each[0], each[2]))
         current: MessageGroup | None = None
@@ -92,6 +96,17 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
                     continue
             current = group
     return best
+
+
+def _pieces_together(
+    graph: Graph, crossings: Sequence[Crossing], groups: Sequence[MessageGroup], alone: frozenset[str]
+) -> list[MessageGroup]:
+    """Pieces that share an allocation anyway, and come again at one moment, are one group."""
+    run_of = {name: number for number, run in enumerate(graph.device_runs) for name in run if name in alone}
+    found: dict[tuple[int, bool, int], list[int]] = {}
+    for slot, up, (number,) in groups:
+        found.setdefault((slot, up, run_of.get(crossings[number].vector, -1 - number)), []).append(number)
+    return [(slot, up, tuple(numbers)) for (slot, up, _), numbers in found.items()]
 
 
 def _together(crossings: Sequence[Crossing], numbers: tuple[int, ...]) -> MessageGroup | None:
@@ -115,6 +130,8 @@ def _scheduled(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, grou
 
 def _leaving(found: Schedule, leaves: Leaves) -> Schedule:
     """With what leaves, but for cells that share an allocation with others by now: those stay."""
-    cell = found.graph.cell
-    shared = {name for group in found.arenas if len(group) > 1 for name in group}
+    cell, runs = found.graph.cell, found.graph.device_runs
+    order = dict.fromkeys((*found.order, *(name for run in runs for name in run)))
+    groups = cells_joined(order, (*found.arenas, *runs)) if runs else found.arenas
+    shared = {name for group in groups if len(group) > 1 and group not in runs for name in group}
     return dataclasses.replace(found, leaves=tuple(each for each in leaves if cell[each[0]] not in shared))

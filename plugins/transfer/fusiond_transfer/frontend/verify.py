@@ -230,7 +230,7 @@ def _devices(graph: Graph) -> Iterator[Problem]:
     why = "is for graphs on one device" if graph.several_devices else "is for graphs without parts of vectors"
     for key, there in (
         ("loop", graph.loop),
-        ("limits", graph.limit_bytes is not None),
+        ("limits", graph.several_devices and graph.limit_bytes is not None),
         ("placed", graph.placed),
         ("adjacent", len(graph.adjacent) > len(graph.cut)),
         ("regions", graph.several_devices and graph.regions),

@@ -74,7 +74,7 @@ MUTANTS = [
     ("codegen/emit.py", "after = self._touch(op.name, [], op.cells, stream)", "after: tuple[str, ...] = ()", "managed"),
     ("analysis/lines.py", "if int(there) != int(start):", "if False:", "chunks_of_parts"),
     ("analysis/chunks.py", "rest += share", "rest = share", "chunks_of_parts"),
-    ("codegen/emit.py", "f\"{whole.name}~{each}\" for each in inside", "name for each in inside", "chunks"),
+    ("codegen/buffers.py", "for each in bounds[first:last])", "for each in [at])", "chunks"),
     ("analysis/eviction.py", "and self.used[each][0] < k)", ")", "sub_vectors"),
     ("analysis/eviction.py", "if self.used[each][-1] > k}", "}", "sub_vectors"),
     ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),

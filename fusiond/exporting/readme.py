@@ -141,11 +141,12 @@ def _python(program: Program) -> list[str]:
     sizes = ", sizes={" + f'"{changeable[0]}": ...' + "}" if changeable else ""
     lines = ["PYTHON", "", "    from launch import launch, close", "    launch({" + names + "}" + sizes + seams + ")",
              "    close()", ""]  # fmt: skip
+    others = ", but for the primary contexts of the other devices" if program.devices > 1 else ""
     lines += _wrapped(
         "Arguments are arrays with __cuda_array_interface__ or DLPack (PyCUDA, CuPy, PyTorch, Numba, JAX for inputs "
         "only), and NumPy arrays where they lie in host memory. `stream` takes a stream of these libraries, or a "
-        "handle. It runs in the CUDA context that is current and never makes one. For a GPU without a cubin here it "
-        "calls nvcc."
+        f"handle. It runs in the CUDA context that is current and never makes one{others}. For a GPU without a cubin "
+        "here it calls nvcc."
     )
     if any(each.memory is not Memory.DEVICE and layout.is_argument(each) for each in program.buffers):
         lines += ["", *_wrapped(

@@ -265,6 +265,7 @@ def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes
     assert after.replaced == f"it failed: {outcome.value}: seed 0: y differs"
 
 
+@pytest.mark.slow
 def test_what_is_too_close_to_call_leaves_a_verified_answer_alone(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
 
@@ -389,6 +390,7 @@ def losing(*script: str) -> type[InProcess]:
 BEST, SECOND, RIVAL = "10.0", "10.25", "22.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "struck", "answer"),
     [
@@ -411,6 +413,7 @@ def test_a_finalist_goes_when_the_lost_processes_are_mostly_its_own(
         assert (record.verdict, costs(store, record)) == (Verdict.FUSE, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "answer"), [(finals.LAST_CHECKS - 1, BEST), (finals.LAST_CHECKS, SECOND)])
 def test_the_last_check_is_tried_again_where_it_was_lost(
     store: Store, fakes: Registry, times: int, answer: str
@@ -533,6 +536,7 @@ def test_finals_that_have_begun_keep_their_baseline_when_a_job_is_to_finish(stor
     assert {len(each) for each in store.finals(row.id).values()} == {5}
 
 
+@pytest.mark.slow
 def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Store, fakes: Registry) -> None:
     (job,) = jobs.read("toy.yaml", "strategy: toy\nsearch: {trials: 60}\n")
     row = tuner.submit(store, fakes, job)

@@ -16,6 +16,7 @@ SAME = {
 """Public names of two modules, and why that is right."""
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for folder in ("fusiond", "plugins"):

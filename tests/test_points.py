@@ -150,6 +150,7 @@ TEXTS = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(TEXTS)
 @settings(max_examples=300)
 def test_columns_say_what_the_scalar_evaluator_says(text: str) -> None:

@@ -296,6 +296,7 @@ def _typed(provider: FakeProvider) -> DeviceProvider:
     return provider  # mypy: the fake keeps the contract
 
 
+@pytest.mark.slow
 def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path) -> None:
     """Whoever names its strategy is told, and the others work."""
     code = (

@@ -81,6 +81,7 @@ def test_the_empty_space_has_one_point() -> None:
     assert EMPTY.problems({}) == ()
 
 
+@pytest.mark.slow
 def test_two_thousand_parameters_are_no_deeper_than_two() -> None:
     """A pipeline of a thousand kernels has as many."""
     parameters = tuple(Parameter(name=f"p{k:04}", values=("first", "second")) for k in range(2000))

@@ -60,6 +60,7 @@ def test_ncu_leaves_the_clock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert agreement.by_ncu(tmp_path, "cuda:0") == "there is no ncu on PATH"
 
 
+@pytest.mark.slow
 def test_a_ruler_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch', name='torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")

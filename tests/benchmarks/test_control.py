@@ -61,6 +61,7 @@ def test_every_part_of_the_catalogue_has_its_share() -> None:
     assert control.spread(entries[:2], 12) == entries[:2]
 
 
+@pytest.mark.slow
 def test_it_needs_no_yaml() -> None:
     code = "import sys; sys.modules['yaml'] = sys.modules['pluggy'] = None; import benchmarks.control"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(control.__file__).parent.parent)

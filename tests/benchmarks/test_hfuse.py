@@ -70,6 +70,7 @@ def test_every_point_of_every_sweep_is_a_job(real: Registry, pair: Pair, tiny: b
         assert workload.sizes[pair.size] == job.sizes[pair.size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(pairs.SWEPT))
 def test_the_middle_of_a_sweep_is_the_catalogues_size(real: Registry, name: str) -> None:
     pair = next(each for each in PAIRS if name in (each.first, each.second))
@@ -248,6 +249,7 @@ def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
     assert found["failed"] == 0
 
 
+@pytest.mark.slow
 def test_writing_a_candidate_asks_no_compiler(real: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*arguments: object, **named: object) -> BuildFailed:
         raise AssertionError("the compiler was asked")

@@ -59,6 +59,7 @@ def test_opencv_computes_nearly_the_same_images() -> None:
         function(peers.inputs(small(name))["src"][:, :, 0].astype(np.float32))
 
 
+@pytest.mark.slow
 def test_generated_pipelines_are_what_they_say() -> None:
     for shape, make in planning.SHAPES.items():
         pipeline = parser.read(documents.parse(make(40), f"{shape}.yaml"))

@@ -77,6 +77,7 @@ def test_a_rival_that_takes_twice_as_long_is_found_so(gpu: FakeGpu, tmp_path: Pa
     assert len(found["samples"]["baseline_us"]) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["priorities", "priorities, turned", "green contexts"])
 def test_kernels_on_streams_of_their_own_overlap(gpu: FakeGpu, tmp_path: Path, name: str) -> None:
     """Beside the same kernels one after the other they take half as long, and their outputs are the same."""
@@ -193,6 +194,7 @@ def test_what_the_child_prints_before_its_row_does_not_matter() -> None:
     assert found == {"name": "two streams", "what": named("two streams").what, **row}
 
 
+@pytest.mark.slow
 def test_the_child_says_why_it_cannot_measure(tmp_path: Path, gpu: FakeGpu) -> None:
     """The real command, on a machine whose driver is not there."""
     folder = bundled(gpu, tmp_path / "ours", two_kernels())

@@ -35,6 +35,7 @@ def test_a_time_that_is_none_is_said(fusiond: Run, since: str) -> None:
     assert "--since: is" in said.err
 
 
+@pytest.mark.slow
 def test_history_and_forget(fusiond: Run, done_job: str) -> None:
     (found,) = fusiond("history", "maxpool, hist", "--json").json
     assert found["trials"] == 3

@@ -185,6 +185,7 @@ def test_the_client_answers_as_the_command_line(
         assert [each and each.match for each in client.best_of_job(job)] == ["exact", "nearest"]
 
 
+@pytest.mark.slow
 def test_the_asynchronous_client_answers_as_the_other(
     database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["times", "elsewhere"])
 def test_a_name_that_files_settle_loads_no_plugin(
     fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, where: str
@@ -330,6 +332,7 @@ def test_the_plugins_are_asked_once_after_an_upgrade(
 # --- jobs ---
 
 
+@pytest.mark.slow
 def test_a_job_is_answered_by_its_content(fusiond: Run, folders: dict[str, Path], tmp_path: Path) -> None:
     copy = shutil.copytree(folders["times"], tmp_path / "copy")
     found = fusiond("best", copy / "job.yaml", "--json").json
@@ -348,6 +351,7 @@ def test_a_job_is_answered_by_its_content(fusiond: Run, folders: dict[str, Path]
     assert fusiond("best", copy / "job.yaml").status == 2
 
 
+@pytest.mark.slow
 def test_an_answer_of_another_environment_is_stale(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
     with Store.open(database) as store, store._transaction() as writer:
         writer.execute("UPDATE envs SET env = ?", ['{"fusiond": "0.0.9"}'])
@@ -374,6 +378,7 @@ def test_an_earlier_version_is_stale_and_a_wrong_one_never_serves(
         assert fusiond("best", *words).status == 3
 
 
+@pytest.mark.slow
 def test_a_store_of_an_earlier_version_is_read_when_plugins_are_at_hand(
     fusiond: Run, folders: dict[str, Path], database: Path, real: Registry
 ) -> None:
@@ -405,6 +410,7 @@ def _lost(registry: Registry) -> Any:
     return prepare(registry, job).workload
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_document_each(fusiond: Run, folders: dict[str, Path]) -> None:
     job = folders["times"] / "job.yaml"
     job.write_text(job.read_text() + "sweep: {scale.n: [4096, 128]}\nmeasure: {cache: both}\n")
@@ -422,6 +428,7 @@ def test_a_sweep_is_a_document_each(fusiond: Run, folders: dict[str, Path]) -> N
     assert fusiond("best", job, "--cache", "warm", "--size", "scale.n=4096", "--source").status == 3
 
 
+@pytest.mark.slow
 def test_cold_caches_are_another_question(
     fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +451,7 @@ def test_the_unfused_sources_are_printed_word_for_word(fusiond: Run, folders: di
     assert (said.status, said.out) == (0, "// --- scale ---\n// one\n// --- shift ---\n// two\n")
 
 
+@pytest.mark.slow
 def test_an_unfused_program_that_is_gone_is_said(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
     with Store.open(database) as store, store._transaction() as writer:
         writer.execute("DELETE FROM programs")

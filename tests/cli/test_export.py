@@ -92,6 +92,7 @@ def test_a_cell_is_no_formula() -> None:
     assert ",=" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -71,6 +71,7 @@ def test_an_answer_of_the_processor_is_built_for_a_gpu_that_is_named(
     assert "for sm_90, since the answer's device is not a GPU" in (tmp_path / "out" / "README.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", ["keep", "undecided"])
 def test_what_is_not_to_be_fused(answer: tuple[Path, dict[str, Any]], tmp_path: Path, verdict: str) -> None:
     database, document = answer

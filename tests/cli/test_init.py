@@ -112,6 +112,7 @@ def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
     assert printed.out == target.read_text()
 
 
+@pytest.mark.slow
 def test_folders_of_headers(fusiond: Run, source: Path) -> None:
     """What lies near the source is found, in a folder of a usual name first; what is said comes before both."""
     odd, usual = source.parent.parent / "odd", source.parent.parent / "common"
@@ -134,6 +135,7 @@ def test_folders_of_headers(fusiond: Run, source: Path) -> None:
     assert "not read: <twice.h>; folders of headers go under `include:`" in fusiond("init", kernel, "--output", "-").err
 
 
+@pytest.mark.slow
 def test_a_part_of_another_file_is_drafted_from_that(fusiond: Run, source: Path) -> None:
     part = source.with_name("part.cu")
     part.write_text("__global__ void scale(real* x) { x[threadIdx.x] *= 2; }\n")

@@ -136,6 +136,7 @@ def test_devices(fusiond: Run, registry: Registry, database: Path) -> None:
     assert checks["fake"]["remedy"]
 
 
+@pytest.mark.slow
 def test_a_sick_device_is_reset_or_tried(fusiond: Run, registry: Registry, database: Path, tmp_path: Path,
                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     info = registry.providers["fake"].devices()[0]

@@ -47,6 +47,7 @@ def kernel(counting: CountingLibrary, others: str, odd: str) -> Bench:
     return Bench(PTX.replace("OTHERS", others).replace("ODD", odd), counting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("odd", "left"), [("bra $EVEN;", [*range(40)]), ("ret;", [*range(0, 40, 2)])])
 @pytest.mark.parametrize("others", ["ret;", "bra $END;"])
 def test_lanes_that_end_are_not_waited_for(counting: CountingLibrary, others: str, odd: str, left: list[int]) -> None:

@@ -197,6 +197,7 @@ def test_other_roundings(counting: CountingLibrary, rounding: str) -> None:
     assert found.tolist() != (a + b).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 @given(data=st.data())
 @settings(max_examples=30)
@@ -291,6 +292,7 @@ WORDS: dict[str, tuple[str, Callable[[int, int], int], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORDS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())

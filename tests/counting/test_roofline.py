@@ -22,6 +22,7 @@ def row(program: str = "native", **fields: Any) -> dict[str, Any]:
     return {**plain, **fields}
 
 
+@pytest.mark.slow
 def test_it_is_a_picture_with_every_launch_and_the_same_every_time(tmp_path: Path) -> None:
     rows = [
         row(),

@@ -176,6 +176,7 @@ def _not_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cache, "renewed", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "name"),
     [

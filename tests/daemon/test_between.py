@@ -207,6 +207,7 @@ def test_what_an_upstream_did_not_take_is_pushed_later(
     until(lambda: first.between.exchange.mark(reader.url) > 0)
 
 
+@pytest.mark.slow
 def test_two_boxes_do_not_tune_the_same_at_the_same_time(
     box: Callable[..., Box], upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_two_boxes_do_not_tune_the_same_at_the_same_time(
     assert "answered meanwhile by anna's box" in str(row.finding)
 
 
+@pytest.mark.slow
 def test_a_claim_of_a_box_that_is_gone_expires(
     box: Callable[..., Box], upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_claim_of_a_box_that_is_gone_expires(
 # --- who may do what ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None:
     up, address = upstream
     read, write = address("read"), address("write")
@@ -279,6 +282,7 @@ def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None
     assert up.between.exchange.count() == {"own": 0, "imported": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "options"),
     [
@@ -304,6 +308,7 @@ def test_wrong_requests_are_400(upstream: Upstream, method: str, path: str, opti
     assert found.json()["error"]["problem"]
 
 
+@pytest.mark.slow
 def test_many_questions_in_one_request(box: Callable[..., Box], upstream: Upstream) -> None:
     up, address = upstream
     box("a", address("write"), begin=tuned)
@@ -385,6 +390,7 @@ BAD: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_upstream_costs_a_little_time_and_nothing_else(how: str, box: Callable[..., Box], tmp_path: Path) -> None:
@@ -436,6 +442,7 @@ def lies(entry: ExchangeEntry) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["of another device", "of another content", "changed", "unsigned", "cut short"])
 def test_an_answer_that_was_not_asked_for_or_not_signed_is_refused(how: str, box: Callable[..., Box]) -> None:

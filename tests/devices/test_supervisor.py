@@ -168,6 +168,7 @@ def test_time_for_which_this_process_was_stopped_is_not_the_childs(
     assert child_of(supervisor) == child
 
 
+@pytest.mark.slow
 def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate(
     supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
 ) -> None:

@@ -31,6 +31,7 @@ def test_the_plan_is_the_program(name: str) -> None:
     assert decode(plan).at(other).key == program.at(other).key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_sources_word_for_word_and_the_same_files_for_the_same_program(name: str) -> None:
     program = CASES[name]().program

@@ -228,6 +228,7 @@ _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_MARKS.get(name, [])) for name in CASES])
 @pytest.mark.sampled(6)
 def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_library: Path) -> None:

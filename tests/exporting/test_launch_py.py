@@ -519,6 +519,7 @@ def test_formulas_are_the_same_language(exported: Callable[..., Exported]) -> No
         here.module._evaluated("n ** 2", names)
 
 
+@pytest.mark.slow
 def test_every_launch_has_its_shape(exported: Callable[..., Exported]) -> None:
     """The plan at other sizes is `Program.at`."""
     for make in CASES.values():

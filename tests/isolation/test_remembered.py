@@ -109,6 +109,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow
 def test_the_second_command_starts_no_child(tmp_path: Path) -> None:
     """And says what the first one said. It needs neither NumPy nor a device's library."""
     environment = {**os.environ, "FUSIOND_CACHE": str(tmp_path / "cache")}

@@ -54,6 +54,7 @@ def states(report: fused.Report) -> list[str]:
     return [each.state for each in report.regions]
 
 
+@pytest.mark.slow
 def test_a_function_is_fused_and_gives_what_it_gave(answered: Callable[..., Any], db: Path) -> None:
     asked = answered()
     function = fused.fuse(layer, always=True, db=db)
@@ -67,6 +68,7 @@ def test_a_function_is_fused_and_gives_what_it_gave(answered: Callable[..., Any]
     assert {each.name for each in asked} == {"layer_1"}
 
 
+@pytest.mark.slow
 def test_it_stands_inside_of_every_transformation(answered: Callable[..., Any], db: Path) -> None:
     answered()
     function = fused.fuse(layer, always=True, db=db)
@@ -105,6 +107,7 @@ def test_options_of_jit(answered: Callable[..., Any], db: Path) -> None:
     assert scaled.__name__ == "scaled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "bool"])
 def test_types_and_weak_types(answered: Callable[..., Any], db: Path, dtype: str) -> None:
     answered()
@@ -249,6 +252,7 @@ def test_an_export_takes_the_kernels_with_it(answered: Callable[..., Any], db: P
     same(exported.call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
 
 
+@pytest.mark.slow
 def test_an_export_is_read_by_another_process(answered: Callable[..., Any], db: Path, tmp_path: Path) -> None:
     """Which has never fused anything, and no store."""
     pytest.importorskip("flatbuffers", reason="jax.export writes with flatbuffers: pip install 'fusiond[jax]'")
@@ -364,6 +368,7 @@ def test_equal_steps_of_an_unrolled_loop_are_one_question(db: Path, monkeypatch:
 # --- threads that nobody waits for ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_by_the_caller(
     answered: Callable[..., Any], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +402,7 @@ def test_nothing_is_compiled_by_the_caller(
     assert threading.get_ident() not in compiling
 
 
+@pytest.mark.slow
 def test_a_process_may_end_while_an_answer_is_being_compiled(tmp_path: Path) -> None:
     """XLA aborts a process whose interpreter ends below it."""
     code = f"""
@@ -424,6 +430,7 @@ threading.Event().wait(0.3)
     _run(code, {"JAX_PLATFORMS": "cpu"})
 
 
+@pytest.mark.slow
 def test_arrays_on_several_devices_are_left_to_xla_inside_of_another_function() -> None:
     code = """
 import jax, numpy as np

@@ -109,6 +109,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_against_its_oracle(name: str) -> None:
     module, check = CHECKS[name]

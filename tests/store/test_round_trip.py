@@ -148,6 +148,7 @@ def test_the_rest_of_a_study(
     assert shared.finals(id).get("p", {}) == dict(enumerate(finals))
 
 
+@pytest.mark.slow
 @given(info=nouns(DeviceInfo, env=MAPPINGS["texts"]))
 @several
 def test_devices(shared: Store, info: DeviceInfo) -> None:

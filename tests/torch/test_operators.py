@@ -20,6 +20,7 @@ def written(graph: FxGraph) -> str:
     return importer.text("module", graph.nodes, graph.inputs, graph.outputs)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda each: each.name)
 def test_an_operator_gives_what_it_should(case: Case) -> None:
     tensors = case.graph.tensors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,6 +139,7 @@ def graphs(draw: st.DrawFn) -> FxGraph:
     return r.graph(*dict.fromkeys(draw(st.lists(st.sampled_from(names[2:]), min_size=1))))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_segments_can_be_computed_in_their_order(graph: FxGraph) -> None:

@@ -107,6 +107,7 @@ def test_an_update_of_an_optimizer(machine: str, tmp_path: Path) -> None:
         close(found[output], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["processor", "driver"])
 def test_a_loss_and_its_gradient(machine: str, tmp_path: Path) -> None:
     graph = cross_entropy()
@@ -123,6 +124,7 @@ def test_a_loss_and_its_gradient(machine: str, tmp_path: Path) -> None:
     close(found[graph.outputs[1]], gradient)
 
 
+@pytest.mark.slow
 def test_regions_between_products() -> None:
     """The whole graph: regions as kernels, products by NumPy."""
     graph = perceptron()

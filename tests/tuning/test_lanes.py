@@ -76,6 +76,7 @@ def run(store: Store, fakes: Registry, text: str, **options: object) -> JobRow:
 WHOLE = "strategy: toy\nside: 5\nsearch: {trials: 25}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_space_that_is_searched_whole_has_the_same_trials(
     store: Store, fakes: Registry, tmp_path: Path, count: int
@@ -149,6 +150,7 @@ def _as(kind: type[Device], device: Device) -> Device:
     return device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [(10**9, 0, 3), (4, 10**9, 10**9), (6, 3, 10**9), (30, 31, 10**9)])
 def test_a_device_that_leaves_costs_what_it_was_at(
     store: Store, fakes: Registry, tmp_path: Path, leaves: tuple[int, ...]

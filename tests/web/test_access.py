@@ -17,6 +17,7 @@ def base(url: str) -> str:
     return url.partition("/?")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_without_the_token(served: Served, path: str) -> None:
     url, _, _ = served

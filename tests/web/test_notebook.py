@@ -62,6 +62,7 @@ def test_a_job(store: Path) -> None:
     assert row._repr_html_() is None  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_answer_costs_no_template_engine_before_it_is_shown(store: Path) -> None:
     program = (
         "import sys, json, fusiond\n"

@@ -299,7 +299,7 @@ def test_kernels_of_ones_own_on_a_gpu(gpu: Gpu, on_gpu: list[Any], db: Path, mon
         scale.launch(4, 256, (data.x, data.y.array, np.float32(3), np.int32(N)))
     with pytest.raises(TypeError, match="stream is a str"):
         scale.launch(4, 256, (data.x, data.y, np.float32(3), np.int32(N)), stream="x")
-    gpu.driver.current = None
+    gpu.driver.stack.clear()
     with pytest.raises(fusiond.cuda.LaunchFailed, match="no CUDA context is current"):
         both(7)
 

@@ -181,6 +181,7 @@ def test_what_needs_the_others_result_runs_in_order(answered: Callable[..., Any]
     np.testing.assert_array_equal(b, 2 * a)
 
 
+@pytest.mark.slow
 def test_a_whole_number_that_varies_is_asked_for_once_more(answered: Callable[..., Any], db: Path) -> None:
     asked = answered()
     last = 0
@@ -252,6 +253,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_asked_says_why(name: str, db: Path) -> None:
     """They are described as launches: whether they run as they are is no matter here."""
@@ -409,6 +411,7 @@ print("went on", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_goes_on(db: Path) -> None:
     """As they are: what parses is its parent's. It ends by itself, whatever its parent's threads were at."""
     script = FORKS.format(tests=str(Path(__file__).parents[3]), db=str(db))

@@ -391,6 +391,7 @@ def test_is_exact(loaded: tuple[Runtime, NativeModule], function: Function) -> N
         assert result == wanted, (function.name, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FLOATS, ids=lambda each: each.kernel)
 def test_is_close(loaded: tuple[Runtime, NativeModule], function: Function) -> None:
     rng = np.random.default_rng(2)

@@ -303,6 +303,7 @@ __global__ void alone(const int* x, int* y, int n)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pipelines(seed: int, run) -> None:
     n = 9

@@ -518,6 +518,7 @@ def provoke(
     return runtime.launch(entry, line(3, 96, seed=seed), arguments[: len(entry.argument_bytes)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [*STUCK, *AT_ONCE])
 def test_a_fault_says_who_waits_where(
@@ -621,6 +622,7 @@ def test_a_race_names_place_threads_and_lines(host: Path, racy: Path) -> None:
     assert races_of(host, racy, "counter", sound=False, seed=0)[0].startswith("argument 0, byte 0: ")
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_is_no_race_check(host: Path, racy: Path) -> None:
     launch = NativeLaunch(grid=(1, 1, 1), block=(2048, 1, 1))
     with pytest.raises(NativeError, match="a block has 1 to 1024 threads"):

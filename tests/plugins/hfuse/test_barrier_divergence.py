@@ -135,6 +135,7 @@ def test_some_threads_may_part(name):
     assert rules(APART[name]) == ["return_before_barrier"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "leaves", "meets"),
     [
@@ -194,6 +195,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(monkeypatch, name):
     kernel_parser._parsed.cache_clear()

@@ -248,6 +248,7 @@ def check(runner, program: Program, wanted: Callable[[np.ndarray], np.ndarray]) 
         np.testing.assert_array_equal(arrays["b.out"].reshape(BLOCKS, THREADS), wanted(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.sampled(6)
 def test_alone_and_fused_as_numpy_has_it(fused, strategy, runner, same, name):

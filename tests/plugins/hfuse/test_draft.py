@@ -104,6 +104,7 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
     assert (found["entry"], found["block"], found["grid"]) == ("plain", {"shape": ["?"]}, ["?"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [
@@ -279,6 +280,7 @@ INSTANCES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INSTANCES)
 def test_an_instance_is_chosen_and_said(drafted, name):
     """Where the file writes one, that one, and no more is said; any compiles, or the draft would have raised."""
@@ -297,6 +299,7 @@ def test_one_of_several_kernels_of_a_name_is_chosen_and_said(drafted):
     assert [each["name"] for each in named["arguments"]] == ["p", "n"]
 
 
+@pytest.mark.slow
 def test_a_switch_of_cuda_s_own_is_on(drafted):
     """Every `.cu` file is compiled for a GPU; any other switch is the user's."""
     source = "#ifdef WITH_CUDA\ntypedef int whole;\n#endif\n#if defined(HAVE_GPU)\n__global__ void k(whole* p) { p[0] = 1; }\n#endif\n"
@@ -307,6 +310,7 @@ def test_a_switch_of_cuda_s_own_is_on(drafted):
         drafted(source.replace("WITH_CUDA", "WIDE"), "k")
 
 
+@pytest.mark.slow
 def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "mine.h").write_text("typedef int whole;\n")
@@ -318,6 +322,7 @@ def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
         strategy.draft(str(source), "", JobInputs(registry, job))
 
 
+@pytest.mark.slow
 def test_a_number_that_a_build_gives_is_asked_for(drafted, analyse, kernel_file):
     """What stands where a number may; a name that is called, or is a type, is not a number."""
     source = "__global__ void k(float* p)\n{\n    __shared__ float s[_N_];\n    s[threadIdx.x % _N_] = OFFSET;\n    p[0] = s[0];\n}\n"

@@ -108,6 +108,7 @@ def arrays(beside_hist, strategy, runner):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", READ)
 def test_it_is_read_and_fused(arrays, name):
@@ -145,6 +146,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_left_out_is_said(beside_hist, name):
     source, said = REFUSED[name]
@@ -157,6 +159,7 @@ HALVES = YAML.replace("dtype: int32, elements: n, role: output", "dtype: float16
 )
 
 
+@pytest.mark.slow
 def test_a_half_of_pytorch_is_worked_with_as_a_float(arrays):
     """Rounded once an operation, as NumPy's float16 is."""
     source = (
@@ -193,6 +196,7 @@ grid: [1]
 """
 
 
+@pytest.mark.slow
 def test_accessors_of_pytorch_are_read_without_its_headers(arrays):
     source = TORCH + (
         "__global__ void k(const torch::PackedTensorAccessor32<float, 2, torch::RestrictPtrTraits> in,\n"

@@ -39,6 +39,7 @@ def test_nvcc_takes_all_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_host_code_is_not_read(analyse, kernel_file):
     yaml = (
         "kernel: k\nsource: k.cu\nentry: k\narguments: [{name: p, dtype: int32, elements: 32, role: output}]\n"

@@ -86,6 +86,7 @@ def expected(program, letter: str) -> np.ndarray:
     return tile[i ^ 1] + held[f"{letter}.parts.[0]"][i % 3].astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_what_variables_point_to_is_read_and_written(pair, strategy, same, runner, way):
     analysis = pair()
@@ -114,6 +115,7 @@ def test_the_baselines_set_them_before_anything_is_timed(pair, strategy, same):
         same(program, baselines[0].emit(plain))
 
 
+@pytest.mark.slow
 def test_three_in_any_grouping_set_them_once(analyse, strategy, same, kernel_file):
     file = kernel_file("k", SOURCE, YAML)
     analysis = analyse(file, file, file, sizes={"b.n": 900, "c.n": 130})

@@ -186,6 +186,7 @@ SOURCES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "problem"), SOURCES)
 def test_sources_are_checked_too(analyse, strategy, scale, before, problem):
     name = scale(source=before + SOURCE)
@@ -213,6 +214,7 @@ def test_headers_that_include_each_other(analyse, scale, tmp_path):
         analyse(name, "hist")
 
 
+@pytest.mark.slow
 def test_include_folders(analyse, scale, tmp_path):
     (tmp_path / "common").mkdir()
     (tmp_path / "common" / "c.cuh").write_text("#define C 3\n")
@@ -262,6 +264,7 @@ def test_no_file_makes_a_traceback(analyse, kernel_file, data):
     assert "\n" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("opening", "closing"), [("(", ")"), ("", " + 1")], ids=["brackets", "sums"])
 def test_a_source_nested_too_deeply(analyse, scale, opening, closing):
     deep = opening * 9000 + "1" + closing * 9000

@@ -282,6 +282,7 @@ grid: ["n // block.x"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", ["0", "__syncthreads_count(v > 9)"])
 def test_who_leaves_early_where_lanes_meet_is_fused_block_by_block(analyse, strategy, same, kernel_file, count):
     analysis = analyse(kernel_file("k", PARTING.replace("COUNT", count), PARTING_YAML), "hist", sizes={"hist.n": 3000})
@@ -299,6 +300,7 @@ def test_who_leaves_early_where_lanes_meet_is_fused_block_by_block(analyse, stra
     assert strategy.emit(analysis, beside, {}).rule == "not_in_space"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [16, 48])
 def test_blocks_that_are_no_whole_warps_are_fused_block_by_block(analyse, strategy, same, kernel_file, threads):
     text = PARTING.replace("if (in[i] % 3 == 0) return;", "").replace("COUNT", "0")

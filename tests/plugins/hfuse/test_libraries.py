@@ -234,6 +234,7 @@ def fused(analyse, kernel_file, strategy):
     return fused
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(5)  # each name at either level by turns
 @pytest.mark.parametrize("config", [BESIDE, BY_BLOCK], ids=["warp", "block"])
 @pytest.mark.parametrize("name", FORMS)
@@ -299,6 +300,7 @@ def test_what_cannot_be_fused_is_refused_in_a_sentence(analyse, kernel_file, nam
     assert any(re.search(said, each.detail) for each in analysis.rejections), analysis.rejections
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["cudaMalloc((void**)&out, 4)", "cudaDeviceSynchronize()"])
 def test_the_device_runtime_is_named(analyse, kernel_file, call):
     with pytest.raises(Exception, match=r"k\.cu:\d+: `cuda\w+` on the device needs the device runtime"):

@@ -113,6 +113,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(monkeypatch, name):
     what, instead = MUTANTS[name]

@@ -104,6 +104,7 @@ def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file,
     assert isinstance(strategy.baselines(analysis)[0].emit(Config.of({"threads.a": 512, "threads.b": 64})), Program)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "call"),
     [

@@ -71,6 +71,7 @@ def used(heavy: int, light: int, fused: int):
     return facts
 
 
+@pytest.mark.slow
 def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
     """Of batchnorm beside hist, two thirds of what was offered were refused when they were emitted."""
     analysis = trading(h100, facts=used(168, 14, 128))
@@ -145,6 +146,7 @@ TRADE_MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRADE_MUTANTS)
 def test_registers_on_the_wrong_side_are_seen(trading, strategy, h100, name):
     """No device here has registers to trade: the text is held to the schedule before anything is built."""
@@ -212,6 +214,7 @@ def test_ptxas_gives_what_was_traded(trading, strategy):
     assert verify.lint(ptx) != ()
 
 
+@pytest.mark.slow
 def test_the_processor_has_no_registers_to_trade(trading, strategy, same, h100):
     analysis = trading(h100, facts=used(168, 14, 128))
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]

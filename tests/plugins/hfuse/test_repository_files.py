@@ -89,6 +89,7 @@ def beside_hist(analyse, kernel_file):
     return beside
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOST)
 def test_it_is_read_and_fused(beside_hist, strategy, runner, name):
@@ -116,6 +117,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_is_said(beside_hist, name):
     source, said = REFUSED[name]

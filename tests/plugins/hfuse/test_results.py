@@ -85,6 +85,7 @@ def test_the_odd_sizes_of_the_catalogue(analyse, strategy, same, parse):
     same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [horizontal(512, 128, "ba"), horizontal(256, 768), vertical(384)], ids=str)
 def test_a_kernel_with_itself_on_different_data(analyse, strategy, same, runner, config):
     """7 and 13 blocks at 512 threads, coprime at others too; both sides have a part of the arena."""
@@ -112,6 +113,7 @@ def test_shapes_templates_headers_macros_and_static_shared_memory(analyse, strat
     assert got["b.partial"].sum() == pytest.approx((x * x).sum() / 2)
 
 
+@pytest.mark.slow
 def test_a_two_dimensional_kernel_beside_a_catalogue_one(analyse, strategy, same, zoo):
     analysis = analyse(zoo["tiles"], "hist", sizes={"hist.n": 9_999})
     for config in (horizontal(384, 256), vertical(512)):

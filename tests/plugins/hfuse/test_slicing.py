@@ -159,6 +159,7 @@ def beside_hist(analyse, kernel_file, tmp_path):
 EVEN = {"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "threads.a": 512, "threads.b": 128}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_taken_as_it_stands(beside_hist, strategy, same, name):
     analysis = beside_hist(FILES[name])
@@ -272,6 +273,7 @@ def test_what_another_condition_would_take_stays(monkeypatch):
 NAMES = [f"f{at}" for at in range(9)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     calls=st.fixed_dictionaries({name: st.sets(st.sampled_from(NAMES)) for name in NAMES}),
@@ -316,6 +318,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "said"), [each[1:] for each in WRONG], ids=[each[0] for each in WRONG])
 def test_what_is_missing_is_named(beside_hist, source, said):
     with pytest.raises(RequestError, match=said) as caught:

@@ -95,6 +95,7 @@ def trades(limits, config):
     return found
 
 
+@pytest.mark.slow
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
     found = strategy.space(analysis, {})

@@ -317,6 +317,7 @@ def test_sets_beyond_the_limit_are_no_answer() -> None:
 # --- order in the file ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(seed=st.integers(0, 30), first=st.integers(0, 10**6))
 def test_the_order_in_the_file_changes_nothing(seed: int, first: int) -> None:

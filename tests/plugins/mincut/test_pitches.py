@@ -89,6 +89,7 @@ PITCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mistake"), PITCH)
 def test_a_wrong_pitch_is_seen(runner: Runner, name: str, mistake: str) -> None:
     plain = given(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def test_a_coordinate_is_a_digit(stride, parts, blocks):
     assert values(coordinate(stride, parts, blocks), blocks) == [block // stride % parts for block in range(blocks)]
 
 
+@pytest.mark.slow
 @given(pairs(), st.integers(-6, 6))
 @MANY
 def test_sums_and_multiples(drawn, factor):

@@ -207,6 +207,7 @@ def test_a_loop_by_blocks_is_one_launch(name: str, rules: str, runner: Any) -> N
 LSTM = (floats(4, 3, 12), floats(12, 4 * 72, scale=0.3), floats(72, 4 * 72, scale=0.2), floats(4 * 72))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "inputs", "products", "rows"),
     [

@@ -142,6 +142,7 @@ def test_what_is_no_complex_number_is_said(line: str, said: str) -> None:
     assert said in str(problem.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "wrong", "name"),
     [

@@ -92,6 +92,7 @@ def test_blocks_without_replicas_all_write(dims, data):
 # --- plans ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(text=modules(most=30), policy=POLICY, seed=st.integers(0, 999))
 @DRAWN
 def test_a_plan_of_the_planner_is_proved(text, policy, seed):
@@ -127,6 +128,7 @@ def other_chunks(plan: StitchingPlan, data: st.DataObject) -> tuple[StitchingPla
     return (changed(new), program, new) if not containment.shape(new.chunk, new.dims) else None
 
 
+@pytest.mark.slow
 @given(text=modules(most=24), policy=POLICY, seed=st.integers(0, 999), data=st.data())
 @settings(DRAWN, max_examples=150)
 def test_other_chunks_are_judged_as_they_are_element_by_element(text, policy, seed, data):

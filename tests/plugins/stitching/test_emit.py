@@ -59,6 +59,7 @@ def test_library_calls_are_not_counted_but_in_the_whole():
 # --- launches -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_equal_kernels_share_an_entry():
     batch = module("lstm_step")
     program = batch.program(handmade.unfused(batch.module))
@@ -68,6 +69,7 @@ def test_equal_kernels_share_an_entry():
     assert tuple(dict.fromkeys(step.entry for step in launches)) == program.sources[0].entries
 
 
+@pytest.mark.slow
 def test_the_text_is_the_same_every_time():
     batch = module("speech_fwd")
     plan = planner.plan(batch.module, POLICIES["grid"], LIMITS).plan
@@ -214,6 +216,7 @@ def softmax_plan(here) -> StitchingPlan:
     return StitchingPlan(steps=(kernel, LibraryCall(instruction="y")))
 
 
+@pytest.mark.slow
 def test_the_text_of_a_softmax(runner):
     """FUSIOND_UPDATE_GOLDEN=1 writes the file instead."""
     here = importer.read(SOFTMAX, "softmax.hlo")

@@ -136,6 +136,7 @@ SAME = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
 def test_the_graph_computes_what_the_text_says(name):
     text = entry(*SAME[name])

@@ -93,6 +93,7 @@ def test_bytes_are_those_of_the_module_that_a_plan_is_for(tmp_path):
     assert moved["ideal"] <= min(moved["packed"], moved["paper"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lr_step", "nmt_attn", "speech_fwd", "w2v_step"])
 def test_bytes_are_never_below_the_ideal(name):
     figures = analysed(name).report["bytes"]
@@ -104,6 +105,7 @@ def test_bytes_are_never_below_the_ideal(name):
     assert figures["ideal"] == theirs or name in ("nmt_attn", "speech_step", "w2v_step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nmt_attn", "speech_step", "w2v_step"])
 def test_groups_that_move_most_are_measured_first(name):
     analysis = analysed(name)

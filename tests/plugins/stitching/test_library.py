@@ -230,6 +230,7 @@ ENTRY main {
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_a_whole_of_which_something_was_not_timed(store, registry, monkeypatch):
     """A sort and a conditional: only the dot has a time. A branch that cannot be run alone is a part that has no
     record, and no reason to fail."""

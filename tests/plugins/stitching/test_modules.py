@@ -48,6 +48,7 @@ STITCHED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "policy"), STITCHED)
 @pytest.mark.sampled(6)
 def test_stitched(group, policy, runner):

@@ -50,6 +50,7 @@ def pairs(module: HloModule) -> int:
     return sum(each.opcode == "reduce" and len(each.operands) == 4 for each in module.instructions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("function", "reduces"), [(both, 2), (guarded, 4)])
@@ -93,6 +94,7 @@ def guard(value: Any, otherwise: float, by: Any = None) -> Any:
     return jax.numpy.where(jax.numpy.isfinite(value if by is None else by), value, otherwise)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [

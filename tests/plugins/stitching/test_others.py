@@ -139,6 +139,7 @@ def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
     batch.check(runner, planner.plan(module, policy.FusionPolicy(**MORE, packing=True), LIMITS).plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -49,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- a group as a text ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lr_step", "speech_fwd", "w2v_step", "nmt_attn", "lstm_step"])
 def test_each_group_by_itself_is_planned_as_it_lies_in_the_module(name):
     """The same instructions stored, in the same stages, under the same schedule."""
@@ -95,6 +96,7 @@ def shuffled(module: HloModule, random_: random.Random) -> HloModule:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lr_step", "speech_fwd", "w2v_step", "lstm_step"])
 def test_equal_groups_are_one_text_whatever_their_names_and_order(name):
     whole = Split.of(name)
@@ -333,6 +335,7 @@ def test_how_many_groups_are_measured_is_asked_for(text_, count, folder):
         assert inner.report["kernels"]["stitched"] == 1
 
 
+@pytest.mark.slow
 def test_a_job_for_a_group_that_is_none_is_planned_and_told_so(folder):
     found = analysed("module: speech_fwd\ngroup: true")
     assert [each.rule for each in found.rejections] == ["group"]

@@ -96,6 +96,7 @@ def test_a_module_that_is_written_is_read_as_itself(path):
     assert printer.written(again) == written
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(modules())
 def test_so_is_any(given):

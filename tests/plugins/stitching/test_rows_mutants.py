@@ -96,6 +96,7 @@ def test_a_mutant_of_what_shared_memory_holds_dies(pattern: str, instead: str, r
     assert killed(runner, batch, mutant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["rows of one image", "the next piece", "rows between"])
 @pytest.mark.parametrize("name", ["groups", "groups, repeated"])
 def test_a_mutant_of_where_rows_lie_dies(name: str, what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def batch(name: str) -> Batch:
     return dataclasses.replace(found, module=scatter_updates.rewritten(found.module))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)  # each name by a rule or two
 @pytest.mark.parametrize("rules", ["none", "xla", "stages", "blocks"])
 @pytest.mark.parametrize("name", [*CASES, *WIDE])
@@ -140,6 +141,7 @@ def test_every_update_goes_where_xla_puts_it(name: str, rules: str, runner: Any)
     found.check(runner, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["embedding", "messages", "experts", "windows", "batched", "kept"])
 def test_a_column_of_cache_lines_at_a_time(name: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "TILE_BYTES", 8)

@@ -53,6 +53,7 @@ def batch(name: str, case: tuple[Callable[..., Any], tuple[np.ndarray, ...]]) ->
     return Batch.made((Case(name=name, group="scatter", function=case[0], inputs=case[1]),), "scatter")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_one_update_for_each_row_is_a_select(name: str, runner: Any) -> None:
     found = batch(name, ONE_EACH[name])

@@ -66,6 +66,7 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 """What no scatter is left of."""
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PLACED)
 def test_one_window_is_put_in_by_its_place(name: str, runner: Any) -> None:
@@ -132,6 +133,7 @@ def test_what_depends_on_an_input_is_not_known() -> None:
     assert constant_numbers.elements(given, module.outputs[0]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["the place", "whether it fits", "the other half of a diagonal", "what counts"])
 def test_a_mutant_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {

@@ -115,6 +115,7 @@ def test_a_mistake_in_the_module_names_its_file_and_line(folder):
         prepare(registry(), job("module: ./wrong.hlo", str(folder / "job.yaml")))
 
 
+@pytest.mark.slow
 def test_a_module_with_a_sort_says_what_is_filled(folder):
     found = plan(registry(), job("module: sorted.hlo", str(folder / "job.yaml")), arch="sm_90")
     report = found.analysis.report
@@ -176,6 +177,7 @@ def test_with_the_accuracy_of_xla_a_quotient_is_no_loop(folder, tmp_path):
     assert "div.rn.f32" not in text
 
 
+@pytest.mark.slow
 def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     (folder / "loop.hlo").write_text(LOOP)
     found = plan(registry(), job("module: loop.hlo", str(folder / "job.yaml")), arch="sm_90")

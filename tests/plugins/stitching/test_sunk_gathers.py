@@ -62,6 +62,7 @@ def looked_up_in(module: HloModule) -> set[str]:
     return {module[each.operands[0]].opcode for each in module.instructions if each.opcode == "gather"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOKED_UP)
 def test_look_ups_are_of_what_is_there(name: str, runner: Any) -> None:
     found = batch(name, LOOKED_UP[name], X, LABELS)
@@ -87,6 +88,7 @@ def stacked(x: Any) -> Any:
     return jax.lax.reduce(both, np.float32(0.5), jax.lax.max, (0,)), (both * both).prod(0), both[:, :, 0].sum(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [shares, stacked])
 def test_what_was_put_side_by_side_is_taken_as_it_was(function: Callable[..., Any], runner: Any) -> None:
     found = batch("parts", function, X)

@@ -90,6 +90,7 @@ def test_a_chunk_is_its_elements(dims, data):
             np.testing.assert_array_equal(mask_of(found, dims, block), index_sets.of_chunk(each, dims, block))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_read_covers_the_index_sets_and_lies_in_what_the_planner_requires(name):
     """Every instruction, every schedule, every block; and where nothing is approximated it is the index set."""
@@ -145,6 +146,7 @@ def shapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return dims(), dims()
 
 
+@pytest.mark.slow
 @given(shapes(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_view_covers_the_same_elements(drawn, data):
@@ -170,6 +172,7 @@ def test_a_run_is_exact_in_each_view_in_which_it_is_a_box(drawn, data):
             np.testing.assert_array_equal(mask_of((found,), view, block), wanted)
 
 
+@pytest.mark.slow
 @given(shapes(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_reshape_keeps_the_elements_and_takes_its_own_dims_where_they_can_say_it(drawn, data):
@@ -230,6 +233,7 @@ def chains(draw: st.DrawFn) -> HloModule:
     return HloModule(name="chain", instructions=tuple(found), parameters=("x0",), outputs=(found[-1].name,))
 
 
+@pytest.mark.slow
 @given(chains(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_what_is_read_through_a_chain_lies_in_what_the_planner_requires(module, data):

@@ -94,6 +94,7 @@ def test_a_transpose_goes_through_tiles(name: str, rules: str, runner: Any) -> N
     found.check(runner, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [32, 64, 512, 1024])
 def test_any_number_of_warps_does_a_tile(threads: int, runner: Any) -> None:
     found = batch("images to channels")

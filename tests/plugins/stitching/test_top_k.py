@@ -101,6 +101,7 @@ def test_the_smallest_are_left_to_a_library() -> None:
     assert importer.read(text, "m.hlo").foreign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["tied", "earlier", "above", "first", "one2"])
 def test_an_order_without_one_of_its_parts_is_seen(step: str, runner: Any, monkeypatch: Any) -> None:
     """Each part of the order, taken for its first operand."""

@@ -92,6 +92,7 @@ def test_long_running_sums_do_not_read_everything_again():
     assert len(seen) == 3  # 5,000 = 157 runs of 32; 157 = 5 runs of 32; 5
 
 
+@pytest.mark.slow
 def test_a_window_is_written_and_read_again():
     module = batch().module
     again = importer.read(printer.written(module), "x")

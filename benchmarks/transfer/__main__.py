@@ -6,12 +6,14 @@ python -m benchmarks.transfer --device cpu --quick     try it out; its times are
 python -m benchmarks.transfer --planning               table 4, and planning for up to 100,000 kernels; no device
 python -m benchmarks.transfer --variants               what table 4 leaves open; no device
 python -m benchmarks.transfer --link                   how near chunks come to their ideal on a timed link; emulated
+python -m benchmarks.transfer --sizes                  messages, whole or in chunks, from 4 KB to 1 GB; emulated link
 python -m benchmarks.transfer --page                   docs/results-transfer.md from the JSON files that are kept
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,8 @@ from pathlib import Path
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
-from benchmarks.transfer import link, measure, page, paper, planning, readings, variants
+from benchmarks.transfer import link, measure, page, paper, planning, readings, sizes, variants
+from fusiond.devices.cpu.link import parse
 
 QUICK_LENGTHS = (4096,)
 
@@ -47,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
             where = (given.out or RESULTS / "cpu") / "transfer-link.json"
             runs.write(where, run | {"link": link.table(say)})
             say(f"wrote {where}")
+        elif given.sizes:
+            _sizes(given)
         else:
             _measure(given, commands.said(parser, given, ("device", "only", "quick")))
 
@@ -58,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--planning", action="store_true", help="table 4 and growth, and nothing else")
     parser.add_argument("--variants", action="store_true", help="what table 4 leaves open, and nothing else")
     parser.add_argument("--link", action="store_true", help="chunks on a timed link, emulated, and nothing else")
+    parser.add_argument("--sizes", action="store_true", help="which way wins at which size on a timed link, emulated")
     commands.only(parser, measure.GRAPHS)
     return parser
 
@@ -71,6 +77,23 @@ def _plan(given: argparse.Namespace) -> None:
     run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --planning", "planning", {})
     run |= {"table_4": planning.table_4(say), "growth": planning.growth(say), "cg_step": planning.cg_step()}
     _write(given.out or RESULTS / "cpu", run)
+
+
+def _sizes(given: argparse.Namespace) -> None:
+    """A file that grows by a line for each size, so that a sweep that is stopped leaves what it had; with --go-on it
+    goes on over the same link."""
+    run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --sizes", "sizes", {})
+    where = (given.out or RESULTS / "cpu") / "transfer-sizes.json"
+    if given.go_on and where.exists():
+        run = json.loads(where.read_text(encoding="utf-8"))
+    rows = list(run.get("sizes", []))
+    done = {each["bytes"] for each in rows}
+    over = parse(rows[0]["link"]) if rows else sizes.equal_link()
+    wanted = [each for each in (sizes.SIZES[:3] if given.quick else sizes.SIZES) if each not in done]
+    for row in sizes.table(say, over, sizes=wanted):
+        rows.append(row)
+        runs.write(where, run | {"sizes": rows})
+    say(f"wrote {where}")
 
 
 def _measure(given: argparse.Namespace, command: str) -> None:

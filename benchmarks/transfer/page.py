@@ -38,6 +38,7 @@ def render(runs: Iterable[Run]) -> str:
     parts += [_planning(run) for run in newest(runs, "planning")]
     parts += [_variants(run) + "\n" + _readings(run) for run in newest(runs, "variants")]
     parts += [_link(run) for run in newest(runs, "link")]
+    parts += [_sizes(run) for run in newest(runs, "sizes")]
     return "\n".join(parts)
 
 
@@ -155,6 +156,50 @@ element-wise kernel, and down, over a link that is as fast as the kernel is on t
 chunks are issued, and nothing about a GPU. The ideal is the slowest engine and one chunk of the others.
 
 {table(head, rows)}"""
+
+
+def _sizes(run: Run) -> str:
+    rows = []
+    for each in run["sizes"]:
+        ways, least = each["ways"], each["winner"]["time_us"]
+        final = each["answer"]
+        ci95 = final["ci95"]
+        rows.append([
+            _bytes(each["bytes"]), each["winner"]["kind"], _config(each["winner"]["config"]),
+            *(f"{ways[kind]['time_us'] / least:.2f}" if kind in ways else "" for kind in SIZE_WAYS),
+            str(each["trials"]), final["verdict"],
+            "" if final["speedup"] is None else f"{final['speedup']:.2f}" + (
+                f" ({ci95[0]:.2f} to {ci95[1]:.2f})" if ci95 else ""),
+        ])  # fmt: skip
+    head = ("bytes that cross", "fastest", "its way", *(f"{kind} / fastest" for kind in SIZE_WAYS), "trials", "verdict",
+            "finals: over the fastest separate way")  # fmt: skip
+    return f"""\
+## Whole or in chunks, by size: emulated
+
+{run["date"][:10]}, `{run["command"]}`. Four vectors go up, through an element-wise kernel each, and down,
+over an emulated link of {run["sizes"][0]["link"]}, which is as fast as the kernels are on the processor. The tuner
+searches everything that the strategy offers. The ratios are of the search's times, those of the last column of the
+finals' pairs in fresh processes. They say where one way overtakes another on such a link, and nothing about a GPU.
+
+{table(head, rows)}"""
+
+
+SIZE_WAYS = ("separate", "fused, whole", "in chunks")
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def _config(config: dict[str, Any]) -> str:
+    """The way in words: `interval_stabbing, overlapped, 4 chunks`."""
+    words = [str(config[name]) for name in ("grouping", "when", "issue", "memory") if name in config]
+    if int(config.get("chunks", 1)) > 1:
+        words += [f"{config['chunks']} chunks", str(config["streams"]), str(config["chunk_order"])]
+    return ", ".join(words)
 
 
 def _rate(growth: Sequence[dict[str, Any]]) -> str:

@@ -101,8 +101,8 @@ def text(said: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"where vectors lie, pinned and overlapped, by costs that are {said[0]['basis']}:"]
     lines += [f"  {_named(each)}: {each['estimate_us']} us" for each in said]
     first = min(said, key=lambda each: float(each["estimate_us"]))
-    reason = "no access over the link and no prefetch costs less" if not first["vectors"] else "it costs least"
-    lines.append(f"  tried first: {_named(first)}, as {reason}; what is fastest is measured")
+    lines.append(f"  least by these: {_named(first)}. The least by what is known of the device is tried first")
+    lines.append("  (figures, where all is measured); what is fastest is measured")
     return "\n" + "\n".join(lines) + "\n"
 
 

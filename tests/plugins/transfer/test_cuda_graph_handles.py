@@ -484,3 +484,38 @@ def test_regions_that_overlap_are_one_vector(seed: int, driver: Callable[..., Re
         for first, last in re.findall(r"down \[(\d*):(\d*)\]", _note(text, name))
     ]
     assert sorted(set(parts)) == sorted({each for each in regions if each not in found.values()})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_operand_is_where_its_address_is(seed: int, driver: Callable[..., Recorder]) -> None:
+    """Random uploads, memsets, kernels and downloads: the vectors that a kernel is said to point to, and their parts,
+    give its pointers again, and lie in their vectors."""
+    draw = random.Random(seed)
+    make = driver()
+    graph = make.graph()
+    make.memory(D, 4096)
+    node: tuple[int, ...] = ()
+    wanted = {}
+    for number in range(24):
+        start = 16 * draw.randrange(200)
+        size = 16 * draw.randrange(1, 30)
+        match draw.randrange(4):
+            case 0:
+                node = (make.copy(graph, (HOST, H + start), (DEVICE, D + start), size, *node),)
+            case 1:
+                node = (make.copy(graph, (DEVICE, D + start), (HOST, H + start), size, *node),)
+            case 2:
+                node = (make.set(graph, D + start, 0, 1, size, *node),)
+            case _:
+                pointers = draw.sample(range(D, D + 4096, 16), 3)
+                node = (make.kernel(graph, f"k{number}", "Q Q Q", *pointers, after=node),)
+                wanted[f"k{number}"] = pointers
+    text = from_cuda_graph(graph)
+    vectors = _read(text)["vectors"]
+    at = {name: int(_note(text, name).partition(",")[0], 16) for name in vectors}
+    for name, pointers in wanted.items():
+        (said,) = re.findall(r"points to ([^;]*)", _note(text, name))
+        operands = re.findall(r"(\w+)(?:\[(\d*):\])?(?: \(used first here\))?(?:, |$)", said)
+        assert [at[vector] + int(offset or 0) for vector, offset in operands] == pointers
+        for vector, offset in operands:
+            assert vectors[vector]["elements"] == "?" or int(offset or 0) < vectors[vector]["elements"]

@@ -196,7 +196,7 @@ class KernelGraph:
         elements = {each.name: each.elements for each in graph.vectors}
         spans = {}
         for kernel in graph.kernels:
-            for name in (*kernel.reads, *kernel.writes):
+            for name in (*kernel.reads, *kernel.writes, *(each for pair in kernel.in_place for each in pair)):
                 try:
                     span = sub_vectors.span(name, elements, lambda text: expressions.parse_formula(text).integer({}))
                 except sub_vectors.PartError as problem:
@@ -261,12 +261,14 @@ def written(graph: Graph) -> str:
     inputs, outputs = graph.as_given(graph.inputs), graph.as_given(graph.outputs)
     lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", inputs), ("outputs", outputs))]
     if graph.placed:
-        lines.append(f"placed: {json.dumps(graph.placed)}")
+        lines.append(f"placed: {json.dumps(graph.as_given(graph.placed))}")
     if graph.loop:
-        lines += ["loop: true", f"carried: {json.dumps(dict(graph.carried))}", f"iterations: {graph.iterations}"]
+        carried = {graph.as_given((head,))[0]: graph.as_given((tail,))[0] for head, tail in graph.carried}
+        lines += ["loop: true", f"carried: {json.dumps(carried)}", f"iterations: {graph.iterations}"]
     if graph.limit_bytes is not None:
         lines.append(f"limits: {{device_bytes: {graph.limit_bytes}}}")
-    adjacent = [run for run in graph.adjacent if not graph.home.keys() & set(run)]
+    pieces = {each.pieces for each in graph.cut}
+    adjacent = [graph.as_given(run) for run in graph.adjacent if run not in pieces]
     if adjacent:
         lines.append(f"adjacent: {json.dumps(adjacent)}")
     lines.append("vectors:")

@@ -30,11 +30,12 @@ from fusiond_transfer.analysis import (
     peer_script,
     peers,
 )
+from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.peer_script import PeerSchedule, PeerSchedules
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
-from fusiond_transfer.analysis.script import Script, script
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.codegen.probes import probes
@@ -84,6 +85,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
+        if graph.limit_bytes is not None and graph.cut and (graph.shares_storage or graph.placed):
+            why = "a limit beside parts of vectors is for graphs without in_place and placed"
+            raise RequestError(why, where=job.where("limits" if limit is not None else "graph"))
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))

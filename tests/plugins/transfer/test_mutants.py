@@ -9,6 +9,7 @@ import pytest
 
 from fusiond.program import problems
 from fusiond_transfer.analysis import interval_stabbing, intervals, script
+from fusiond_transfer.analysis import loops as loop_scripts
 from fusiond_transfer.analysis import schedule as schedules
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import _Lives
@@ -150,16 +151,16 @@ def test_waits_that_are_taken_for_granted_are_killed(monkeypatch: pytest.MonkeyP
 
 
 def test_the_wrong_turn_of_a_carried_cell_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script._Turns, "crossing", lambda self, vector, turn: self.cell(vector, turn))
+    monkeypatch.setattr(loop_scripts._Turns, "crossing", lambda self, vector, turn: self.cell(vector, turn))
     assert seen(loops())
     monkeypatch.undo()
-    right = script._Turns.cell
-    monkeypatch.setattr(script._Turns, "cell", lambda self, vector, turn: right(self, vector, 0))
+    right = loop_scripts._Turns.cell
+    monkeypatch.setattr(loop_scripts._Turns, "cell", lambda self, vector, turn: right(self, vector, 0))
     assert seen(loops())
 
 
 def test_what_is_not_in_place_before_the_steady_state_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = script._looped
+    right = loop_scripts.looped
 
     def bare(schedule: Any) -> Script:
         import dataclasses
@@ -168,7 +169,7 @@ def test_what_is_not_in_place_before_the_steady_state_is_killed(monkeypatch: pyt
         ops = tuple(op for op in found.ops if not (isinstance(op, Move) and op.name.startswith("place_")))
         return dataclasses.replace(found, ops=ops)
 
-    monkeypatch.setattr(script, "_looped", bare)
+    monkeypatch.setattr(loop_scripts, "looped", bare)
     assert seen(loops())
 
 

@@ -98,7 +98,7 @@ def test_pieces_in_one_memory(graph: Callable[..., Graph]) -> None:
 def limited(seed: int, graph: Callable[..., Graph]) -> int:
     """How many transfers more evictions cost."""
     draw = random.Random(seed)
-    drawn = parts_machine.drawn(seed, 6)
+    drawn = parts_machine.drawn(seed, 6, head=draw.choice(["", "", "adjacent: [[v1, v3, v0]]\n"]))
     found = graph(drawn.text)
     at_once = parts_machine.least_bytes(found)
     top = limited_cells.peak_bytes(script(Schedules(found).separate(early=False)))
@@ -122,13 +122,66 @@ def test_pieces_leave_the_device(graph: Callable[..., Graph]) -> None:
     assert sum(limited(seed, graph) for seed in range(25)) > 20
 
 
+# --- storage --------------------------------------------------------------------------------------------
+
+
+def stored(seed: int, graph: Callable[..., Graph]) -> int:
+    """Inputs that lie on the device, neighbours, storage in place; how many pieces are stored in place."""
+    draw = random.Random(seed)
+    head = draw.choice(["", "placed: [a]\n", "placed: [a, b]\n", "placed: [b]\nadjacent: [[v0, v2]]\n"])
+    drawn = parts_machine.drawn(seed, 4, head=head, in_place=draw.randrange(3))
+    schedules = Schedules(graph(drawn.text))
+    for grouping in ("interval_stabbing", draw.choice(["separate", "min_residency", "paper_tight"])):
+        plan = script(schedules.grouping(grouping))
+        allocation = draw.choice(["ahead", "group", "one", "pooled"])
+        execution = Execution(allocation=allocation, issue=draw.choice(["one_stream", "overlapped"]), memory="pinned",
+                              send=draw.choice(["message", "batch"]))  # fmt: skip
+        if draw.random() < 0.3:
+            execution = dataclasses.replace(execution, issue="overlapped", chunks=3, least_chunk_bytes=1)
+        is_numpys(drawn, plan, emit.program(plan, execution, name="parts"), seed)
+    return sum(len(kernel.in_place) for kernel in schedules.graph.kernels)
+
+
+def test_pieces_in_place_and_placed(graph: Callable[..., Graph]) -> None:
+    assert sum(stored(seed, graph) for seed in range(30)) > 40
+
+
+# --- loops ------------------------------------------------------------------------------------------------
+
+
+def in_a_loop(seed: int, graph: Callable[..., Graph]) -> int:
+    """How many pieces are carried."""
+    draw = random.Random(seed)
+    drawn = parts_machine.looped(seed)
+    found = graph(drawn.text)
+    schedules = Schedules(found)
+    least = schedules.least()
+    assert least.lower_bound <= least.schedule.startups
+    assert not least.proven or least.schedule.startups == least.lower_bound
+    for grouping in ("interval_stabbing", "separate", "min_residency"):
+        plan = script(schedules.grouping(grouping))
+        execution = Execution(issue=draw.choice(["one_stream", "overlapped"]), memory="pinned",
+                              send=draw.choice(["message", "batch"]))  # fmt: skip
+        if draw.random() < 0.3:
+            execution = dataclasses.replace(execution, issue="overlapped", chunks=3, least_chunk_bytes=1)
+        is_numpys(drawn, plan, emit.program(plan, execution, name="parts"), seed)
+    return len(found.carried) if found.cut else 0
+
+
+def test_pieces_in_loops(graph: Callable[..., Graph]) -> None:
+    assert sum(in_a_loop(seed, graph) for seed in range(20)) > 50
+
+
 # --- many ---------------------------------------------------------------------------------------------
+
+
+CHECKS = [in_chunks, allocated, in_one_memory, limited, stored, in_a_loop]
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("check", [in_chunks, allocated, in_one_memory, limited], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda each: each.__name__)
 def test_a_thousand_graphs(check: Callable[..., object], graph: Callable[..., Graph]) -> None:
     for seed in range(1000, 2000):
         check(seed, graph)

@@ -364,3 +364,110 @@ def test_what_evictions_cost_is_the_least(graph: Callable[..., Graph]) -> None:
             assert (schedules.evictions.more, schedules.evictions.least) == (wanted, True), seed
             compared += 1
     assert compared > 15
+
+
+STORED = """\
+graph: stored
+sizes: {n: 512}
+elements: 2 * n
+dtype: float64
+inputs: [x, c]
+outputs: [y]
+placed: [c]
+kernels:
+  - {name: low, on: device, reads: ["x[:n]", "c[:n]"], writes: ["y[:n]"], in_place: {"y[:n]": "x[:n]"}, body: x + c}
+  - {name: high, on: host, reads: ["x[n:]"], writes: ["y[n:]"], in_place: {"y[n:]": "x[n:]"}, body: 2 * x}
+"""
+
+
+def test_pieces_are_stored_where_others_were(
+    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    """One place for x and y in each memory; c is on the device from the start, and only a half of it is needed."""
+    program = _emitted(strategy, analyse(STORED))
+    assert problems(program) == ()
+    assert {each.name for each in program.buffers if each.part_of is None} == {
+        "x", "y", "c", "x.store", "x.store@device", "c.store@device"
+    }  # fmt: skip
+    assert _carried(program) - 8 * 1024 * 3 == 8 * 512 * 2, "beside what is staged, half of x up and half of y down"
+    draw = np.random.default_rng(1)
+    x, c = draw.uniform(-1, 1, 1024), draw.uniform(-1, 1, 1024)
+    for there, size in ((program, 1024), (program.at({"n": 300}), 600)):
+        for seed in range(3):
+            out = device.run(there, seed=seed, inputs={"x": x[:size], "c": c[:size]})
+            half = size // 2
+            np.testing.assert_array_equal(out["y"], np.concatenate([x[:half] + c[:half], 2 * x[half:size]]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (', in_place: {"y[n:]": "x[n:]"}', "", r"y\[512:1024\] is not stored where x\[512:1024\] was: all pieces are"),
+        ('{"y[n:]": "x[n:]"}', '{"y[n:]": "x[:n]"}', r"high must write y\[512:1024\] and read x\[0:512\], to store"),
+        ('{"y[:n]": "x[:n]"}', '{"y[:n]": "c[:n]"}', r"y\[512:1024\] is not stored where c\[512:1024\] was: all"),
+        ("placed: [c]", "placed: [y]", "y.* is not an input"),
+    ],
+)
+def test_what_cannot_be_stored_has_a_line(parse: Callable[..., Workload], old: str, new: str, why: str) -> None:
+    assert old in STORED
+    with pytest.raises(RequestError, match=why) as caught:
+        parse(STORED.replace(old, new, 1))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_limit_beside_them_is_refused(parse: Callable[..., Workload]) -> None:
+    with pytest.raises(RequestError, match="a limit beside parts of vectors is for graphs without in_place and placed"):
+        parse(STORED, "limits: {device_bytes: 100000}")
+
+
+def test_python_writes_what_is_stored_and_carried(graph: Callable[..., Graph]) -> None:
+    made = KernelGraph("g", elements=8, dtype="float32")
+    made.inputs("x", "c")
+    made.device("k0", reads=("x[0:5]",), writes=("u[0:5]",), elements=8, body="x + 1")
+    made.host("k1", reads=("x[5:8]", "c[5:8]"), writes=("u[5:8]",), elements=8, body="x + c")
+    made.outputs("u")
+    made.loop({"x": "u"})
+    first, again = made.build(), graph(made.yaml())
+    for found in (first, again):
+        assert found.carried == (("x[0:5]", "u[0:5]"), ("x[5:8]", "u[5:8]"))
+    assert graph(STORED).cell["y[512:1024]"] == "x[512:1024].store"
+
+
+LOOP = """\
+graph: halves
+sizes: {n: 512}
+elements: 2 * n
+dtype: float64
+inputs: [x, c]
+outputs: [y]
+loop: true
+carried: {x: y}
+iterations: 3
+kernels:
+  - {name: low, on: device, reads: ["x[:n]", "c[n:]"], writes: ["y[:n]"], body: x + c}
+  - {name: high, on: host, reads: ["x[n:]", "y[:n]"], writes: ["y[n:]"], body: x - y}
+  - {name: use, on: device, reads: [y], writes: [z], body: 2 * y}
+"""
+
+
+def test_a_loop_carries_pieces(
+    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+) -> None:
+    """In each iteration one half goes down and the other one up; the rest stays where it is."""
+    analysis = analyse(LOOP)
+    assert (analysis.report["startups"], analysis.report["optimal"]) == (2, True)
+    assert {(each["direction"], *each["vectors"]) for each in analysis.report["schedule"]} == {
+        ("down", "y[0:512]"), ("up", "y[512:1024]")
+    }  # fmt: skip
+    program = _emitted(strategy, analysis)
+    assert problems(program) == ()
+    draw = np.random.default_rng(1)
+    x, c = draw.uniform(-1, 1, 1024), draw.uniform(-1, 1, 1024)
+    for there, n in ((program, 512), (program.at({"n": 300}), 300)):
+        y = x[: 2 * n].copy()
+        for _ in range(3):
+            y[:n] += c[n : 2 * n]
+            y[n:] -= y[:n]
+        for seed in range(3):
+            out = device.run(there, seed=seed, inputs={"x": x[: 2 * n], "c": c[: 2 * n]})
+            np.testing.assert_allclose(out["y"], y, rtol=1e-12)

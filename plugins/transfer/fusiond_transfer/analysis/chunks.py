@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div
+from fusiond_transfer.analysis.cells import Move, Script
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.analysis.lines import OnLine, RowLine, lines
-from fusiond_transfer.analysis.script import Move, Script
 from fusiond_transfer.frontend.row_wise import RowWise
 
 LEAST_BYTES = 16 << 10

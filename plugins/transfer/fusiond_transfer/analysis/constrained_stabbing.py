@@ -67,7 +67,7 @@ def _choices(each: Crossing, crossings: Sequence[Crossing]) -> tuple[int, ...]:
 def _orders(graph: Graph, crossings: Sequence[Crossing]) -> list[tuple[str, ...]] | None:
     """Every layout of the cells that cross (and of their neighbours); None where there are too many."""
     cell = graph.cell
-    runs = {cell[name]: tuple(cell[each] for each in run) for run in graph.adjacent for name in run}
+    runs = {name: run for run in graph.neighbours for name in run}
     pieces = list(dict.fromkeys(runs.get(cell[each.vector], (cell[each.vector],)) for each in crossings))
     if math.factorial(len(pieces)) > EXHAUSTIVE:
         return None

@@ -13,10 +13,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from fusiond_transfer.analysis import layout, schedule
+from fusiond_transfer.analysis.cells import Evict, KernelCall, Move, Op, Script, Staging
+from fusiond_transfer.analysis.cells import joined as cells_joined
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
-from fusiond_transfer.analysis.script import Evict, KernelCall, Move, Op, Script, Staging, script
-from fusiond_transfer.analysis.script import joined as cells_joined
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_WORK = 40_000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from fusiond.language import expressions
 from fusiond.language.extents import quotient, text_of
-from fusiond_transfer.analysis.script import KernelCall, Script
+from fusiond_transfer.analysis.cells import KernelCall, Script
 from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise
 

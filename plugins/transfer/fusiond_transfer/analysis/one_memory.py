@@ -22,20 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from fusiond_transfer.analysis import intervals
+from fusiond_transfer.analysis.cells import Cell, Evict, KernelCall, Migrate, Move, Op, Script, joined, with_own_names
 from fusiond_transfer.analysis.lines import row_wise_kernels
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.script import (
-    Cell,
-    Evict,
-    KernelCall,
-    Migrate,
-    Move,
-    Op,
-    Script,
-    joined,
-    script,
-    with_own_names,
-)
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph
 
 NONE, ONCE, ALL = "none", "once", "all"
@@ -45,7 +35,7 @@ def choices(graph: Graph, kind: str) -> Mapping[str, frozenset[str]]:
     """Choice -> the vectors that lie in memory of a kind (`mapped`, `managed`); only `none` where there is nothing to
     choose."""
     found: dict[str, frozenset[str]] = {NONE: frozenset()}
-    wanted_side_by_side = len(graph.adjacent) > len(graph.cut)
+    wanted_side_by_side = {*graph.adjacent} - {each.pieces for each in graph.cut}
     if graph.loop or graph.shares_storage or wanted_side_by_side or graph.limit_bytes is not None:
         return found
     crossing = {each.vector for each in intervals.crossings(graph)} - set(graph.placed)

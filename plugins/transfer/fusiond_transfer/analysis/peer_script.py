@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond_transfer.analysis import layout, schedule
+from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Op, Script, with_own_names
 from fusiond_transfer.analysis.peers import DeviceLink, links
-from fusiond_transfer.analysis.script import Cell, KernelCall, Move, Op, Script, with_own_names
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
 
 

@@ -20,7 +20,7 @@ from fusiond.keys import text_key
 from fusiond.language.extents import ceil_div, least, most
 from fusiond.language.grammar import Literal, Name, Node
 from fusiond.program import Argument, Pointer, Scalar, Source, SourceKind
-from fusiond_transfer.analysis.script import Script
+from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import Buffer, Memory, Role
 from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
 from fusiond_transfer.analysis.lines import cell_of
-from fusiond_transfer.analysis.script import Cell, KernelCall, Move, Script
 from fusiond_transfer.codegen import pipeline
+from fusiond_transfer.frontend.graph import Vector
 
 DEVICE_SUFFIX = "@device"
 
@@ -52,9 +53,20 @@ def part(buffer: str, number: int) -> str:
 
 def operand_name(script: Script, call: KernelCall, name: str) -> str:
     """What an operand's buffer and chunks are called after: its cell, or, where it is several, the whole of them."""
-    pieces = script.graph.pieces.get(name, (name,))
-    cell = cell_of(call)[pieces[0]]
-    return cell if len(pieces) == 1 else name + cell.removeprefix(pieces[0])
+    by_vector = cell_of(call)
+    cells = tuple(by_vector[each] for each in script.graph.pieces.get(name, (name,)))
+    return cells[0] if len(cells) == 1 else _run_name(script, cells)
+
+
+def _run_name(script: Script, cells: tuple[str, ...]) -> str:
+    """Pieces that follow each other: what they are all of, or which elements of that."""
+    home, first = script.homes[cells[0]]
+    whole = script.wholes[home]
+    if cells == whole.cells:
+        return home
+    following = whole.cells[whole.cells.index(cells[-1]) + 1 :]
+    end = script.homes[following[0]][1] if following else whole.like.elements
+    return f"{home}[{int(first)}:{int(end)}]"
 
 
 def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
@@ -99,9 +111,7 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
     found: list[Buffer] = []
     for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
         found += [
-            Buffer(name=each.name, dtype=each.dtype, elements=each.elements, role=role, fill=each.fill,
-                   memory=Memory.PAGEABLE, compare=each.compare)
-            for each in vector
+            buffer for each in vector for buffer in _given_or_taken(script, each, role)
         ]  # fmt: skip
     for cell in script.cells:
         here = Memory.MANAGED if cell.managed else memory
@@ -120,6 +130,19 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
             found.append(replace(made, device=number))
     known = {each.name: each for each in found}
     return (*found, *dict.fromkeys(_over_pieces(script, cut, known)))
+
+
+def _given_or_taken(script: Script, vector: Vector, role: Role) -> Iterator[Buffer]:
+    """An input or output that is not a cell itself, and its pieces, from and to which is copied outside the count."""
+    pieces = script.graph.pieces.get(vector.name, ())
+    arena = vector.name if pieces else None
+    yield Buffer(name=vector.name, dtype=vector.dtype, elements=vector.elements, role=role, fill=vector.fill,
+                 memory=Memory.PAGEABLE, compare=vector.compare, arena=arena)  # fmt: skip
+    at = 0
+    for each in map(script.graph.vector, pieces):
+        yield Buffer(name=each.name, dtype=each.dtype, elements=each.elements, role=Role.SCRATCH,
+                     memory=Memory.PAGEABLE, arena=arena, offset_bytes=at, part_of=vector.name)  # fmt: skip
+        at += each.elements * DTYPES[each.dtype].bytes
 
 
 def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
@@ -187,14 +210,12 @@ def _piece(
     home, _ = script.homes[cell.name]
     whole = script.wholes[home]
     likes = {each.name: each.like for each in script.cells if each.name in run}
-    if run == whole.cells:
-        like, whole_name = whole.like, home + side
-    else:
+    like, whole_name = whole.like, _run_name(script, run) + side
+    if run != whole.cells:
         elements = likes[run[0]].elements
         for each in run[1:]:
             elements = elements + likes[each].elements
-        first, end = script.homes[run[0]][1], script.homes[run[-1]][1] + likes[run[-1]].elements
-        like, whole_name = replace(whole.like, elements=elements), f"{home}[{int(first)}:{int(end)}]{side}"
+        like = replace(whole.like, elements=elements)
     arena, at = places.get(run[0] + side, (whole_name, 0))
     if cell.name == run[0]:
         yield _buffer(replace(cell, like=like), whole_name, memory, {whole_name: (arena, at)})

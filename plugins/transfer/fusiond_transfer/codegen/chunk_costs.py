@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from fusiond.program import Buffer, HostCall, Launch, Memory, Pointer, Program, timeline
 from fusiond_transfer.analysis import chunks
+from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, GraphCosts
-from fusiond_transfer.analysis.script import Script
 from fusiond_transfer.codegen import emit
 from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.frontend.graph import GraphKernel

@@ -36,9 +36,9 @@ from fusiond.program import (
     Step,
     sized,
 )
+from fusiond_transfer.analysis.cells import Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.analysis.chunks import Chunks, chunks
 from fusiond_transfer.analysis.lines import cell_of
-from fusiond_transfer.analysis.script import Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.buffers import Execution, arena_names, arenas, atoms, buffers, device, operand_name, part
 from fusiond_transfer.codegen.pipeline import Item

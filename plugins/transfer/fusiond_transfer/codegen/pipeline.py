@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fusiond_transfer.analysis.cells import KernelCall, Move, Op, Script
 from fusiond_transfer.analysis.chunks import Chunks
 from fusiond_transfer.analysis.lines import cell_of
-from fusiond_transfer.analysis.script import KernelCall, Move, Op, Script
 
 ORDERS = ("depth_first", "breadth_first")
 

@@ -33,8 +33,8 @@ from fusiond.program import (
     Role,
     Step,
 )
+from fusiond_transfer.analysis.cells import KernelCall, Script
 from fusiond_transfer.analysis.lines import cell_of, row_wise_kernels
-from fusiond_transfer.analysis.script import KernelCall, Script
 from fusiond_transfer.codegen.body import Entry, called, code
 from fusiond_transfer.codegen.contents import (
     Content,

@@ -241,32 +241,38 @@ class Graph:
 
     @functools.cached_property
     def glued(self) -> Mapping[str, tuple[str, int]]:
-        """Piece -> the vector of which it is one, and the bytes of that before it."""
+        """Cell of a piece -> the vector (or what stands for it) of which it is one, and the bytes of that before it."""
         found: dict[str, tuple[str, int]] = {}
         for each in self.cut:
             lead = 0
             for name in each.pieces:
-                found[name] = each.vector.name, lead
+                found.setdefault(self.cell[name], (self.whole_cell(each), lead))
                 vector = self.vector(name)
                 lead += vector.elements * DTYPES[vector.dtype].bytes
         return MappingProxyType(found)
 
     @functools.cached_property
     def device_runs(self) -> tuple[tuple[str, ...], ...]:
-        """Pieces that have to lie together on the device: a kernel there is passed one pointer to all of them."""
+        """Cells of pieces that have to lie together on the device: a kernel there is passed one pointer to all of
+        them."""
         found = []
-        for each in self.cut:
-            place = {name: number for number, name in enumerate(each.pieces)}
-            joined = [False] * len(each.pieces)  # whether a piece lies with the one before it
+        for cells in dict.fromkeys(tuple(self.cell[name] for name in each.pieces) for each in self.cut):
+            place = {name: number for number, name in enumerate(cells)}
+            joined = [False] * len(cells)  # whether a piece lies with the one before it
             for kernel in self.kernels:
                 for name in (*kernel.read_operands, *kernel.write_operands) if kernel.device else ():
-                    own = self.pieces.get(name, ())
+                    own = [self.cell[each] for each in self.pieces.get(name, ())]
                     if own and own[0] in place:
                         joined[place[own[0]] + 1 : place[own[-1]] + 1] = [True] * (len(own) - 1)
             starts = [number for number, with_last in enumerate(joined) if not with_last]
-            runs = (each.pieces[a:b] for a, b in itertools.pairwise([*starts, len(joined)]))
+            runs = (cells[a:b] for a, b in itertools.pairwise([*starts, len(joined)]))
             found += [run for run in runs if len(run) > 1]
         return tuple(found)
+
+    def whole_cell(self, cut: CutVector) -> str:
+        """What the cells of a vector that is cut are together: the vector, or what stands for it: `x.store`."""
+        cell = self.cell[cut.pieces[0]]
+        return cut.vector.name if cell == cut.pieces[0] else f"{cell.partition('[')[0]}.store"
 
     def as_given(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Vectors as the user names them: pieces as what they are of."""
@@ -312,6 +318,14 @@ class Graph:
     def devices(self) -> int:
         """How many devices it is for: one more than the greatest number of any."""
         return 1 + max((kernel.number for kernel in self.kernels), default=0)
+
+    @functools.cached_property
+    def neighbours(self) -> tuple[tuple[str, ...], ...]:
+        """Runs of cells that lie next to each other, each once: pieces that are stored where others were lie as those
+        do."""
+        runs = list(dict.fromkeys(tuple(self.cell[name] for name in run) for run in self.adjacent))
+        within = [run for run in runs if any(run != other and {*run} <= {*other} for other in runs)]
+        return tuple(run for run in runs if run not in within)
 
     @property
     def shares_storage(self) -> bool:

@@ -183,13 +183,15 @@ class _Reader:
         for region in self._listed("regions"):
             keys = region.mapping()
             names += (name for key in ("reads", "writes") if key in keys for name in keys[key].mapping().values())
-        for node in names:
+        stored = (kernel.mapping()["in_place"].mapping() for kernel in kernels if "in_place" in kernel.mapping())
+        pairs = [(new, old) for each in stored for new, old in each.items()]
+        for name, node in (*((node.text(), node) for node in names), *pairs, *((old.text(), old) for _, old in pairs)):
             try:
-                span = sub_vectors.span(node.text(), elements, self._number)
+                span = sub_vectors.span(name, elements, self._number)
             except sub_vectors.PartError as problem:
                 raise node.fail(str(problem)) from None
             if span is not None:
-                found[node.text()] = span
+                found[name] = span
         return found
 
     def _number(self, text: str) -> int:

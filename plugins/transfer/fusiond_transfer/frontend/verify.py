@@ -7,9 +7,9 @@ order        what a kernel reads is an input, or was written by a kernel before 
 known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
 formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
+pieces       all of a vector that is cut is stored where all of another one was, or none
 loop         what is carried is an input and a vector of its size and type, each once
 devices      several: without a loop, a limit, shared storage, `adjacent`, `placed`, regions and kernels on either side
-parts        likewise, but for kernels on either side
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond.language.dtypes import DTYPES
-from fusiond_transfer.frontend.graph import Formula, Graph, Text, in_formulas
+from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Text, in_formulas
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_BYTES = 2**40
@@ -43,6 +43,7 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _lists(graph)
     yield from _adjacent(graph)
     yield from _in_place(graph)
+    yield from _in_place_of_pieces(graph)
     yield from _formulas(graph)
     yield from _loop(graph)
     yield from _devices(graph)
@@ -199,17 +200,37 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
             if old in graph.outputs:
                 yield Problem(place, f"{old} is an output, and {kernel.name} stores {new} there")
             generated = not isinstance(kernel.body, Text)
-            if generated and len({graph.vector(name).elements for name in kernel.writes if name in graph.index}) > 1:
+            if generated and len({int(graph.operand(name).elements) for name in _written(graph, kernel)}) > 1:
                 yield Problem(
                     place, f"the outputs of {kernel.name} differ in length: one would overwrite what another needs"
                 )
             sums = isinstance(kernel.body, Formula) and any(
                 text.lstrip().startswith("sum") for text in kernel.body.texts
             )
-            if sums and len(kernel.writes) > 1:
+            if sums and len(kernel.write_operands) > 1:
                 yield Problem(place, f"{kernel.name} sums for several outputs: one would overwrite what another needs")
             if graph.loop:
                 yield Problem(place, "what is carried shares storage by itself; in_place is for graphs without a loop")
+
+
+def _written(graph: Graph, kernel: GraphKernel) -> Iterator[str]:
+    return (name for name in kernel.write_operands if name in graph.index or name in graph.operands)
+
+
+def _in_place_of_pieces(graph: Graph) -> Iterator[Problem]:
+    """Pieces lie side by side: so all of a vector that is cut is stored where all of another one was, or none."""
+    olds = {new: old for kernel in graph.kernels for new, old in kernel.in_place}
+    for k, kernel in enumerate(graph.kernels):
+        for new, old in kernel.in_place:
+            cut, was = graph.home.get(new), graph.home.get(old)
+            if (cut is None) is not (was is None):
+                yield Problem(("kernels", k, "in_place"), f"{new} is not in the same pieces as {old}")
+            elif cut is not None and was is not None:
+                wanted = dict(zip(cut.pieces, was.pieces, strict=False))
+                wrong = next((each for each in cut.pieces if olds.get(each) != wanted.get(each)), None)
+                if wrong is not None or len(cut.pieces) != len(was.pieces):
+                    text = f"{wrong or new} is not stored where {wanted.get(wrong or new)} was: all pieces are, or none"
+                    yield Problem(("kernels", k, "in_place"), text)
 
 
 def _formulas(graph: Graph) -> Iterator[Problem]:
@@ -224,16 +245,16 @@ def _formulas(graph: Graph) -> Iterator[Problem]:
 
 
 def _devices(graph: Graph) -> Iterator[Problem]:
-    """What stands beside kernels on several devices, or beside parts of vectors, and cannot."""
-    if not graph.several_devices and not graph.cut:
+    """What stands beside kernels on several devices, and cannot."""
+    if not graph.several_devices:
         return
-    why = "is for graphs on one device" if graph.several_devices else "is for graphs without parts of vectors"
+    why = "is for graphs on one device"
     for key, there in (
         ("loop", graph.loop),
-        ("limits", graph.several_devices and graph.limit_bytes is not None),
+        ("limits", graph.limit_bytes is not None),
         ("placed", graph.placed),
         ("adjacent", len(graph.adjacent) > len(graph.cut)),
-        ("regions", graph.several_devices and graph.regions),
+        ("regions", graph.regions),
     ):
         if there:
             yield Problem((key,), why)
@@ -253,7 +274,7 @@ def _loop(graph: Graph) -> Iterator[Problem]:
         yield Problem(("loop",), "nothing is carried from one iteration to the next")
     if graph.loop and graph.placed:
         yield Problem(("placed",), "is for graphs without a loop: in its steady state, everything is in its place")
-    if graph.loop and graph.adjacent:
+    if graph.loop and {*graph.adjacent} - {each.pieces for each in graph.cut}:
         yield Problem(("adjacent", 0), "is for graphs without a loop")
     if graph.loop and graph.limit_bytes is not None:
         yield Problem(("limits",), "a limit is for graphs without a loop")

@@ -1,0 +1,170 @@
+"""The script of a loop: its iterations one after the other, between what is put in its place before and fetched behind.
+
+A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read; one
+that is cut has two for each piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Op, Script, Staging, Whole, with_pieces
+from fusiond_transfer.analysis.schedule import Message, Schedule
+from fusiond_transfer.frontend.graph import Graph, GraphKernel
+
+
+class _Turns:
+    """Where the vectors of an iteration lie: what is carried has two cells, `x.0` and `x.1`, that take turns."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        graph = schedule.graph
+        self.count = len(graph.kernels)
+        self.carried = dict(graph.carried)
+        self.heads = {tail: head for head, tail in graph.carried}
+        self.slot = {each.vector: at for each, at in zip(schedule.crossings, schedule.slots, strict=True)}
+
+    def cell(self, vector: str, turn: int) -> str:
+        """Of a vector in iteration `turn` (counted from 0; -1 is what came in)."""
+        if vector in self.carried:
+            return f"{vector}.{turn % 2}"
+        if vector in self.heads:
+            return f"{self.heads[vector]}.{(turn + 1) % 2}"
+        return vector
+
+    def cells(self, vector: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.cell(vector, 0), self.cell(vector, 1))))
+
+    def crossing(self, vector: str, turn: int) -> str:
+        """The cell that crosses in iteration `turn`: the last iteration's, where the interval has wrapped round."""
+        return self.cell(vector, turn - self.slot[vector] // self.count)
+
+    def run(self, message: Message, turn: int) -> tuple[str, ...]:
+        """The cells of a message in an iteration, in memory order."""
+        own = [self.crossing(each, turn) for each in message.vectors if len(self.cells(each)) == 2]
+        always = [each for each in message.vectors if len(self.cells(each)) == 1]
+        return (*own, *always) if turn % 2 == 0 else (*always, *own)
+
+    def arena(self, message: Message) -> tuple[str, ...]:
+        """All cells of a message: those of even turns, those of every turn, those of odd turns."""
+        return tuple(dict.fromkeys((*self.run(message, 0), *self.run(message, 1))))
+
+
+def looped(schedule: Schedule) -> Script:
+    graph = schedule.graph
+    turns = _Turns(schedule)
+    wholes = _wholes_of_a_loop(graph, turns)
+    crossing = {cell for each in schedule.messages for name in each.vectors for cell in turns.cells(name)}
+    arenas = tuple(turns.arena(each) for each in schedule.messages if each.vectors[0] not in graph.home)
+    arenas += tuple(each.cells for each in wholes.values() if not crossing.isdisjoint(each.cells))
+    order = tuple(name for each in arenas for name in each)
+    first, last = [*_into_the_loop(graph, turns)], [*_out_of_the_loop(graph, turns)]
+    host, device = _sides_of_a_loop(graph, turns, order, (*first, *last))
+    for side in (host, device):
+        side |= {name for each in wholes.values() if not side.isdisjoint(each.cells) for name in each.cells}
+    calls = tuple(_turned(kernel, turn) for turn in range(graph.iterations) for kernel in graph.kernels)
+    ops: list[Op] = list(first)
+    for turn in range(graph.iterations):
+        for k, made in enumerate(calls[turn * turns.count : (turn + 1) * turns.count]):
+            ops += _turn_moves(schedule, turns, turn, k, up=True)
+            reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
+            ops.append(KernelCall(name=made.name, kernel=made, reads=reads, writes=writes))
+            ops += _turn_moves(schedule, turns, turn, k, up=False)
+    like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
+    cells = tuple(
+        Cell(
+            name=name,
+            like=vector,
+            host=name in host,
+            device=name in device,
+            input=name in graph.inputs,
+            output=name in graph.outputs,
+        )
+        for name, vector in like.items()
+        if name in host or name in device
+    )
+    plan = Script(
+        graph=graph,
+        cells=cells,
+        order=order,
+        arenas=arenas,
+        ops=(*ops, *last),
+        inputs=tuple(graph.vector(name) for name in turns.carried),
+        outputs=tuple(graph.vector(name) for name in graph.outputs if name in turns.heads),
+        calls=calls,
+    )
+    return with_pieces(plan, wholes) if graph.cut else plan
+
+
+def _wholes_of_a_loop(graph: Graph, turns: _Turns) -> dict[str, Whole]:
+    """What pieces are together: of a vector that is carried, in each of its two places."""
+    found: dict[str, Whole] = {}
+    for each in graph.cut:
+        if each.pieces[0] in turns.heads:
+            continue  # it lies where what it is carried to lies
+        places = len(turns.cells(each.pieces[0]))
+        for turn in range(places):
+            name = f"{each.vector.name}.{turn}" if places > 1 else each.vector.name
+            found[name] = Whole(like=each.vector, cells=tuple(turns.cell(piece, turn) for piece in each.pieces))
+    return found
+
+
+def _turned(kernel: GraphKernel, turn: int) -> GraphKernel:
+    return dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
+
+
+def _into_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
+    """What is in its place before the first iteration."""
+    for name in turns.carried:
+        yield Staging(name=f"give_{name}", buffer=name, cell=turns.cell(name, 0), into=True)
+    for name in graph.inputs:
+        cell, tail = turns.cell(name, 0), turns.carried.get(name)
+        wraps = tail is not None and turns.slot.get(tail, 0) >= turns.count
+        from_device = wraps and graph.kernels[graph.producer[tail or ""]].device
+        read = any(graph.kernels[k].device for k in graph.readers.get(name, ()))
+        # A value that wraps round comes by itself, if it is for the device, and has to be there, if it is from it.
+        if from_device or (read and not wraps):
+            yield Move(name=f"place_{name}", up=True, cells=(cell,), wanted=(cell,), counted=False)
+
+
+def _out_of_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:
+    """What is fetched behind the last iteration."""
+    for name in graph.outputs:
+        cell = turns.cell(name, graph.iterations - 1)
+        if graph.kernels[graph.producer[name]].device:
+            yield Move(name=f"fetch_{name}", up=False, cells=(cell,), wanted=(cell,), counted=False)
+        if name in turns.heads:
+            yield Staging(name=f"take_{name}", buffer=name, cell=cell, into=False)
+
+
+def _sides_of_a_loop(
+    graph: Graph, turns: _Turns, order: Sequence[str], around: Sequence[Op]
+) -> tuple[set[str], set[str]]:
+    """The cells that are needed on the host, and those on the device. `around`: what is done before and behind it."""
+    host, device = set(order), set(order)
+    for kernel in graph.kernels:
+        for name in (*kernel.reads, *kernel.writes):
+            (device if kernel.device else host).update(turns.cells(name))
+    for op in around:
+        if isinstance(op, Staging):
+            host.add(op.cell)
+        elif isinstance(op, Move):
+            host.update(op.cells)
+            if op.up:
+                device.update(op.cells)
+    host.update(turns.cell(name, graph.iterations - 1) for name in graph.outputs)
+    return host, device
+
+
+def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: bool) -> Iterator[Move]:
+    for number, message in enumerate(schedule.messages):
+        if message.up is up and message.slot == k:
+            direction = "up" if up else "down"
+            run = turns.run(message, turn)
+            yield Move(
+                name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
+                up=up,
+                cells=run,
+                wanted=run,
+                slot=k,
+            )

@@ -5,6 +5,7 @@ when         late | early                       (separate: at the last slot, or 
 send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
 memory       pageable | pinned                  (on the host)
 allocation   each | group | one | pooled        (where allocations are counted)
+             | packed                           (under a limit; not in chunks)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
@@ -23,13 +24,13 @@ issue, order and moment: what a candidate gains over the fastest of them it gain
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusiond.model import Config, Value
 from fusiond.search.space import Parameter, Space
 from fusiond_transfer.analysis.schedule import GROUPINGS
-from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS
+from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS, UNDER_A_LIMIT
 from fusiond_transfer.codegen.pipeline import ORDERS
 
 LARGE = ("interval_stabbing_pageable_one_stream", "separate")
@@ -91,8 +92,8 @@ def joined(offers: Mapping[str, Offer]) -> Offer:
         paper=any(one.paper for one in each),
         reordered=any(one.reordered for one in each),
         graph=any(one.graph for one in each),
-        allocations=_in_order(ALLOCATIONS, *(one.allocations for one in each)),
-        unfused_allocations=_in_order(ALLOCATIONS, *(one.unfused_allocations for one in each)),
+        allocations=_in_order(UNDER_A_LIMIT, *(one.allocations for one in each)),
+        unfused_allocations=_in_order(UNDER_A_LIMIT, *(one.unfused_allocations for one in each)),
         moments=_in_order(("late", "early"), *(one.moments for one in each)),
         mapped=max((one.mapped for one in each), key=len),
         managed=max((one.managed for one in each), key=len),
@@ -130,10 +131,12 @@ def _in_order(order: tuple[str, ...], *found: tuple[str, ...]) -> tuple[str, ...
     return tuple(each for each in order if any(each in one for one in found))
 
 
-def _lacking(offer: Offer) -> list[str]:
-    """Restrictions: each placement has what there is in it."""
+def _lacking(offer: Offer, parameters: Collection[str]) -> list[str]:
+    """Restrictions of these parameters: each placement has what there is in it."""
     found = []
     for label, name, values in offer.lacking:
+        if name not in parameters:
+            continue
         others = " and ".join(f"{name} != {_quoted(value)}" for value in values)
         found.append(f"placement != '{label}' or ({others})")
     return found
@@ -152,12 +155,16 @@ def fused(offer: Offer) -> Space:
         Parameter(name="send", values=offer.sends, when="grouping != 'separate'"),
         Parameter(name="memory", values=MEMORIES),
     ]
-    restrictions = _lacking(offer)
+    restrictions = _lacking(offer, _values(offer))
     if offer.counted:
         parameters.append(Parameter(name="allocation", values=offer.allocations))
         if "each" in offer.allocations:
             # Neighbours in one message have to be in one allocation.
             restrictions.append("grouping == 'separate' or send == 'batch' or allocation != 'each'")
+        if "packed" in offer.allocations:
+            restrictions.append("allocation != 'packed' or when == 'late'")
+            if len(offer.chunks) > 1:
+                restrictions.append("allocation != 'packed' or chunks == 1")
     parameters += _schedule(offer)
     if offer.together:
         parameters.append(Parameter(name="together", values=offer.together))
@@ -194,9 +201,12 @@ def unfused(offer: Offer, memory: str, allocation: str) -> Space:
     """The knobs of a separate baseline, whose memory and allocation are fixed."""
     unfit = {label for label, name, values in offer.lacking if name == "allocation" and allocation in values}
     placements = tuple(label for label in offer.placements if label not in unfit)
-    parameters = [*_placement(placements), Parameter(name="when", values=offer.moments), *_schedule(offer)]
+    moments = offer.moments if allocation != "packed" else ("late",)
+    parameters = [*_placement(placements), Parameter(name="when", values=moments), *_schedule(offer)]
     restrictions = ("issue != 'graph'",) if offer.graph and memory != "pinned" else ()
-    return Space(parameters=tuple(parameters), restrictions=(*_lacking(offer), *restrictions))
+    return Space(
+        parameters=tuple(parameters), restrictions=(*_lacking(offer, ("issue", "order", "when")), *restrictions)
+    )
 
 
 def _placement(placements: tuple[str, ...]) -> list[Parameter]:
@@ -242,6 +252,8 @@ def seeds(
     if offer.reordered:
         wanted.append(("reordered", {**first[1], "order": "reordered"}))
     wanted.append(("batch", {**grouped["interval_stabbing_pinned_one_stream"], "send": "batch"}))
+    if "packed" in offer.allocations:
+        wanted.insert(1, ("packed", {**pinned, "allocation": "packed"}))
     wanted.append(("separate", _plain(offer)))
     if offer.large:
         wanted = [each for each in wanted if each[0] in LARGE]

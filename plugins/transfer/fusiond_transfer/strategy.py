@@ -27,6 +27,7 @@ from fusiond_transfer.analysis import (
     heuristic,
     memory_costs,
     one_memory,
+    packing,
     peer_script,
     peers,
 )
@@ -138,7 +139,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if over is not None:
             return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
-        said += memories.text(analysis.report["memories"])
+        said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.report["memories"])
         said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
@@ -231,6 +232,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         else:
             schedule = self._schedule(about, config, answers)
             plan = one_memory.placed(schedule, **_one_memory(config))
+            if execution.allocation == "packed" and not packing.packable(plan):
+                detail = "what crosses together leaves gaps between: its addresses cannot be used again"
+                return Rejection(rule="not_packable", nodes=(graph.name,), detail=detail)
             program = _program(schedule, plan, execution, name)
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
@@ -248,6 +252,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         grouping = config.text("grouping")
         if grouping == "separate":
             return schedules.separate(early=config["when"] == "early")
+        if config.get("allocation") == "packed" and not grouping.startswith("paper"):
+            return schedules.packed()
         if grouping != "local_search":
             return schedules.grouping(grouping)
         known, name = self._costs(about, answers)
@@ -443,13 +449,16 @@ def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None
 
     def fits(allocation: str, early: bool) -> bool:
         plan = script(schedules.separate(early=early))
+        if allocation == "packed" and not packing.packable(plan):
+            return False
         program = emit.program(plan, Execution(allocation=allocation), name=graph.name)
         return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
 
-    allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
+    allocations = tuple(each for each in emit.UNDER_A_LIMIT if fits(each, False))
     moments = tuple(
-        name for name, early in (("late", False), ("early", True)) if all(fits(each, early) for each in allocations)
-    )
+        name for name, early in (("late", False), ("early", True))
+        if all(fits(each, early) for each in allocations if each != "packed")
+    )  # fmt: skip
     return dataclasses.replace(offer, allocations=allocations, unfused_allocations=allocations, moments=moments)
 
 

@@ -10,12 +10,13 @@ the bound beside it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fusiond_transfer.analysis import layout, schedule
-from fusiond_transfer.analysis.cells import Evict, KernelCall, Move, Op, Script, Staging
+from fusiond_transfer.analysis.cells import Evict, Script
 from fusiond_transfer.analysis.cells import joined as cells_joined
 from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.analysis.packing import touched
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
@@ -38,7 +39,7 @@ def peak_bytes(plan: Script) -> int:
     for position, op in enumerate(plan.ops):
         if isinstance(op, Evict) and op.cell in home:
             turn[home[op.cell]] += 1
-        for name in _touched(op):
+        for name in touched(op):
             stay = home[name], turn[home[name]]
             first.setdefault(stay, position)
             last[stay] = position
@@ -54,23 +55,20 @@ def peak_bytes(plan: Script) -> int:
     return most
 
 
-def _touched(op: Op) -> Iterator[str]:
-    """The cells that an op touches on the device."""
-    if isinstance(op, Move):
-        yield from op.cells
-    elif isinstance(op, KernelCall) and op.kernel.device:
-        yield from (*op.reads, *op.writes)
-    elif isinstance(op, Staging) and op.device:
-        yield op.cell
-
-
 def separate(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, *, early: bool) -> Schedule:
     """Every vector in a message of its own, with what leaves the device."""
     return _leaving(schedule.alone(graph, crossings, schedule.separate(crossings, early=early)), leaves)
 
 
-def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: frozenset[str]) -> Schedule:
-    """As few messages as are found under the graph's limit. `alone` are vectors that are in no group."""
+def joined(
+    graph: Graph,
+    crossings: Sequence[Crossing],
+    leaves: Leaves,
+    alone: frozenset[str],
+    peak: Callable[[Script], int] = peak_bytes,
+) -> Schedule:
+    """As few messages as are found under the graph's limit. `alone` are vectors that are in no group; `peak` says what
+    a script takes on the device."""
     limit = graph.limit_bytes or 0
     best = separate(graph, crossings, leaves, early=False)
     if len(crossings) * (len(crossings) + len(graph.kernels)) > MOST_WORK:
@@ -92,7 +90,7 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
             if current is not None and together is not None:
                 tried = [each for each in groups if each not in (current, group)] + [together]
                 found = _scheduled(graph, crossings, leaves, tried)
-                if found.startups < best.startups and peak_bytes(script(found)) <= limit:
+                if found.startups < best.startups and peak(script(found)) <= limit:
                     best, groups, current = found, tried, together
                     continue
             current = group

@@ -22,8 +22,10 @@ from fusiond_transfer.analysis import (
     min_residency,
     one_memory,
     order,
+    packing,
     schedule,
 )
+from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.constrained_stabbing import constrained
 from fusiond_transfer.analysis.eviction import Residency
 from fusiond_transfer.analysis.intervals import Crossing
@@ -110,11 +112,7 @@ class Schedules:
             proven = fits.least and (self.evictions is None or found.startups == bound)
             return Least(schedule=found, lower_bound=bound, proven=proven)
         if self.cells_limited:
-            split = self.evictions.split if self.evictions else frozenset[str]()
-            cell = self.graph.cell
-            cells = {cell[name] for name in split}
-            alone = frozenset(each.vector for each in self.crossings if cell[each.vector] in cells)
-            found = limited_cells.joined(self.graph, self.crossings, self._leaves, alone)
+            found = limited_cells.joined(self.graph, self.crossings, self._leaves, self._alone())
             return Least(schedule=found, lower_bound=bound, proven=found.startups == bound)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
         if self.graph.loop and self.graph.cut:
@@ -124,6 +122,21 @@ class Schedules:
             best = constrained(self.graph, self.crossings, slots, bound)
             return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)
         return Least(schedule=schedule.scheduled(self.graph, self.crossings, slots), lower_bound=bound, proven=True)
+
+    def packed(self) -> Schedule:
+        """The fewest messages that are found where addresses on the device are used again (`packing`); only under a
+        limit, and where the separate ones can be packed."""
+        if "packed" not in self._kept:
+            self._kept["packed"] = limited_cells.joined(
+                self.graph, self.crossings, self._leaves, self._alone(), _packed_bytes
+            )
+        return self._kept["packed"]
+
+    def _alone(self) -> frozenset[str]:
+        """What lies in a cell that is evicted."""
+        cell = self.graph.cell
+        cells = {cell[name] for name in self.evictions.split} if self.evictions else set()
+        return frozenset(each.vector for each in self.crossings if cell[each.vector] in cells)
 
     def _slots(self, fits: Fitting) -> list[int]:
         slots = [0] * len(self.crossings)
@@ -210,6 +223,10 @@ class Schedules:
 
     def byte_slots(self, found: Schedule) -> int:
         return min_residency.byte_slots(found.crossings, found.slots)
+
+
+def _packed_bytes(plan: Script) -> int:
+    return packing.packed(plan).size_bytes if packing.packable(plan) else 1 << 62
 
 
 def reordered(schedules: Schedules) -> Schedules | None:

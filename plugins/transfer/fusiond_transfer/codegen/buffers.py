@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusiond.language.dtypes import DTYPES
+from fusiond.language.extents import ceil_div
 from fusiond.program import Buffer, Memory, Role
-from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis import layout, packing
 from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
 from fusiond_transfer.analysis.lines import cell_of
@@ -21,6 +22,8 @@ from fusiond_transfer.codegen import pipeline
 from fusiond_transfer.frontend.graph import Vector
 
 DEVICE_SUFFIX = "@device"
+PACKED = "packed@device"
+"""All cells on the device, where addresses are used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
         return ((*script.order, *rest),)
     if script.wholes:
         return _of_pieces(script, execution, (*script.order, *rest))
-    if execution.allocation == "one":
+    if execution.allocation in ("one", "packed"):
         return ((*script.order, *rest),)
     if execution.allocation == "each":
         return tuple((name,) for name in (*script.order, *rest) if name in on_device)
@@ -128,6 +131,8 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
         for number in cell.peers:
             made = _buffer(cell, device(cell.name, number), Memory.DEVICE, places)
             found.append(replace(made, device=number))
+    if execution.allocation == "packed":
+        found = [*_packed(script, places), *(_within(each) for each in found)]
     known = {each.name: each for each in found}
     return (*found, *dict.fromkeys(_over_pieces(script, cut, known)))
 
@@ -143,6 +148,19 @@ def _given_or_taken(script: Script, vector: Vector, role: Role) -> Iterator[Buff
         yield Buffer(name=each.name, dtype=each.dtype, elements=each.elements, role=Role.SCRATCH,
                      memory=Memory.PAGEABLE, arena=arena, offset_bytes=at, part_of=vector.name)  # fmt: skip
         at += each.elements * DTYPES[each.dtype].bytes
+
+
+def _packed(script: Script, places: Mapping[str, tuple[str, int]]) -> Iterator[Buffer]:
+    """The buffer of which all cells on the device are parts."""
+    like = next(each.like for each in script.cells if each.device)
+    arena = next(arena for name, (arena, _) in places.items() if name.endswith(DEVICE_SUFFIX))
+    elements = ceil_div(packing.packed(script).size_bytes, DTYPES[like.dtype].bytes)
+    yield Buffer(name=PACKED, dtype=like.dtype, elements=elements, role=Role.SCRATCH, memory=Memory.DEVICE,
+                 arena=arena)  # fmt: skip
+
+
+def _within(buffer: Buffer) -> Buffer:
+    return replace(buffer, part_of=PACKED) if buffer.memory is Memory.DEVICE else buffer
 
 
 def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
@@ -187,6 +205,10 @@ def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) ->
     ):
         share("arena@host", script.order)
     groups = arenas(script, execution)
+    if execution.allocation == "packed":
+        (arena,) = arena_names(groups)
+        places.update({device(cell): (arena, at) for cell, at in packing.packed(script).offsets.items()})
+        groups = ()
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:
             share(name, group, DEVICE_SUFFIX)

@@ -194,7 +194,7 @@ class Strategy(Protocol[Request, Analysed]):
         """What is known without running anything on the device."""
         ...
 
-    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed], answers: Answers = NO_ANSWERS) -> str:
         """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
         of the report (which --json has). Empty when the report is short enough to be read itself."""
         ...
@@ -270,6 +270,16 @@ def baselines_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> tu
     return tuple(find(analysis, answers))
 
 
+def description_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> str:
+    """A strategy's words on an analysis, by these answers where it takes any."""
+    describe: Callable[..., str] = strategy.describe
+    try:
+        inspect.signature(describe).bind(analysis, answers)
+    except TypeError:
+        return describe(analysis)
+    return describe(analysis, answers)
+
+
 class StrategyBase(Generic[Request, Analysed]):
     """Defaults for what most strategies do not need."""
 
@@ -283,7 +293,7 @@ class StrategyBase(Generic[Request, Analysed]):
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         raise RequestError("this strategy drafts nothing", where=path)
 
-    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed], answers: Answers = NO_ANSWERS) -> str:
         return ""
 
     def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:

@@ -44,7 +44,7 @@ from fusiond.requests.planning import (
 )
 from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
-from fusiond.strategy import Answers, Probe
+from fusiond.strategy import NO_ANSWERS, Answers, Probe, description_of
 from fusiond.testing.fakes import FakeProvider, ToyStrategy
 
 
@@ -120,6 +120,17 @@ def test_what_a_plan_knows(found: Plan) -> None:
     assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
     assert document["workload"]["key"] == found.workload.key
     assert found.description == "  a valley,\n  8 wide [bold]\n"
+
+
+class Told(Rich):
+    def describe(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> str:
+        return f"{len(answers)} answered"
+
+
+def test_what_a_device_has_answered_is_told_to_those_who_take_it(found: Plan) -> None:
+    """A strategy of an earlier release takes the analysis only."""
+    assert description_of(Told(), found.analysis, {"p1": 3.0}) == "1 answered"
+    assert description_of(Rich(), found.analysis, {"p1": 3.0}) == found.description
 
 
 @pytest.mark.slow

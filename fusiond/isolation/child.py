@@ -29,7 +29,7 @@ from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Space
-from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, baselines_of
+from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, baselines_of, description_of
 from fusiond.system import faults
 
 Call = Callable[..., Any]
@@ -242,7 +242,7 @@ class Desk:
 
     def describe(self, call: Call, number: int) -> str:
         strategy, analysis = self._of(call, number)
-        return strategy.describe(analysis)
+        return description_of(strategy, analysis, self._known[number])
 
     def parts(self, call: Call, number: int) -> tuple[Job, ...]:
         strategy, analysis = self._of(call, number)

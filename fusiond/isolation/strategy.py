@@ -75,8 +75,8 @@ class IsolatedStrategy:
 
     # --- analyses ---
 
-    def describe(self, analysis: Analysis) -> str:
-        found: str = self._ask(analysis, "describe")
+    def describe(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> str:
+        found: str = self._ask(analysis, "describe", known=answers)
         return found
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:

@@ -37,7 +37,7 @@ from fusiond.requests.jobs import JobInputs, check_keys, check_order
 from fusiond.requests.launch_facts import KernelFacts, kernel_facts, without_facts
 from fusiond.search.space import Space, check_seeds
 from fusiond.store.database import Store
-from fusiond.strategy import Answers, Baseline, Strategy, Target
+from fusiond.strategy import Answers, Baseline, Strategy, Target, description_of
 from fusiond.words import counted
 
 COUNT_LIMIT = 100_000
@@ -254,7 +254,7 @@ def plan(
         target=target,
         device=device,
         analysis=analysis,
-        description=strategy.describe(analysis),
+        description=description_of(strategy, analysis, known),
         space=space,
         points=space.count(COUNT_LIMIT),
         seeds=seeds,

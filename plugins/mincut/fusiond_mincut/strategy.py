@@ -19,7 +19,7 @@ from fusiond.drawing import MOST_NODES, Drawing
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Launch, Program
 from fusiond.search.space import Space
-from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
 from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, partitions_to_measure
@@ -176,7 +176,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             payload=known,
         )
 
-    def describe(self, analysis: Analysis[PipelineRequest, PipelineAnalysis]) -> str:
+    def describe(self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers = NO_ANSWERS) -> str:
         about = analysis.payload
         return drawing.text(about.pipeline, about.planned) + _left_out(about)
 

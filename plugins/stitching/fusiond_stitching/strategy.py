@@ -24,7 +24,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import (
@@ -208,7 +208,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
-    def describe(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> str:
+    def describe(self, analysis: Analysis[StitchingRequest, StitchingAnalysis], answers: Answers = NO_ANSWERS) -> str:
         return analysis.payload.text
 
     def parts(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Job, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,22 +94,24 @@ def report(about: TransferAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def text(said: Sequence[Mapping[str, Any]]) -> str:
-    """The same as lines of `plan`; empty where there is no choice."""
-    if not said:
+def text(about: TransferAnalysis, answers: Answers) -> str:
+    """Lines of `plan`, by what is known of the device: each choice, and which is tried first; empty where there is no
+    choice."""
+    found = estimates(about, answers)
+    if not found:
         return ""
-    lines = [f"where vectors lie, pinned and overlapped, by costs that are {said[0]['basis']}:"]
-    lines += [f"  {_named(each)}: {each['estimate_us']} us" for each in said]
-    first = min(said, key=lambda each: float(each["estimate_us"]))
-    lines.append(f"  least by these: {_named(first)}. The least by what is known of the device is tried first")
-    lines.append("  (figures, where all is measured); what is fastest is measured")
+    first = min(found, key=lambda each: each.time_us)
+    lines = ["where vectors lie, by estimate (pinned and overlapped):"]
+    lines += [f"  {_named(each)}: {each.time_us:.1f} us, {each.basis}" for each in found]
+    lines.append(f"  tried first: {_named(first)}, the least of these; what is fastest is measured")
     return "\n" + "\n".join(lines) + "\n"
 
 
-def _named(each: Mapping[str, Any]) -> str:
+def _named(each: MemoryEstimate) -> str:
     """`a, b mapped (once)`."""
+    chosen = {MAPPED: each.mapped, MANAGED: each.managed}
     parts = []
-    for kind, names in each["vectors"].items():
+    for kind, names in each.vectors.items():
         shown = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} vectors"
-        parts.append(f"{shown} {kind} ({each[kind]})")
+        parts.append(f"{shown} {kind} ({chosen[kind]})")
     return " and ".join(parts) or "all copied"

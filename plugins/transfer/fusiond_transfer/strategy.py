@@ -134,12 +134,16 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             )
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
-    def describe(self, analysis: KnownGraph) -> str:
+    def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
         over = analysis.payload.peers
         if over is not None:
             return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
+<<<<<<< HEAD
         said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.report["memories"])
+=======
+        said += memories.text(analysis.payload, answers)
+>>>>>>> 4aa7654 (describe may take what the device has answered; plan's estimates of memories are measured ones where they are known)
         said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)

@@ -139,11 +139,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if over is not None:
             return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
-<<<<<<< HEAD
-        said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.report["memories"])
-=======
-        said += memories.text(analysis.payload, answers)
->>>>>>> 4aa7654 (describe may take what the device has answered; plan's estimates of memories are measured ones where they are known)
+        said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.payload, answers)
         said += placements.text(analysis.report.get("placements", []))
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)

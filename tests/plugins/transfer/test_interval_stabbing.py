@@ -178,6 +178,10 @@ def test_tight_uploads_wait_for_siblings_that_are_needed_together(graph: Callabl
     crossings = intervals.crossings(horner)
     for seed in range(20):
         assert heuristic.search(horner, crossings, tight=True, seed=seed).messages == 2
+    matmul = graph("matmul")
+    crossings = intervals.crossings(matmul)
+    for seed in range(20):  # siblings that are first needed at different times do not wait for each other
+        assert heuristic.search(matmul, crossings, tight=True, seed=seed).messages <= 6
 
 
 # --- circles --------------------------------------------------------------------------------------------

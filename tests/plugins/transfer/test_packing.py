@@ -165,6 +165,17 @@ def test_it_is_for_limits_and_for_one_type_without_gaps(analyse: Callable[..., A
     assert refused.rule == "not_packable"
 
 
+def test_what_is_too_large_to_be_searched_is_packed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random24(3)
+    peak = group_bytes(graph, Schedules(graph).grouping("min_residency"))
+    limited = dataclasses.replace(graph, limit_bytes=peak - 1024)
+    searched = Schedules(limited).packed()
+    monkeypatch.setattr(packing, "MOST_WORK", 0)
+    found = Schedules(limited)
+    assert found.packed() is found.least().schedule
+    assert searched.startups < found.packed().startups
+
+
 @pytest.mark.parametrize("broken", ["_meet", "_stays"])
 def test_lifetimes_that_are_wrong_are_killed(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells that are needed at the same time in one place; a cell that counts from its last use on."""

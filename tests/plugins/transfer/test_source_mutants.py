@@ -78,6 +78,16 @@ MUTANTS = [
     ("analysis/eviction.py", "and self.used[each][0] < k)", ")", "sub_vectors"),
     ("analysis/eviction.py", "if self.used[each][-1] > k}", "}", "sub_vectors"),
     ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),
+    ("analysis/eviction.py", "if graph.cell[old] in there and new in uses.of:", "if False:", "limited_cells"),
+    ("analysis/eviction.py", "here = stays[0] if placed else", "here = stays[-1] if placed else", "limited_cells"),
+    ("analysis/limited_cells.py", "<= limit:", "<= 2 * limit:", "limited_cells"),
+    ("analysis/packing.py", "found.setdefault(op.cell, []).append(open_.pop(op.cell))", "pass", "packing"),
+    ("codegen/emit.py", ' and execution.allocation != "packed":', ":", "packing"),
+    ("analysis/placement.py", "add(up, node(flow.producer), flow.up_us)", "pass", "placement"),
+    ("analysis/placement.py", "readers.setdefault(tail, set()).update(readers.get(head, ()))", "pass", "placement"),
+    ("codegen/probes.py", "if each.elsewhere is not None]", "if False]", "placement"),
+    ("together.py", "for reader in graph.readers[old]", "for reader in ()", "together"),
+    ("analysis/heuristic.py", "return not self._needed or a.latest == b.latest", "return True", "interval_stabbing"),
 ]  # fmt: skip
 
 

@@ -36,6 +36,8 @@ from fusiond_transfer.frontend.graph import Graph
 
 MOST_STATES = 20_000
 """In all, above which Belady's choice is taken as it is."""
+MOST_STEPS = 40_000
+"""Ways to go on from a state that are looked at in all (most lead to states that are known): a second or two."""
 MOST_KERNELS = 200
 MOST_CANDIDATES = 14
 """Vectors of which the sets to evict are all tried."""
@@ -238,7 +240,7 @@ _Path = tuple[tuple[int, frozenset[str]], ...]
 def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
     """The least, if MOST_STATES suffice; `bound` is what is known to be enough."""
     states: dict[State, tuple[int, _Path]] = {(frozenset(uses.placed), frozenset()): (0, ())}
-    seen = 0
+    seen = steps = 0
     for k, names in uses.at.items():
         found: dict[State, tuple[int, _Path]] = {}
         for state, (cost, path) in states.items():
@@ -247,6 +249,9 @@ def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
             if room < 0 and len(others) > MOST_CANDIDATES:
                 return None
             for out in _minimal(others, uses.size, -room):
+                steps += 1
+                if steps > MOST_STEPS:
+                    return None
                 after, more = _step(uses, k, state, out)
                 total = cost + more
                 if total <= bound and (after not in found or total < found[after][0]):

@@ -21,7 +21,7 @@ from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
 
-MOST_WORK = 40_000
+MOST_WORK = 400_000
 """Crossings x (crossings + kernels) above which nothing is joined: each step makes a schedule and counts it."""
 Leaves = tuple[tuple[str, int], ...]
 
@@ -55,6 +55,11 @@ def peak_bytes(plan: Script) -> int:
     return most
 
 
+def work(graph: Graph, crossings: Sequence[Crossing]) -> int:
+    """How long `joined` takes, in no unit."""
+    return len(crossings) * (len(crossings) + len(graph.kernels))
+
+
 def separate(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, *, early: bool) -> Schedule:
     """Every vector in a message of its own, with what leaves the device."""
     return _leaving(schedule.alone(graph, crossings, schedule.separate(crossings, early=early)), leaves)
@@ -71,7 +76,7 @@ def joined(
     a script takes on the device."""
     limit = graph.limit_bytes or 0
     best = separate(graph, crossings, leaves, early=False)
-    if len(crossings) * (len(crossings) + len(graph.kernels)) > MOST_WORK:
+    if work(graph, crossings) > MOST_WORK:
         return best
     slots = schedule.separate(crossings, early=False)
     groups: list[MessageGroup] = [

@@ -18,6 +18,8 @@ from fusiond_transfer.analysis.cells import Evict, KernelCall, Move, Op, Script,
 
 MOST_CELLS = 400
 """On the device, above which nothing is packed."""
+MOST_WORK = 25_000
+"""Of `limited_cells.work`, above which groups that were found without packing are packed as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

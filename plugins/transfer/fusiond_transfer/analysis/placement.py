@@ -260,6 +260,17 @@ def _from(start: OnHost, costs: PlacementCosts, graph: Graph, answers: Answers) 
 
 def _neighbours(host: OnHost, costs: PlacementCosts) -> Iterator[OnHost]:
     """One kernel on the other side, those first whose move costs least by the sum."""
-    moved = sorted((costs.total_us(host ^ {name}), name) for name in costs.host_us)
-    for _, name in moved[:MOST_MOVED]:
+    near: dict[str, list[Flow]] = {name: [] for name in costs.host_us}
+    for flow in costs.flows:
+        for name in {flow.producer, *flow.readers} & near.keys():
+            near[name].append(flow)
+
+    def more_us(name: str) -> float:
+        own = dataclasses.replace(costs, flows=tuple(near[name]), bound_us=0.0)
+        there = host ^ {name}
+        run = costs.host_us[name] - costs.device_us[name]
+        crossing = sum(us for _, _, us in own.crossing(there)) - sum(us for _, _, us in own.crossing(host))
+        return crossing + (run if name in there else -run)
+
+    for _, name in sorted((more_us(name), name) for name in costs.host_us)[:MOST_MOVED]:
         yield host ^ {name}

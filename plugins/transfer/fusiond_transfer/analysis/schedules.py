@@ -127,10 +127,15 @@ class Schedules:
         """The fewest messages that are found where addresses on the device are used again (`packing`); only under a
         limit, and where the separate ones can be packed."""
         if "packed" not in self._kept:
-            self._kept["packed"] = limited_cells.joined(
-                self.graph, self.crossings, self._leaves, self._alone(), _packed_bytes
-            )
+            self._kept["packed"] = self._packed()
         return self._kept["packed"]
+
+    def _packed(self) -> Schedule:
+        if limited_cells.work(self.graph, self.crossings) <= packing.MOST_WORK:
+            return limited_cells.joined(self.graph, self.crossings, self._leaves, self._alone(), _packed_bytes)
+        groups = self.least().schedule  # which need less room when they are packed
+        fits = _packed_bytes(script(groups)) <= (self.graph.limit_bytes or 0)
+        return groups if fits else self.separate(early=False)
 
     def _alone(self) -> frozenset[str]:
         """What lies in a cell that is evicted."""

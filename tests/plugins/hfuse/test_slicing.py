@@ -161,6 +161,7 @@ EVEN = {"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "thr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.sampled(2)
 def test_a_file_is_taken_as_it_stands(beside_hist, strategy, same, name):
     analysis = beside_hist(FILES[name])
     assert analysis.rejections == ()

@@ -386,6 +386,7 @@ PIECES = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (64, 16), (256, 16)])
 @pytest.mark.parametrize("name", PIECES)
+@pytest.mark.sampled(2)
 def test_channels_of_a_group_have_sums_of_their_own(
     name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any
 ) -> None:

@@ -151,7 +151,7 @@ def _row(
                 break
             reference, references = program, found
         assert references is not None
-        row |= _measured(bench, measurer, program, reference, references)
+        row |= measured_beside(bench, measurer, program, reference, references)
     return {
         "transfers": len(Schedules(graph).crossings),
         "costs": costs.missing == 0,
@@ -160,9 +160,10 @@ def _row(
     }
 
 
-def _measured(
+def measured_beside(
     bench: Bench, measurer: Measurer, program: Program, reference: Program, references: References
 ) -> dict[str, Any]:
+    """A program in pairs with the reference: time, ratio and samples; or the problem."""
     measured = benches.beside(measurer, program, reference, references, pairs=bench.pairs)
     if isinstance(measured, str):
         return {"problem": measured}

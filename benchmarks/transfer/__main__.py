@@ -1,6 +1,8 @@
 """The transfer fusion paper's tables 4 to 6: `python -m benchmarks.transfer`.
 
-python -m benchmarks.transfer                          on this machine's GPU: tables 5 and 6, 4K to 4M elements
+python -m benchmarks.transfer                          on this machine's GPU: tables 5 and 6, 4K to 4M elements, and
+                                                       what chunks gain from 64 MB to 1 GB
+python -m benchmarks.transfer --overlap                the last of these only
 python -m benchmarks.transfer --only fig2 horner       only these graphs
 python -m benchmarks.transfer --device cpu --quick     try it out; its times are emulated, and no results
 python -m benchmarks.transfer --planning               table 4, and planning for up to 100,000 kernels; no device
@@ -21,10 +23,11 @@ from pathlib import Path
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
-from benchmarks.transfer import link, measure, page, paper, planning, readings, sizes, variants
+from benchmarks.transfer import link, measure, overlap, page, paper, planning, readings, sizes, variants
 from fusiond.devices.cpu.link import parse
 
 QUICK_LENGTHS = (4096,)
+QUICK_OVERLAP = (1 << 18,)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("transfer", __doc__, quick="vectors of 4K elements only")
     parser.add_argument("--planning", action="store_true", help="table 4 and growth, and nothing else")
     parser.add_argument("--variants", action="store_true", help="what table 4 leaves open, and nothing else")
+    parser.add_argument("--overlap", action="store_true", help="what chunks gain on a device, and nothing else")
     parser.add_argument("--link", action="store_true", help="chunks on a timed link, emulated, and nothing else")
     parser.add_argument("--sizes", action="store_true", help="which way wins at which size on a timed link, emulated")
     commands.only(parser, measure.GRAPHS)
@@ -101,13 +105,18 @@ def _measure(given: argparse.Namespace, command: str) -> None:
     run = runs.new("transfer", paper.CITATION, command, place.device.evidence, place.described())
     lengths = QUICK_LENGTHS if given.quick else paper.LENGTHS
     bench = measure.Bench(provider=place.provider, device=place.device, lengths=lengths, say=say)
-    run |= {"table_5": [], "table_6": []}
+    run |= {"table_5": [], "table_6": [], "overlap": []}
     run, where = commands.begun(place.folder, given, run)
     for key, names, counted in (("table_5", measure.GRAPHS, False), ("table_6", measure.COUNTED, True)):
-        wanted = [name for name in names if not given.only or name in given.only]
+        wanted = [name for name in names if not given.overlap and (not given.only or name in given.only)]
         for row in measure.table(bench, wanted, counted=counted):
             commands.put(run[key], row, "graph", "elements", "memory")
             runs.write(where, run)
+    for row in (
+        overlap.table(bench, lengths=QUICK_OVERLAP if given.quick else overlap.LENGTHS) if not given.only else ()
+    ):
+        commands.put(run["overlap"], row, "elements")
+        runs.write(where, run)
     say(f"wrote {where}")
 
 

@@ -234,7 +234,35 @@ def _measured(run: Run) -> str:
     for title, key in (("Table 5: allocated before", "table_5"), ("Table 6: allocations counted", "table_6")):
         if run.get(key):
             parts.append(f"### {title}\n\n{_ways(run[key])}")
+    if run.get("overlap"):
+        parts.append(_overlap(run["overlap"]))
     return "\n".join(parts)
+
+
+def _overlap(rows: Sequence[dict[str, Any]]) -> str:
+    """What chunks gain over whole messages, for each number of them the better way to issue them."""
+    lines = []
+    for row in rows:
+        size_mb = f"{4 * row['elements'] / 2**20:g}"
+        if "problem" in row:
+            lines.append([size_mb, *[""] * 3, "", row["problem"].partition(":")[0], "", ""])
+        best: dict[int, dict[str, Any]] = {}
+        for way in row.get("ways", ()):
+            if way["chunks"] > 1 and (way.get("ratio") or 0) > (best.get(way["chunks"], {}).get("ratio") or 0):
+                best[way["chunks"]] = way
+        parts = [f"{row[name] / 1000:.2f}" for name in ("up_us", "kernel_us", "down_us")] if "ways" in row else []
+        lines += [
+            [size_mb, *parts, str(count), f"{way['ratio']:.2f}", f"{way['share_of_ideal']:.2f}", way["streams"]]
+            for count, way in sorted(best.items())
+        ]
+    head = ("MB", "up, ms", "kernel, ms", "down, ms", "chunks", "whole / chunks", "share of the ideal", "streams")
+    return f"""\
+### Chunks
+
+A vector goes up, through a kernel that takes about as long as a copy, and down; pinned, overlapped. The parts were
+measured by themselves; the ideal is the slowest of them and one chunk of the others.
+
+{table(head, lines)}"""
 
 
 def _ways(rows: Sequence[dict[str, Any]]) -> str:

@@ -201,3 +201,27 @@ def test_it_runs_on_the_processor(tmp_path: Path, gxx_here: None) -> None:
     # A busy machine may be too noisy; nothing else may go wrong.
     assert all("time_us" in each or each["problem"].startswith("too_noisy") for each in ways.values()), ways
     assert run["table_6"]
+
+
+@pytest.mark.slow
+def test_what_chunks_gain_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the cpu device over a link; the page shows what was measured only, so its evidence is changed here."""
+    monkeypatch.setenv("FUSIOND_CPU_LINK", "0.5GB/s,8us")
+    monkeypatch.setattr(command, "QUICK_OVERLAP", (1 << 16,))
+    arguments = ["--device", "cpu", "--overlap", "--quick", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    (path,) = tmp_path.glob("*.json")
+    run = json.loads(path.read_text())
+    (row,) = run["overlap"]
+    assert run["table_5"] == run["table_6"] == []
+    whole, *cut = row["ways"]
+    assert (whole["chunks"], whole["ratio"]) == (1, None)
+    assert {each["chunks"] for each in cut} == {2, 4, 8, 16, 32, 64}
+    assert not [each["problem"] for each in row["ways"] if "problem" in each]
+    assert all(each["ratio"] and each["share_of_ideal"] for each in cut)
+    shown = page.render([{**run, "evidence": "measured"}])
+    assert "### Chunks" in shown
+    assert f"| {4 * row['elements'] / 2**20:g} |" in shown
+    assert "### Chunks" not in page.render([run])
+    failed = {**run, "evidence": "measured", "overlap": [{"elements": 1 << 24, "problem": "out of memory: 3 GiB"}]}
+    assert "| 64 |  |  |  |  | out of memory |  |  |" in page.render([failed])

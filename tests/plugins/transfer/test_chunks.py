@@ -120,6 +120,7 @@ def graphs() -> Iterator[Graph]:
     yield graph.build()
 
 
+@pytest.mark.slow
 def test_every_order_gives_what_the_graph_gives() -> None:
     cut = 0
     for graph in graphs():
@@ -299,6 +300,7 @@ def test_mutants_are_killed_by_the_simulator_and_on_the_device(device: Any) -> N
     assert all("one element less" in name for name in alive_in_simulator), "lengths are for the device"
 
 
+@pytest.mark.slow
 def test_a_planner_that_forgets_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last chunk is dropped; a chunk reads its neighbour; what is read whole is not waited for."""
     from fusiond_transfer.codegen import emit, pipeline
@@ -352,6 +354,7 @@ def test_the_model_chooses_chunks_where_they_pay() -> None:
         assert max(found.busy_us.values()) < found.ideal_us <= sum(found.busy_us.values())
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_chunks_come_to(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     report = analyse("horner", "sizes: {elements: 1000000}").report["chunks"]
     assert len(report["row_wise"]) == 20
@@ -366,6 +369,7 @@ def test_the_plan_says_what_chunks_come_to(analyse: Callable[..., Analysis], str
     assert "potrf0" in small["not_row_wise"]
 
 
+@pytest.mark.slow
 def test_the_space_has_chunks_where_something_can_be_cut(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
     analysis = analyse("fig2", "sizes: {elements: 100000}")
     space = strategy.space(analysis, {})

@@ -249,6 +249,7 @@ def programs(strategy: Transfer, analysis: Analysis) -> list[Program]:
     return [*plain, *(each for each in found if isinstance(each, Program))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig2", "chain", "in_tree", "out_tree", "horner", "cholesky", "matmul", "cg"])
 def test_all_sizes_of_the_catalogues_graphs_are_free(
     strategy: Transfer, analyse: Callable[..., Analysis], name: str

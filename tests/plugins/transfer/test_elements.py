@@ -35,6 +35,7 @@ def _outputs(device: Any, graph: Graph, inputs: dict[str, Any] | None = None, se
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_sides_make_the_same_of_every_type(
     dtype: str, graph: Callable[..., Graph], device: Any, gxx_here: None
@@ -77,6 +78,7 @@ def _floats(values: Any, dtype: str) -> Any:
     return np.asarray(values).view(NUMPY[dtype]).astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and of what overflows
 @pytest.mark.parametrize("on", ["host", "device"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -102,6 +102,7 @@ def check(graph: Graph, limit: int) -> int:
     return found.evictions.more
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("block", range(10))
 def test_evictions_are_the_least_on_a_thousand_graphs(block: int) -> None:
@@ -182,6 +183,7 @@ def test_a_kernel_that_does_not_fit_by_itself_is_one_line(analyse: Callable[...,
         analyse(spilling().yaml(), "limits: {device_bytes: 12287}")
 
 
+@pytest.mark.slow
 def test_large_graphs_are_planned_by_beladys_rule() -> None:
     graph = generator.random_graph(
         Shape(kernels=1000, inputs=20, indegree=(2, 2), outdegree=(1, 2), seed=1), elements=64

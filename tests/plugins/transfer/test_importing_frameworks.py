@@ -56,6 +56,7 @@ def _moved(a: Any, b: Any) -> Any:
     return jax.device_put(jax.device_put(a) + 1, there) * b, jax.nn.relu(a) + jnp.maximum(b, -jnp.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [_blend, _shapes, _nested, _rematerialised, _gradient, _moved])
 def test_a_jaxpr_without_callbacks_is_computed_whole(
     function: Callable[..., Any], graph: Callable[..., Graph], device: Any, gxx_here: None

@@ -184,6 +184,7 @@ def check(graph: Graph, limit: int) -> int:
     return more
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("block", range(20))
 def test_evictions_of_cells_are_the_fewest_on_a_thousand_graphs(block: int) -> None:
@@ -224,6 +225,7 @@ def _on_the_device(device: Any, seeds: range) -> tuple[int, int]:
     return done, evicted
 
 
+@pytest.mark.slow
 def test_graphs_in_place_under_a_limit_compute_what_numpy_does(device: Any) -> None:
     done, evicted = _on_the_device(device, range(12))
     assert done >= 8
@@ -271,6 +273,7 @@ def test_what_leaves_is_a_cell_and_what_comes_again_is_what_is_in_it(
         analyse(turned().yaml(), "limits: {device_bytes: 8191}")
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_broken_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes again is the first vector that was in the cell; room that the host's kernel makes is not used; what
     leaves shares an allocation with what stays."""

@@ -109,6 +109,7 @@ def test_the_space_offers_it_and_the_plan_says_which(analyse: Callable[..., Anal
     assert resolved["grouping"] == "interval_stabbing (1 message)"
 
 
+@pytest.mark.slow
 def test_the_cuda_device_hands_a_launch_the_address_of_pinned_memory(gpu: Any) -> None:
     """Over the stand-in driver, whose kernel `add` gives x += y: no copy, and the host reads what was written."""
     count = 50

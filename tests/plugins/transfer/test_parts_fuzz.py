@@ -66,6 +66,7 @@ def allocated(seed: int, graph: Callable[..., Graph]) -> None:
         is_numpys(drawn, plan, emit.program(plan, execution, name="parts"), seed)
 
 
+@pytest.mark.slow
 def test_allocations_of_pieces(graph: Callable[..., Graph]) -> None:
     for seed in range(20):
         allocated(seed, graph)

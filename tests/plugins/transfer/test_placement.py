@@ -136,6 +136,7 @@ def test_the_minimum_cut_is_the_least_of_all_placements(seed: int) -> None:
     assert len(graph.on_either) > placement.ALL_OF or len(labels) == len(sums)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=25)
 def test_every_placement_is_right_in_the_simulator(seed: int) -> None:

@@ -42,6 +42,7 @@ def _text(seed: int, way: str) -> str:
     return f"{head}outputs: [{', '.join(written)}]\nkernels:\n{kernels}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("way", ["rename", "in_place"])
 def test_the_last_value_of_each_name_comes_out(

@@ -118,6 +118,7 @@ def launches(program: Program) -> list[str]:
     return [each.name for each in program.steps if isinstance(each, Launch)]
 
 
+@pytest.mark.slow
 def test_two_strategies_in_one_program(analysed: Callable[..., Analysis], device: Any) -> None:
     """mincut's chain and hfuse's pair, overlapped: copies late, early and in any order that the plan allows."""
     analysis = analysed()
@@ -150,6 +151,7 @@ def test_answers_decide_and_every_strategy_has_its_share(analysed: Callable[...,
     assert said["together"] == "hfuse (smooth+find_edges, detail+count)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "order"), [("fig2", None), ("matmul", "given"), ("matmul", "reordered")])
 def test_graphs_of_the_catalogue(
     analysed: Callable[..., Analysis], device: Any, tmp_path: Path, name: str, order: str | None
@@ -347,6 +349,7 @@ kernels:
 """
 
 
+@pytest.mark.slow
 def test_a_fused_node_that_would_close_a_cycle_is_refused(
     analysed: Callable[..., Analysis], device: Any, tmp_path: Path
 ) -> None:
@@ -441,6 +444,7 @@ def repeated_by_numpy(x: Any, y: Any) -> dict[str, Any]:
     return {"x2": x, "y2": y}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 8000, 6000])
 def test_in_place_with_placed_inputs_and_under_a_limit(
     analysed: Callable[..., Analysis], device: Any, tmp_path: Path, limit: int | None
@@ -484,6 +488,7 @@ def test_a_fused_launch_that_a_limit_does_not_hold_is_refused(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_pairs_in_the_body_of_a_loop(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
     analysis = analysed(*text_of_a_job(tmp_path, REPEATED))
     pairs = {each.kernels for each in analysis.payload.other_strategies.offered}

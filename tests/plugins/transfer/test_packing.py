@@ -66,6 +66,7 @@ def group_bytes(graph: Graph, schedule: Schedule) -> int:
     return limited_cells.peak_bytes(script(schedule))
 
 
+@pytest.mark.slow
 def test_what_is_needed_at_a_time_lies_apart() -> None:
     ratios = []
     for seed in range(30):
@@ -85,6 +86,7 @@ def test_what_is_needed_at_a_time_lies_apart() -> None:
     assert statistics.median(ratios) < 0.85
 
 
+@pytest.mark.slow
 def test_what_is_evicted_leaves_its_room_and_computes_what_numpy_does(device: Any) -> None:
     done = evicted = 0
     for seed in range(40):

@@ -255,6 +255,7 @@ def test_what_was_measured_on_either_side_moves_the_cut(strategy: Transfer, anal
     assert strategy.baselines(analysis, other)[0].emit(first).key == plain.emit(next(plain.space.points())).key
 
 
+@pytest.mark.slow
 def test_both_sides_compute_the_same_on_the_cpu_device(
     device: Any, strategy: Transfer, analyse: Callable[..., Analysis]
 ) -> None:

@@ -445,14 +445,13 @@ def repeated_by_numpy(x: Any, y: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [None, 8000, 6000])
+@pytest.mark.parametrize("limit", [8000, 6000])
 def test_in_place_with_placed_inputs_and_under_a_limit(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, limit: int | None
+    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, limit: int
 ) -> None:
     """c overwrites what nobody else reads, f what d and a read: those are no pair. Under 6000 bytes, what three or four
     vectors need at once evicts others or does not fit."""
-    lines = [] if limit is None else [f"limits: {{device_bytes: {limit}}}"]
-    analysis = analysed(*text_of_a_job(tmp_path, SHARED, *lines))
+    analysis = analysed(*text_of_a_job(tmp_path, SHARED, f"limits: {{device_bytes: {limit}}}"))
     known = analysis.payload.other_strategies
     pairs = {each.kernels for each in known.offered}
     assert {("a", "b"), ("b", "c"), ("d", "e"), ("e", "f")} <= pairs
@@ -460,8 +459,7 @@ def test_in_place_with_placed_inputs_and_under_a_limit(
     numbers, made = np.random.default_rng(3), 0
     for each in sorted(known.offered, key=lambda each: each.name):
         answers = answered(analysis, {each.name: 5.0})
-        values = {"allocation": "group"} if limit else {}
-        config = Config.of({**PLAIN, "together": "hfuse", **values})
+        config = Config.of({**PLAIN, "together": "hfuse", "allocation": "group"})
         program = Transfer().emit(analysis, config, answers)
         if isinstance(program, Rejection):
             assert program.rule == "device_limit"

@@ -124,7 +124,7 @@ def _exhaustive(
     """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
     for wanted in range(least, count + 1):
         best: tuple[int, tuple[MessageGroup, ...]] | None = None
-        for division in _divisions(memory, count, wanted, alone):
+        for division in divisions(memory, count, wanted, alone):
             peak = memory.peak(division)
             if peak <= limit and (best is None or peak < best[0]):
                 best = peak, division
@@ -133,7 +133,7 @@ def _exhaustive(
     raise AssertionError("separate messages fit")
 
 
-def _divisions(
+def divisions(
     memory: ResidentBytes, count: int, wanted: int, alone: frozenset[str]
 ) -> Iterator[tuple[MessageGroup, ...]]:
     """Every way to divide the crossings into so many groups that each have a slot in common."""

@@ -3,8 +3,8 @@
 There a group of crossings is not an allocation by itself: a cell can be in several groups, which then share one, and a
 layout decides which of them are messages. So what is on the device is counted on the script, op by op, as it will be
 allocated. The search begins with every vector in a message of its own, which fits (`eviction` has seen to that), and
-lets each join the group before it where that saves a message and still fits. The number of points without a limit is
-the bound beside it.
+lets each join the group before it where that saves a message and still fits; up to EXHAUSTIVE crossings it then tries
+all divisions. The number of points without a limit is the bound beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fusiond_transfer.analysis import layout, schedule
 from fusiond_transfer.analysis.cells import Evict, Script
 from fusiond_transfer.analysis.cells import joined as cells_joined
 from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.analysis.limit import ResidentBytes, divisions
 from fusiond_transfer.analysis.packing import touched
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
 from fusiond_transfer.analysis.script import script
@@ -23,6 +24,8 @@ from fusiond_transfer.frontend.graph import Graph
 
 MOST_WORK = 400_000
 """Crossings x (crossings + kernels) above which nothing is joined: each step makes a schedule and counts it."""
+EXHAUSTIVE = 8
+"""Up to so many crossings all divisions into groups are tried."""
 Leaves = tuple[tuple[str, int], ...]
 
 
@@ -99,6 +102,29 @@ def joined(
                     best, groups, current = found, tried, together
                     continue
             current = group
+    if len(crossings) <= EXHAUSTIVE and not graph.device_runs:
+        return _of_all_divisions(graph, crossings, leaves, alone, peak, best)
+    return best
+
+
+def _of_all_divisions(
+    graph: Graph,
+    crossings: Sequence[Crossing],
+    leaves: Leaves,
+    alone: frozenset[str],
+    peak: Callable[[Script], int],
+    best: Schedule,
+) -> Schedule:
+    """The fewest messages of all divisions into groups that fit, each with its best layout; `best` where none has
+    fewer. A group can take several messages, but never less than one."""
+    memory = ResidentBytes(graph, crossings)
+    for wanted in range(1, len(crossings)):
+        if best.startups <= wanted:
+            break
+        for division in divisions(memory, len(crossings), wanted, alone):
+            found = _scheduled(graph, crossings, leaves, division)
+            if found.startups < best.startups and peak(script(found)) <= (graph.limit_bytes or 0):
+                best = found
     return best
 
 
@@ -120,7 +146,7 @@ def _together(crossings: Sequence[Crossing], numbers: tuple[int, ...]) -> Messag
     if first > last:
         return None
     up = members[0].up
-    return (last if up else max(first, min(last, max(each.last_use for each in members))), up, numbers)
+    return (last if up else first, up, numbers)
 
 
 def _scheduled(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, groups: Sequence[MessageGroup]) -> Schedule:

@@ -177,9 +177,10 @@ def _sizes(run: Run) -> str:
 ## Whole or in chunks, by size: emulated
 
 {run["date"][:10]}, `{run["command"]}`. Four vectors go up, through an element-wise kernel each, and down,
-over an emulated link of {run["sizes"][0]["link"]}, which is as fast as the kernels are on the processor. The tuner
-searches everything that the strategy offers. The ratios are of the search's times, those of the last column of the
-finals' pairs in fresh processes. They say where one way overtakes another on such a link, and nothing about a GPU.
+over an emulated link of {run["sizes"][0]["link"]}, as fast as the kernels are on the processor. The tuner searches all
+that the strategy offers; where programs take long, its time limit ends the search before all trials are done. The
+ratios are of the search's times, those of the last column of the finals' pairs in fresh processes. They say where one
+way overtakes another on such a link, and nothing about a GPU.
 
 {table(head, rows)}"""
 

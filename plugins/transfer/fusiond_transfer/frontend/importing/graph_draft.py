@@ -1,8 +1,8 @@
 """A captured CUDA graph with addresses as the draft of a kernel graph.
 
 Copies between the sides are not kept: which there are follows from who reads and writes what, and is what fusiond
-plans. Copies on one side and memsets are kernels with formulas. Which of a kernel's vectors are read and which are
-written no node says: both ask, and the candidates stand behind.
+plans. Copies on one side and memsets are kernels with formulas. No node says which of a kernel's vectors it reads and
+which it writes: both are asked for, with the candidates in a comment.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from fusiond.language.extents import quotient, text_of
 from fusiond_transfer.analysis.cells import KernelCall, Script
 from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise
+from fusiond_transfer.frontend.sub_vectors import whole_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def lines(script: Script) -> Lines:
             done.add(call.call.name)
             why = line.add(call)
             if why is not None:
-                apart.setdefault(call.call.kernel.origin or call.call.kernel.name, why)
+                apart.setdefault(call.name, why)
                 continue
             open_ += (other for each in call.operands for other in touching[each.home] if other.call.name not in done)
         if line.calls:
@@ -129,6 +130,11 @@ class _Call:
     how: RowWise
     operands: tuple[_Operand, ...]
 
+    @property
+    def name(self) -> str:
+        """Of the kernel, as the graph has it."""
+        return self.call.kernel.origin or self.call.kernel.name
+
 
 class _Growing:
     """A line while calls are put on it: each vector has a row at which it begins, and elements that make a row."""
@@ -141,7 +147,7 @@ class _Growing:
         self.declared: set[str] = set()
         first = seed.operands[0]
         self.placed[first.home] = 0, _divided(first.elements, seed.how.rows)
-        self.by[first.home] = seed.call.kernel.name
+        self.by[first.home] = seed.name
 
     def add(self, call: _Call) -> str | None:
         """Put a call on the line that has one of its vectors; or say why it cannot be."""
@@ -162,14 +168,15 @@ class _Growing:
                 continue
             there = place[0] + _divided(each.first, place[1])
             if int(there) != int(start):
-                other = self.by.get(each.home, call.call.kernel.name)
-                kernel = "itself" if other == call.call.kernel.name else other
-                return f"its rows of {each.home} lie {abs(int(there) - int(start))} apart from those of {kernel}"
+                other = self.by.get(each.home, call.name)
+                kernel = "itself" if other == call.name else other
+                apart = abs(int(there) - int(start))
+                return f"its rows of {whole_name(each.name)} lie {apart} apart from those of {kernel}"
             if int(each.elements) != int(rows) * int(place[1]):
                 return f"{each.name} has not {int(place[1])} elements for each of its rows"
             equal += [(there, start), (each.elements, rows * place[1])]
         self.placed |= new
-        self.by |= dict.fromkeys(new, call.call.kernel.name)
+        self.by |= dict.fromkeys(new, call.name)
         self.equal += equal
         self.calls[call.call.name] = CallOnLine(
             how=call.how, on=OnLine(first=start, end=start + rows, width=1 if call.how.declared else own)

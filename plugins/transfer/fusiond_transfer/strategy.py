@@ -86,9 +86,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        if graph.limit_bytes is not None and graph.cut and (graph.shares_storage or graph.placed):
-            why = "a limit beside parts of vectors is for graphs without in_place and placed"
-            raise RequestError(why, where=job.where("limits" if limit is not None else "graph"))
         for key in ("limits", "allocations", "together") if graph.several_devices else ():
             if key in job.request:
                 raise RequestError("is for graphs on one device", where=job.where(key))

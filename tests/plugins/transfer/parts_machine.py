@@ -110,14 +110,14 @@ def drawn(
 
 
 def least_bytes(graph: Graph) -> int:
-    """What a kernel of the device needs at once: its pieces, those together that share an allocation."""
+    """What is needed on the device at once: at the start, or by a kernel; pieces that share an allocation together."""
     runs = {name: run for run in graph.device_runs for name in run}
+    size = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
     most = 0
-    for kernel in graph.kernels:
-        if kernel.device:
-            groups = {runs.get(name, (name,)) for name in (*kernel.reads, *kernel.writes)}
-            most = max(most, sum(graph.glued.get(run[0], ("", 0))[1] % 256 + sum(graph.vector(each).size_bytes
-                                 for each in run) for run in groups))  # fmt: skip
+    for names in (graph.placed, *((*each.reads, *each.writes) for each in graph.kernels if each.device)):
+        groups = {runs.get(cell, (cell,)) for cell in map(graph.cell.__getitem__, names)}
+        most = max(most, sum(graph.glued.get(run[0], ("", 0))[1] % 256 + sum(map(size.__getitem__, run))
+                             for run in groups))  # fmt: skip
     return most
 
 

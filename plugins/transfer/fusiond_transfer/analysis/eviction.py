@@ -88,14 +88,15 @@ class _Uses:
         self._held: dict[str, list[tuple[int, str]]] = {}
         """Item -> (kernel, what that stores in it), where there is more than one vector in it."""
         self.pieces: dict[str, tuple[str, ...]] = {}
-        """Item -> the pieces of a vector that it is, where it is several; each has its own uses."""
+        """Item -> the pieces that it is, where it is several (and those stored where these were); each has its own
+        uses."""
         self.used: dict[str, list[int]] = {}
         """Such a piece -> the kernels that use it."""
         self._of_pieces(graph)
         made: set[str] = set()
         for k, kernel in enumerate(graph.kernels):
             if kernel.device:
-                for new, old in kernel.in_place:
+                for new, old in (pair for pair in kernel.in_place if pair[0] not in self.used):
                     self.item[new] = self.item.get(old, old)
                     self._held.setdefault(self.item[new], [(-1, self.item[new])]).append((k, new))
                 self.at[k] = tuple(dict.fromkeys(self.item.get(name, name) for name in (*kernel.reads, *kernel.writes)))
@@ -106,25 +107,33 @@ class _Uses:
                     if name in self.used:
                         self.used[name].append(k)
         down = {each.vector for each in crossings if not each.up}
-        self.placed = tuple(name for name in graph.placed if name in self.of)
-        self.placed_bytes = sum(self.size[name] for name in graph.placed)
+        there = dict.fromkeys(self.item[name] if name in self.used else name for name in graph.placed)
+        self.placed = tuple(name for name in there if name in self.of)
+        self.placed_pieces = frozenset(name for name in graph.placed if name in self.used)
+        self.placed_bytes = sum(self.size[name] for name in there)
         self.costly = frozenset((made | set(graph.placed)) - down)
         """What has to be brought to the host before it can be evicted."""
 
     def _of_pieces(self, graph: Graph) -> None:
         """Pieces lie so far from an aligned byte as in their vector."""
+        members: dict[str, list[str]] = {}
+        for name in graph.home:
+            members.setdefault(graph.cell[name], []).append(name)
         for run in graph.device_runs:
-            item = " ".join(run)
-            self.pieces[item] = run
-            self.item |= dict.fromkeys(run, item)
-            self.used |= {name: [] for name in run}
-            self.size[item] = sum(self.size[name] for name in run) + int(graph.glued[run[0]][1]) % ALIGNMENT
-        for name, (_, lead) in graph.glued.items():
-            self.size[name] = 0 if name in self.used else self.size[name] + int(lead) % ALIGNMENT
+            item, own = " ".join(run), [name for cell in run for name in members[cell]]
+            self.pieces[item] = tuple(own)
+            self.item |= dict.fromkeys(own, item)
+            self.used |= {name: [] for name in own}
+            lead = int(graph.glued[run[0]][1]) % ALIGNMENT
+            self.size[item] = lead + sum(self.size[members[cell][0]] for cell in run)
+        for cell, (_, lead) in graph.glued.items():
+            for name in members[cell]:
+                self.size[name] = 0 if name in self.used else self.size[name] + int(lead) % ALIGNMENT
 
     def again(self, name: str, k: int, there: Collection[str]) -> tuple[str, ...]:
         """The pieces of an item that kernel `k` uses and that have to come up again for it."""
-        return tuple(each for each in self._used_at(name, k) if each not in there and self.used[each][0] < k)
+        gone = (each for each in self._used_at(name, k) if each not in there)
+        return tuple(each for each in gone if self.used[each][0] < k or each in self.placed_pieces)
 
     def _used_at(self, name: str, k: int) -> Iterator[str]:
         for each in self.pieces.get(name, ()):
@@ -182,7 +191,7 @@ def belady(uses: _Uses, limit: int) -> Residency:
     held = sum(uses.size[name] for name in there)
     ranked = [_rank(uses, name, 0) for name in there]
     heapq.heapify(ranked)
-    present: set[str] = set()
+    present = {each for each in uses.placed_pieces if uses.used[each]}
     """Pieces of items that are on the device and used again."""
     for k, names in uses.at.items():
         for name in names:
@@ -239,7 +248,8 @@ _Path = tuple[tuple[int, frozenset[str]], ...]
 
 def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
     """The least, if MOST_STATES suffice; `bound` is what is known to be enough."""
-    states: dict[State, tuple[int, _Path]] = {(frozenset(uses.placed), frozenset()): (0, ())}
+    there = {*uses.placed, *(each for each in uses.placed_pieces if uses.used[each])}
+    states: dict[State, tuple[int, _Path]] = {(frozenset(there), frozenset()): (0, ())}
     seen = steps = 0
     for k, names in uses.at.items():
         found: dict[State, tuple[int, _Path]] = {}
@@ -365,7 +375,10 @@ def crossings_with(
 def _piece_again(graph: Graph, uses: _Uses, piece: str, stays: Sequence[Stay], down: set[str]) -> Iterator[Crossing]:
     """What a piece crosses more than once, as it is used in several stays of its item."""
     within = [[k for k in uses.used[piece] if stay.first <= k <= stay.last] for stay in stays]
-    used = [(stay, at) for stay, at in zip(stays, within, strict=True) if at]
+    placed = piece in uses.placed_pieces and bool(uses.used[piece])  # which is there from the start
+    used = [(stay, at) for number, (stay, at) in enumerate(zip(stays, within, strict=True)) if at or (
+        placed and number == 0
+    )]  # fmt: skip
     size = graph.vector(piece).size_bytes
     for (stay, _), (again, at) in itertools.pairwise(used):
         if piece in uses.costly and piece not in down:
@@ -376,7 +389,8 @@ def _piece_again(graph: Graph, uses: _Uses, piece: str, stays: Sequence[Stay], d
 
 def _who_leaves(uses: _Uses, name: str, stay: Stay) -> str:
     """One of the pieces that leave together: one that has been used."""
-    return next(each for each in uses.pieces[name] if any(stay.first <= k <= stay.last for k in uses.used[each]))
+    own = uses.pieces[name]
+    return next((each for each in own if any(stay.first <= k <= stay.last for k in uses.used[each])), own[0])
 
 
 def _within(each: Crossing, stays: Sequence[Stay]) -> Crossing:

@@ -252,7 +252,8 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
     if graph.shares_storage:
         found.append("storage is shared in place: a point in time need not be a message, the bound may be out of reach")
     if graph.adjacent:
-        found.append("vectors are wanted side by side: a point in time need not be a message")
+        which = "vectors are wanted" if {*graph.adjacent} - {each.pieces for each in graph.cut} else "pieces lie"
+        found.append(f"{which} side by side: a point in time need not be a message")
     if graph.limit_bytes is not None:
         found.append(
             f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "

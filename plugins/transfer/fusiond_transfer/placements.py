@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from fusiond.keys import content_key
 from fusiond.model import Config
-from fusiond.strategy import Answers
+from fusiond.strategy import NO_ANSWERS, Answers
 from fusiond_transfer import space
 from fusiond_transfer.analysis import cost, eviction, placement
 from fusiond_transfer.analysis.placement import Placement
@@ -119,12 +119,12 @@ def _messages_us(about: TransferAnalysis, answers: Answers) -> float:
 # --- for people -----------------------------------------------------------------------------------------
 
 
-def report(about: TransferAnalysis) -> list[dict[str, object]]:
-    """For `plan --json`, by assumed costs."""
+def report(about: TransferAnalysis, answers: Answers = NO_ANSWERS) -> list[dict[str, object]]:
+    """For `plan --json`, by assumed costs; and by what is known of a device."""
     if not about.asked.graph.on_either:
         return []
-    candidates, known = _found(about, {})
-    costs = placement.model(about.asked.graph, {})
+    candidates, known = _found(about, answers)
+    costs = placement.model(about.asked.graph, answers)
     there = dict(known)
     said = []
     for each in candidates:
@@ -139,16 +139,20 @@ def report(about: TransferAnalysis) -> list[dict[str, object]]:
         }
         if each.label in there:
             line["messages"] = there[each.label].schedules.least().schedule.startups
-            line["estimate_us"] = round(_messages_us(there[each.label], {}), 1)
+            line["estimate_us"] = round(_messages_us(there[each.label], answers), 1)
         said.append(line)
     return said
 
 
-def text(said: list[dict[str, object]]) -> str:
+def text(about: TransferAnalysis, answers: Answers) -> str:
     """The same as lines of `plan`; empty where no kernel has a choice."""
+    said = report(about, answers)
     if not said:
         return ""
-    lines = ["", "placements of the kernels that can run on either side, by assumed costs (what is above: the first):"]
+    lines = [
+        "",
+        f"placements of the kernels that can run on either side, {_basis(about, answers)} (what is above: the first):",
+    ]
     for each in said:
         why = f" ({'; '.join(map(str, _list(each['why'])))})" if each["why"] else ""
         crosses = _list(each["crosses"])
@@ -162,6 +166,16 @@ def text(said: list[dict[str, object]]) -> str:
             cost_of += "; it does not fit on the device"
         lines.append(f"  {each['placement']}{why}: {cost_of}; crosses: {names or 'nothing'}")
     return "\n".join(lines) + "\n"
+
+
+def _basis(about: TransferAnalysis, answers: Answers) -> str:
+    """Whether the costs of kernels on both sides, and of messages, were measured."""
+    graph = about.asked.graph
+    hosts: tuple[placement.OnHost, ...] = (frozenset(), frozenset(graph.on_either))
+    both = [cost.costs(placement.placed(graph, host), answers) for host in hosts]
+    if not any(each.missing for each in both):
+        return "by measured costs"
+    return "by assumed costs" if all(each.missing == each.wanted for each in both) else "by partly measured costs"
 
 
 def _list(value: object) -> list[object]:

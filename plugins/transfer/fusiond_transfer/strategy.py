@@ -137,7 +137,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.payload, answers)
-        said += placements.text(analysis.report.get("placements", []))
+        said += placements.text(analysis.payload, answers)
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
 

@@ -202,7 +202,17 @@ def test_the_plan_says_what_each_placement_costs(strategy: Transfer, analyse: Ca
     text = strategy.describe(analyse(BLEND))
     assert "host (minimum cut): kernels 44.5 us, crossing one by one 28.1 us; 64.6 us with 2 messages" in text
     assert "host:k4+k5 (fastest by estimate, moving kernels from the cut)" in text
+    assert "by assumed costs" in text
     assert "placement" not in strategy.describe(analyse("fig2"))
+
+
+def test_the_plan_takes_what_was_measured(strategy: Transfer, analyse: Callable[..., Analysis]) -> None:
+    analysis = analyse(BLEND)
+    graph = analysis.payload.asked.graph
+    slow = {kernel_key(graph, kernel.moved): 1000.0 for kernel in graph.kernels if kernel.elsewhere is not None}
+    text = strategy.describe(analysis, slow)
+    assert "by partly measured costs" in text
+    assert "device (minimum cut" in text
 
 
 @pytest.mark.parametrize("text", [BLEND, TWO])

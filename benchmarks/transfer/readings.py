@@ -16,13 +16,13 @@ from typing import Any
 from benchmarks.transfer.paper import TABLE_4, Row
 from benchmarks.transfer.planning import MANY, catalogued
 from fusiond_transfer.analysis import affinity, heuristic, intervals
-from fusiond_transfer.analysis.heuristic import WAITS, Emission, Reading, Run
+from fusiond_transfer.analysis.heuristic import WAITS, Emission, HeuristicReading, Run
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
 RUNS = 300
 RUNS_OF_MANY = 30
-READINGS = tuple(Reading(waits=waits, best=best) for best in ("heaviest", "fewest") for waits in WAITS)
+READINGS = tuple(HeuristicReading(waits=waits, best=best) for best in ("heaviest", "fewest") for waits in WAITS)
 ROWS = tuple(row for row in TABLE_4 if row.graph is not None and row.graph != "cg")
 """Conjugate gradient saves 2 in every reading (`variants`)."""
 ALL_ORDERS = ("Horner's rule", "matrix product, 2x2 blocks")
@@ -60,7 +60,9 @@ def everywhere(lines: Sequence[dict[str, Any]], name: str) -> bool:
     return all(each[kind] > 0 for each in mine for kind in ("greedy", "tight", "greedy_of_many", "tight_of_many"))
 
 
-def _saved(graph: Graph, crossings: Sequence[Crossing], reading: Reading, *, tight: bool, tries: int, seed: int) -> int:
+def _saved(
+    graph: Graph, crossings: Sequence[Crossing], reading: HeuristicReading, *, tight: bool, tries: int, seed: int
+) -> int:
     made = heuristic.search(graph, crossings, tight=tight, tries=tries, seed=seed, reading=reading)
     return len(crossings) - made.messages
 

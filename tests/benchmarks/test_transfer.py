@@ -141,7 +141,11 @@ def test_one_reading_gives_every_number_of_table_4() -> None:
     names = {f"{best}, {waits}" for _, best, waits in kept}
     assert len(names) == 6
     assert [name for name in names if readings.everywhere(run["readings"], name)] == ["heaviest, needed siblings"]
-    assert heuristic.Reading() == heuristic.Reading(best="heaviest", waits="needed siblings") == heuristic.TAKEN
+    assert (
+        heuristic.HeuristicReading()
+        == heuristic.HeuristicReading(best="heaviest", waits="needed siblings")
+        == heuristic.TAKEN
+    )
     for (row, best, waits), each in kept.items():  # what the page says of the others
         if waits == "neighbours" and row == "Horner's rule":
             assert each["tight"] == each["tight_of_many"] == 0

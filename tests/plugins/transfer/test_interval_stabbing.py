@@ -157,7 +157,7 @@ def test_more_tries_of_the_heuristic_are_never_lighter(analyse: Callable[..., An
         edges = affinity.affinity(drawn, crossings)
         few, many = (heuristic.search(drawn, crossings, tight=False, tries=tries) for tries in (4, 40))
         assert _weight(many.order, edges) >= _weight(few.order, edges)
-        fewest = heuristic.Reading(best="fewest")
+        fewest = heuristic.HeuristicReading(best="fewest")
         few, many = (heuristic.search(drawn, crossings, tight=False, tries=tries, reading=fewest) for tries in (4, 40))
         assert many.messages <= few.messages
 

@@ -40,7 +40,7 @@ Points: TypeAlias = "tuple[tuple[int, float], ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemory:
+class OneMemoryCosts:
     """Vectors that lie in one memory for both sides, and what that costs (`memory_costs`)."""
 
     mapped: frozenset[str]
@@ -148,7 +148,7 @@ def _assumed(graph: Graph, kernel: GraphKernel) -> float:
 
 
 def estimate_us(
-    schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool, shared: SharedMemory | None = None
+    schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool, shared: OneMemoryCosts | None = None
 ) -> float:
     """The time of a schedule (of one iteration, in a loop), by the costs. One stream: the sum. Overlapped: uploads,
     downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues. Of what

@@ -10,9 +10,10 @@ The paper leaves open how the search is biased and how ties are broken. Here it 
 unvisited neighbour of the greatest affinity, a random one among equals; from a dead end it starts again. The choices
 are drawn from a seeded generator: the same graph gives the same answer.
 
-Nor does it say in so many words when a tight upload waits. `Reading` has what its text allows. By the first one, which
-is taken, the bonus for siblings decides ("also intended to bias the derived mappings for the tight choice"); of those
-that were tried it is the only one that gives what table 4 prints in every row (`benchmarks.transfer.readings`).
+Nor does it say in so many words when a tight upload waits. `HeuristicReading` has what its text allows. By the first
+one, which is taken, the bonus for siblings decides ("also intended to bias the derived mappings for the tight choice");
+of those that were tried it is the only one that gives what table 4 prints in every row
+(`benchmarks.transfer.readings`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MOST_VECTORS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class HeuristicReading:
     """What of section 4 can be read in several ways."""
 
     waits: str = "needed siblings"
@@ -44,7 +45,7 @@ class Reading:
     """Of the candidates: the `heaviest` path, or the one with the `fewest` messages."""
 
 
-TAKEN = Reading()
+TAKEN = HeuristicReading()
 WAITS = ("needed siblings", "siblings", "neighbours")
 
 
@@ -64,7 +65,7 @@ def search(
     tight: bool,
     tries: int = TRIES,
     seed: int = 0,
-    reading: Reading = TAKEN,
+    reading: HeuristicReading = TAKEN,
 ) -> HeuristicSlots:
     """The best of so many randomised attempts."""
     edges = affinity(graph, crossings)

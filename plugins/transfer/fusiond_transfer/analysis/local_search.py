@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusiond.program import Memory
-from fusiond_transfer.analysis.cost import GraphCosts, SharedMemory, estimate_us
+from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import ResidentBytes
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, scheduled
@@ -39,7 +39,7 @@ def local_search(
     *,
     memory: Memory,
     overlapped: bool,
-    shared: SharedMemory | None = None,
+    shared: OneMemoryCosts | None = None,
 ) -> Fast:
     """The fastest schedule found from these starts, by what lies in one memory."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from fusiond.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, one_memory
-from fusiond_transfer.analysis.cost import GraphCosts, Points, SharedMemory
+from fusiond_transfer.analysis.cost import GraphCosts, Points, OneMemoryCosts
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, GraphKernel
 
 MOST_VARIANTS = 16
@@ -48,7 +48,7 @@ def variants(graph: Graph) -> Iterator[tuple[GraphKernel, frozenset[str], str]]:
                 yield kernel, own, key
 
 
-def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, managed: str) -> SharedMemory | None:
+def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, managed: str) -> OneMemoryCosts | None:
     """What these choices cost, beside what all is copied costs; None where they leave everything copied."""
     mapped_there = one_memory.choices(graph, MAPPED)[mapped]
     managed_there = one_memory.choices(graph, MANAGED)[managed]
@@ -74,7 +74,7 @@ def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, ma
         wanted += len(cost.SIZES)
         missing += len(cost.SIZES) - len(points)
         prefetches[up] = points if len(points) > 1 else costs.messages[up, Memory.PINNED]
-    return SharedMemory(
+    return OneMemoryCosts(
         mapped=mapped_there, managed=managed_there, kernels=kernels, prefetches=prefetches, wanted=wanted,
         missing=missing,
     )  # fmt: skip

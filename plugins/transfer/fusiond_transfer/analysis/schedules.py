@@ -200,7 +200,7 @@ class Schedules:
         *,
         memory: Memory,
         overlapped: bool,
-        shared: cost.SharedMemory | None = None,
+        shared: cost.OneMemoryCosts | None = None,
     ) -> Schedule:
         """The fastest by the costs, with so much in one memory; `known` names the costs."""
         if self.evictions is not None or self.cells_limited:

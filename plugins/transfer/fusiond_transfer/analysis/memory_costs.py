@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from fusiond.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, one_memory
-from fusiond_transfer.analysis.cost import GraphCosts, Points, OneMemoryCosts
+from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, Points
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, GraphKernel
 
 MOST_VARIANTS = 16

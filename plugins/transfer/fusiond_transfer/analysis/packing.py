@@ -56,22 +56,29 @@ def packable(script: Script) -> bool:
     """Whether cells can be packed: all on the device are parts of one buffer, so they have one type; and what lies
     between two of a message would be another cell's, so there must be nothing."""
     graph = script.graph
-    cells = {each.name: each.like for each in script.cells if each.device}
-    if graph.cut or graph.loop or graph.several_devices or not 2 <= len(cells) <= MOST_CELLS:
+    cells = {each.name: each.like for each in script.cells if each.device and each.name not in script.spare}
+    if graph.loop or graph.several_devices or not 2 <= len(cells) <= MOST_CELLS:
         return False
     runs = [op.cells for op in script.ops if isinstance(op, Move)]
-    return len({each.dtype for each in cells.values()}) == 1 and all(
-        int(cells[name].size_bytes) % layout.ALIGNMENT == 0 for run in runs for name in run[:-1]
-    )
+    size = {name: int(each.size_bytes) for name, each in cells.items()}
+    return len({each.dtype for each in cells.values()}) == 1 and not any(_has_gap(script, run, size) for run in runs)
+
+
+def _has_gap(script: Script, run: tuple[str, ...], size: Mapping[str, int]) -> bool:
+    """Whether cells that lie side by side are not without a gap."""
+    offsets, end = layout.offsets(run, size, script.glued)
+    return int(end) - int(offsets[run[0]]) != sum(size[name] for name in run)
 
 
 def packed(script: Script) -> Packing:
     """Where the cells of a script lie on the device, if it is `packable`."""
     stays = _stays(script)
-    size = {each.name: int(each.like.size_bytes) for each in script.cells if each.device}
+    size = {
+        each.name: int(each.like.size_bytes) for each in script.cells if each.device and each.name not in script.spare
+    }
     grouped = {name for group in script.arenas for name in group}
     groups = [*script.arenas, *((name,) for name in size if name not in grouped)]
-    blocks = [_block(tuple(group), size) for group in groups]
+    blocks = [_block(tuple(group), size, script.glued) for group in groups]
 
     def lasting(block: _Block) -> int:
         return sum(size[name] * sum(b - a + 1 for a, b in stays.get(name, ())) for name in block.cells)
@@ -103,8 +110,8 @@ def _stays(script: Script) -> dict[str, tuple[tuple[int, int], ...]]:
     return {name: tuple(each) for name, each in found.items()}
 
 
-def _block(cells: tuple[str, ...], size: Mapping[str, int]) -> _Block:
-    offsets, end = layout.offsets(cells, size, {})
+def _block(cells: tuple[str, ...], size: Mapping[str, int], glued: Mapping[str, tuple[str, int]]) -> _Block:
+    offsets, end = layout.offsets(cells, size, glued)
     return _Block(cells, tuple(int(offsets[name]) for name in cells), int(end))
 
 

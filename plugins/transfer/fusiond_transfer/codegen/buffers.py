@@ -91,7 +91,7 @@ def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
 def _of_pieces(script: Script, execution: Execution, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The same where vectors are cut: without the pieces that nothing touches, and those together that have to be."""
     there = {each.name for each in script.cells if each.device} - script.spare
-    if execution.allocation == "one":
+    if execution.allocation in ("one", "packed"):
         return (tuple(name for name in order if name in there),)
     if execution.allocation == "each":
         with_others = {name: run for run in script.device_runs for name in run}
@@ -171,7 +171,8 @@ def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
     if execution.allocation == "ahead" or not script.wholes:
         return found
     found |= {device(name): () for name in script.spare}
-    for group in arenas(script, execution):
+    side_by_side = replace(execution, allocation="group") if execution.allocation == "packed" else execution
+    for group in arenas(script, side_by_side):
         run: tuple[str, ...] = ()
         for name in (*group, ""):
             home, last = script.homes.get(name), script.homes.get(run[-1]) if run else None

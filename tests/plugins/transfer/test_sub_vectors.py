@@ -420,7 +420,7 @@ def test_what_cannot_be_stored_has_a_line(parse: Callable[..., Workload], old: s
 def test_addresses_of_pieces_are_used_again(
     analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
 ) -> None:
-    """z lies where half of x was, so it can come down with half of y; with an allocation for each group it could not."""
+    """z lies where half of x was, so it can come down with half of y."""
     analysis = analyse(HALVES, "limits: {device_bytes: 20000}")
     assert analysis.report["startups"] == 4
     assert analysis.report["limit"]["packed"] == {"startups": 3, "peak_bytes": 16384}

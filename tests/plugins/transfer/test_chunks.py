@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fusiond.inputs.fills import initial
+from fusiond.language.extents import text_of
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, HostCall, Launch, Memory, Program, Role, Scalar, problems
 from fusiond_transfer.analysis import chunks
@@ -229,6 +230,9 @@ def test_rows_that_are_declared_and_elements_that_are_proven(
 
 def test_other_sizes_are_cut_elsewhere(graph: Callable[..., Graph], tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(BLUR)
+    second = program(plan_of(graph(ROWS)), OVERLAPPED, name="x").buffer("image#1")
+    # As jobs that are there already have it: a Program's key is made of its formulas.
+    assert text_of(second.offset_bytes) == "4 * ((16 * (ceil_div(height, 16) // 4)) * ((height * width) / height))"
     for sizes in ({"height": 200}, {"width": 33}, {"height": 4000, "width": 3}):
         there = graph(ROWS, f"sizes: {sizes}")
         fresh = program(plan_of(there), OVERLAPPED, name="x")

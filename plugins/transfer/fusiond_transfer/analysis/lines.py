@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusiond.language import expressions
-from fusiond.language.extents import quotient, text_of
+from fusiond.language.extents import Extent, quotient, text_of
 from fusiond_transfer.analysis.cells import KernelCall, Script
 from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise
@@ -145,6 +145,7 @@ class _Growing:
         self.calls: dict[str, CallOnLine] = {}
         self.equal: list[tuple[int, int]] = []
         self.declared: set[str] = set()
+        self.rows = seed.how.rows
         first = seed.operands[0]
         self.placed[first.home] = 0, _divided(first.elements, seed.how.rows)
         self.by[first.home] = seed.name
@@ -156,7 +157,9 @@ class _Growing:
         known = next(each for each in call.operands if each.home in self.placed)
         at, own = self.placed[known.home]
         start, rows = at + _divided(known.first, own), _divided(known.elements, own)
-        if int(rows) == int(call.how.rows):
+        if int(rows) == int(self.rows):
+            rows = self.rows
+        elif int(rows) == int(call.how.rows):
             rows = call.how.rows
         new: dict[str, tuple[int, int]] = {}
         equal = [(known.elements, rows * own)]
@@ -239,6 +242,8 @@ def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> RowLine
 
 
 def _divided(elements: int, width: int) -> int:
+    if not elements and not isinstance(elements, Extent):
+        return 0
     if int(elements) == int(width):
         return 1
     return elements if int(width) == 1 else quotient(elements, width)

@@ -157,7 +157,7 @@ class _Growing:
         known = next(each for each in call.operands if each.home in self.placed)
         at, own = self.placed[known.home]
         start, rows = at + _divided(known.first, own), _divided(known.elements, own)
-        if int(rows) == int(self.rows):
+        if self.declared and int(rows) == int(self.rows):
             rows = self.rows
         elif int(rows) == int(call.how.rows):
             rows = call.how.rows

@@ -6,11 +6,12 @@ Vectors that are cut have a cell for each piece; what these are together is a Wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.language.dtypes import DTYPES
+from fusiond_transfer.analysis import layout
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Vector
 
 
@@ -179,7 +180,7 @@ def with_pieces(made: Script, wholes: Mapping[str, Whole]) -> Script:
             at += like[cell].elements
     there = dict.fromkeys(name for op in made.ops for name in touched(op))
     runs = () if graph.loop else graph.device_runs  # in a loop no allocation counts
-    groups = joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *runs))
+    groups = layout.joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *runs))
     arenas = (tuple(name for name in group if name in there) for group in groups)
     return dataclasses.replace(
         made,
@@ -195,22 +196,3 @@ def with_pieces(made: Script, wholes: Mapping[str, Whole]) -> Script:
 def _as_wholes(graph: Graph, vectors: Iterable[Vector]) -> tuple[Vector, ...]:
     """Vectors as the user gives and takes them, not in pieces."""
     return tuple(dict.fromkeys(graph.home[each.name].vector if each.name in graph.home else each for each in vectors))
-
-
-def joined(order: Iterable[str], groups: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Groups that have a cell in common as one, in the order of all cells."""
-    home = {name: name for name in order}
-
-    def root(name: str) -> str:
-        while home[name] != name:
-            home[name] = home[home[name]]
-            name = home[name]
-        return name
-
-    for group in groups:
-        for name in group[1:]:
-            home[root(name)] = root(group[0])
-    found: dict[str, list[str]] = {}
-    for name in home:
-        found.setdefault(root(name), []).append(name)
-    return [tuple(each) for each in found.values()]

@@ -57,6 +57,25 @@ def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] 
     return Layout(order=tuple(cells), exact=exact)
 
 
+def joined(order: Iterable[str], groups: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Groups that have a cell in common as one, in the order of all cells."""
+    home = {name: name for name in order}
+
+    def root(name: str) -> str:
+        while home[name] != name:
+            home[name] = home[home[name]]
+            name = home[name]
+        return name
+
+    for group in groups:
+        for name in group[1:]:
+            home[root(name)] = root(group[0])
+    found: dict[str, list[str]] = {}
+    for name in home:
+        found.setdefault(root(name), []).append(name)
+    return [tuple(each) for each in found.values()]
+
+
 def runs(order: Mapping[str, int], group: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """A group as the messages that it takes: maximal runs of neighbours, in memory order. `order`: cell -> position."""
     found: list[list[str]] = []

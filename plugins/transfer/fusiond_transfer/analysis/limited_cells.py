@@ -13,11 +13,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from fusiond_transfer.analysis import layout, schedule
-from fusiond_transfer.analysis.cells import Evict, Script
-from fusiond_transfer.analysis.cells import joined as cells_joined
+from fusiond_transfer.analysis.cells import Evict, Script, touched
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import ResidentBytes, divisions
-from fusiond_transfer.analysis.packing import touched
 from fusiond_transfer.analysis.schedule import MessageGroup, Schedule
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
@@ -162,6 +160,6 @@ def _leaving(found: Schedule, leaves: Leaves) -> Schedule:
     """With what leaves, but for cells that share an allocation with others by now: those stay."""
     cell, runs = found.graph.cell, found.graph.device_runs
     order = dict.fromkeys((*found.order, *(name for run in runs for name in run)))
-    groups = cells_joined(order, (*found.arenas, *runs)) if runs else found.arenas
+    groups = layout.joined(order, (*found.arenas, *runs)) if runs else found.arenas
     shared = {name for group in groups if len(group) > 1 and group not in runs for name in group}
     return dataclasses.replace(found, leaves=tuple(each for each in leaves if cell[each[0]] not in shared))

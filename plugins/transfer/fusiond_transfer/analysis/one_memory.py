@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from fusiond_transfer.analysis import intervals
-from fusiond_transfer.analysis.cells import Cell, Evict, KernelCall, Migrate, Move, Op, Script, joined, with_own_names
+from fusiond_transfer.analysis import intervals, layout
+from fusiond_transfer.analysis.cells import Cell, Evict, KernelCall, Migrate, Move, Op, Script, with_own_names
 from fusiond_transfer.analysis.lines import row_wise_kernels
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.script import script
@@ -155,7 +155,9 @@ def _groups(whole: Script, managed: Set[str]) -> tuple[tuple[str, ...], ...]:
     if not whole.wholes:
         return tuple(groups)
     order = (name for name in (*whole.order, *(each.name for each in whole.cells)) if name in managed)
-    return tuple(joined(order, (*groups, *(each.cells for each in whole.wholes.values() if managed >= {*each.cells}))))
+    return tuple(
+        layout.joined(order, (*groups, *(each.cells for each in whole.wholes.values() if managed >= {*each.cells})))
+    )
 
 
 def _runs(cells: Sequence[str], neighbours: Set[tuple[str, str]]) -> Iterator[tuple[str, ...]]:

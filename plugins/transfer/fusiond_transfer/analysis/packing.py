@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusiond_transfer.analysis import layout
-from fusiond_transfer.analysis.cells import Evict, KernelCall, Move, Op, Script, Staging
+from fusiond_transfer.analysis.cells import Evict, Move, Script, touched
 
 MOST_CELLS = 400
 """On the device, above which nothing is packed."""
@@ -41,15 +41,6 @@ class _Put(NamedTuple):
     begin: int
     end: int
     stays: tuple[tuple[int, int], ...]
-
-
-def touched(op: Op) -> tuple[str, ...]:
-    """The cells that an op touches on the device."""
-    if isinstance(op, Move):
-        return op.cells
-    if isinstance(op, KernelCall):
-        return (*op.reads, *op.writes) if op.kernel.device else ()
-    return (op.cell,) if isinstance(op, Staging) and op.device else ()
 
 
 def packable(script: Script) -> bool:

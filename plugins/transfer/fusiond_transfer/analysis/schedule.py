@@ -294,22 +294,7 @@ def _messages(
 
 def _arenas(order: Sequence[str], messages: Sequence[Message], cell: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Cells that have to be in one allocation because they are in one message, in memory order."""
-    home = {name: name for name in order}
-
-    def root(name: str) -> str:
-        while home[name] != name:
-            home[name] = home[home[name]]
-            name = home[name]
-        return name
-
-    for message in messages:
-        cells = [*(cell[name] for name in message.vectors), *message.filler]
-        for name in cells[1:]:
-            home[root(name)] = root(cells[0])
-    found: dict[str, list[str]] = {}
-    for name in order:
-        found.setdefault(root(name), []).append(name)
-    return tuple(tuple(each) for each in found.values())
+    return tuple(layout.joined(order, [(*(cell[name] for name in each.vectors), *each.filler) for each in messages]))
 
 
 class _Lives:

@@ -16,6 +16,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Analysis, Rejection
 from fusiond.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals, limited_cells
+from fusiond_transfer.analysis.cells import Evict
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
@@ -314,6 +315,15 @@ def test_what_leaves_is_a_cell_and_what_comes_again_is_what_is_in_it(
         assert isinstance(baseline.emit(next(baseline.space.points())), Program)
     with pytest.raises(RequestError, match="8191 bytes on the device are too few: k0 alone needs 8192 at once"):
         analyse(turned().yaml(), "limits: {device_bytes: 8191}")
+
+
+def test_one_allocation_for_all_stays_where_a_cell_leaves() -> None:
+    """The host makes x anew, so its cell leaves the device; what else is in the one allocation does not."""
+    plan = script(Schedules(dataclasses.replace(turned().build(), limit_bytes=12288)).separate(early=False))
+    assert any(isinstance(op, Evict) for op in plan.ops)
+    made = program(plan, Execution(allocation="one"), name="x")
+    assert simulate.faults(plan, made) == ()
+    assert simulate.run(plan, made).peak_bytes == 12288
 
 
 @pytest.mark.slow

@@ -182,6 +182,26 @@ def test_pieces_in_loops(graph: Callable[..., Graph]) -> None:
     assert sum(in_a_loop(seed, graph) for seed in range(5)) > 8
 
 
+def test_pieces_that_never_cross_lie_together_in_both_turns_of_a_loop(graph: Callable[..., Graph]) -> None:
+    """Each half stays on its side, so no message lays them out; a half is longer than what cells are aligned to."""
+    found = graph("""\
+graph: halves
+elements: 100
+dtype: float64
+inputs: [x, c]
+outputs: [y]
+loop: true
+carried: {x: y}
+kernels:
+  - {name: low, on: device, reads: ["x[:50]", "c[:50]"], writes: ["y[:50]"], body: x + c}
+  - {name: high, on: host, reads: ["x[50:]"], writes: ["y[50:]"], body: 2 * x}
+""")
+    plan = script(Schedules(found).least().schedule)
+    program = emit.program(plan, Execution(), name="halves")
+    assert problems(program) == ()
+    assert simulate.faults(plan, program) == ()
+
+
 # --- many ---------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,9 @@ def looped(schedule: Schedule) -> Script:
             ops.append(KernelCall(name=made.name, kernel=made, reads=reads, writes=writes))
             ops += _turn_moves(schedule, turns, turn, k, up=False)
     like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
+    if wholes:  # what is laid out in this order keeps pieces together
+        within = {cell: each.cells for each in wholes.values() for cell in each.cells}
+        like = {cell: like[cell] for name in like for cell in within.get(name, (name,))}
     cells = tuple(
         Cell(
             name=name,

@@ -121,7 +121,7 @@ class _Steps:
         ended: dict[tuple[int, int], int] = {}
         turn = dict.fromkeys(range(len(groups)), 0)
         for position, item in enumerate(found):
-            if isinstance(item.op, Evict) and item.op.cell in home and execution.allocation != "packed":
+            if isinstance(item.op, Evict) and item.op.cell in home and execution.allocation not in ("one", "packed"):
                 turn[home[item.op.cell]] += 1
             for cell in _device_cells(item):
                 if cell in home:

@@ -23,6 +23,9 @@ class _Turns:
         self.carried = dict(graph.carried)
         self.heads = {tail: head for head, tail in graph.carried}
         self.slot = {each.vector: at for each, at in zip(schedule.crossings, schedule.slots, strict=True)}
+        self.messages: dict[tuple[bool, int], list[tuple[int, Message]]] = {}
+        for number, message in enumerate(schedule.messages):
+            self.messages.setdefault((message.up, message.slot), []).append((number, message))
 
     def cell(self, vector: str, turn: int) -> str:
         """Of a vector in iteration `turn` (counted from 0; -1 is what came in)."""
@@ -160,14 +163,13 @@ def _sides_of_a_loop(
 
 
 def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: bool) -> Iterator[Move]:
-    for number, message in enumerate(schedule.messages):
-        if message.up is up and message.slot == k:
-            direction = "up" if up else "down"
-            run = turns.run(message, turn)
-            yield Move(
-                name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
-                up=up,
-                cells=run,
-                wanted=run,
-                slot=k,
-            )
+    for number, message in turns.messages.get((up, k), ()):
+        direction = "up" if up else "down"
+        run = turns.run(message, turn)
+        yield Move(
+            name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
+            up=up,
+            cells=run,
+            wanted=run,
+            slot=k,
+        )

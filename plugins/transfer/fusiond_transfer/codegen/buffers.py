@@ -107,7 +107,8 @@ def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
 
 def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, ...]:
     """All buffers of a script, and their parts."""
-    lengths = {each.name: each.like.elements * DTYPES[each.like.dtype].bytes for each in script.cells}
+    likes = {each.name: each.like for each in script.cells}
+    lengths = {name: like.elements * DTYPES[like.dtype].bytes for name, like in likes.items()}
     memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
     places = _places(script, execution, lengths)
     runs = _runs(script, execution)
@@ -122,7 +123,7 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
             if not there or (run := runs.get(name, (cell.name,))) == ():
                 continue
             if len(run) > 1:
-                found += _piece(script, cell, name, where, run, places, lengths)
+                found += _piece(script, cell, name, where, run, places, likes)
             else:
                 if cell.name in cut.cells:
                     places.setdefault(name, (name, 0))
@@ -226,13 +227,12 @@ def _piece(
     memory: Memory,
     run: tuple[str, ...],
     places: Mapping[str, tuple[str, int]],
-    lengths: Mapping[str, int],
+    likes: Mapping[str, Vector],
 ) -> Iterator[Buffer]:
     """A piece of a vector that is cut, as a part of a buffer of several; behind that buffer, if it is the first."""
     side = name.removeprefix(cell.name)
     home, _ = script.homes[cell.name]
     whole = script.wholes[home]
-    likes = {each.name: each.like for each in script.cells if each.name in run}
     like, whole_name = whole.like, _run_name(script, run) + side
     if run != whole.cells:
         elements = likes[run[0]].elements
@@ -243,7 +243,7 @@ def _piece(
     if cell.name == run[0]:
         yield _buffer(replace(cell, like=like), whole_name, memory, {whole_name: (arena, at)})
     for before in run[: run.index(cell.name)]:
-        at += lengths[before]
+        at += likes[before].elements * DTYPES[likes[before].dtype].bytes
     yield Buffer(name=name, dtype=cell.like.dtype, elements=cell.like.elements, role=Role.SCRATCH, memory=memory,
                  arena=arena, offset_bytes=at, part_of=whole_name)  # fmt: skip
 

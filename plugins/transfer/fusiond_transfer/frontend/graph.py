@@ -255,17 +255,19 @@ class Graph:
     def device_runs(self) -> tuple[tuple[str, ...], ...]:
         """Cells of pieces that have to lie together on the device: a kernel there is passed one pointer to all of
         them."""
+        wholes = tuple(dict.fromkeys(tuple(self.cell[name] for name in each.pieces) for each in self.cut))
+        place = {name: (number, at) for number, cells in enumerate(wholes) for at, name in enumerate(cells)}
+        joined = [[False] * len(cells) for cells in wholes]  # whether a piece lies with the one before it
+        for kernel in self.kernels:
+            for name in (*kernel.read_operands, *kernel.write_operands) if kernel.device else ():
+                own = self.pieces.get(name, ())
+                if own:
+                    number, at = place[self.cell[own[0]]]
+                    joined[number][at + 1 : at + len(own)] = [True] * (len(own) - 1)
         found = []
-        for cells in dict.fromkeys(tuple(self.cell[name] for name in each.pieces) for each in self.cut):
-            place = {name: number for number, name in enumerate(cells)}
-            joined = [False] * len(cells)  # whether a piece lies with the one before it
-            for kernel in self.kernels:
-                for name in (*kernel.read_operands, *kernel.write_operands) if kernel.device else ():
-                    own = [self.cell[each] for each in self.pieces.get(name, ())]
-                    if own and own[0] in place:
-                        joined[place[own[0]] + 1 : place[own[-1]] + 1] = [True] * (len(own) - 1)
-            starts = [number for number, with_last in enumerate(joined) if not with_last]
-            runs = (cells[a:b] for a, b in itertools.pairwise([*starts, len(joined)]))
+        for cells, with_last in zip(wholes, joined, strict=True):
+            starts = [at for at, together in enumerate(with_last) if not together]
+            runs = (cells[a:b] for a, b in itertools.pairwise([*starts, len(cells)]))
             found += [run for run in runs if len(run) > 1]
         return tuple(found)
 
@@ -324,8 +326,11 @@ class Graph:
         """Runs of cells that lie next to each other, each once: pieces that are stored where others were lie as those
         do."""
         runs = list(dict.fromkeys(tuple(self.cell[name] for name in run) for run in self.adjacent))
-        within = [run for run in runs if any(run != other and {*run} <= {*other} for other in runs)]
-        return tuple(run for run in runs if run not in within)
+        holding: dict[str, list[tuple[str, ...]]] = {}
+        for run in runs:
+            for name in run:
+                holding.setdefault(name, []).append(run)
+        return tuple(run for run in runs if not any(run != other and {*run} <= {*other} for other in holding[run[0]]))
 
     @property
     def shares_storage(self) -> bool:

@@ -189,9 +189,10 @@ def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
 def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
     """Buffer -> the arena in which it lies, and its offset there in bytes; absent where it is one by itself."""
     places: dict[str, tuple[str, int]] = {}
+    glued = script.glued
 
     def share(arena: str, cells: Sequence[str], side: str = "") -> None:
-        found, _ = layout.offsets(cells, lengths, script.glued)
+        found, _ = layout.offsets(cells, lengths, glued)
         places.update({cell + side: (arena, offset) for cell, offset in found.items()})
 
     if script.graph.several_devices:  # each memory has what is needed there, all of them in one order

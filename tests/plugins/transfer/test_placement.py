@@ -331,6 +331,16 @@ def test_what_is_wrong_is_said_in_one_line(old: str, new: str, message: str, par
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_large_graphs_have_the_extremes_and_the_cut_only(
+    graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blend = graph(BLEND)
+    assert len(placement.candidates(blend, {})) > 3
+    monkeypatch.setattr(placement, "MANY_KERNELS", 5)
+    few = {each.host for each in placement.candidates(blend, {})}
+    assert few == {frozenset(), frozenset(blend.on_either), placement.least(placement.model(blend, {}))}
+
+
 def test_long_labels_count_kernels_and_are_resolved(strategy: Transfer, analyse: Callable[..., Analysis]) -> None:
     graph = KernelGraph("long", elements=8)
     graph.inputs("a0")

@@ -27,6 +27,7 @@ from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, eviction
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
+from fusiond_transfer.frontend.sizes import MANY_KERNELS
 
 OnHost = frozenset[str]
 """A placement: those of the kernels that can run on either side that run on the host."""
@@ -220,7 +221,9 @@ def candidates(graph: Graph, answers: Answers) -> tuple[Placement, ...]:
     cut = least(costs)
     why: dict[OnHost, list[str]] = {frozenset(): [], frozenset(either): [], cut: []}
     why[cut].append("minimum cut")
-    if len(either) <= ALL_OF:
+    if len(graph.kernels) > MANY_KERNELS:
+        pass  # each placement is a graph to be planned
+    elif len(either) <= ALL_OF:
         for count in range(len(either) + 1):
             why |= {frozenset(each): why.get(frozenset(each), []) for each in itertools.combinations(either, count)}
     elif len(graph.kernels) <= MOST_KERNELS and graph.limit_bytes is None:

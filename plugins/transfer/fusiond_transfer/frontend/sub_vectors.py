@@ -62,9 +62,8 @@ def span(name: str, elements: Mapping[str, int], number: Callable[[str], int]) -
     except ExpressionError as problem:
         raise PartError(f"{name[:80]}: {problem}") from None
     if not 0 <= first < end <= elements[whole]:
-        raise PartError(
-            f"{whole}[{int(first)}:{int(end)}] is not within the {int(elements[whole])} elements of {whole}"
-        )
+        why = "has no elements" if first >= end else f"is not within the {int(elements[whole])} elements of {whole}"
+        raise PartError(f"{whole}[{int(first)}:{int(end)}] {why}")
     return Span(whole, first, end)
 
 

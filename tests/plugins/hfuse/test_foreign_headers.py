@@ -282,7 +282,7 @@ MUTANTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_a_mutant_dies(beside_hist, monkeypatch, name):
     place, what, instead = MUTANTS[name]
 

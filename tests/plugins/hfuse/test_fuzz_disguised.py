@@ -113,7 +113,7 @@ MUTANTS = {
 TRIED = range(100, 130)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(problem: Problem, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def forget() -> None:

@@ -102,6 +102,7 @@ def test_a_second_size_needs_a_third_of_the_trials() -> None:
         ("batchnorm-hist-large", "batchnorm-hist-small", 3),
     ],
 )
+@pytest.mark.sampled(2)
 def test_so_does_a_second_size_of_a_space_of_our_own_that_was_counted(first: str, second: str, seeds: int) -> None:
     """Against a search of the second size that knows nothing. Of the histogram's configs seven tenths fail; of all
     configs a tenth or a twelfth is as good as found."""

@@ -122,6 +122,7 @@ def graphs() -> Iterator[Graph]:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_every_order_gives_what_the_graph_gives() -> None:
     cut = 0
     for graph in graphs():

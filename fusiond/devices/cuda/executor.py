@@ -24,7 +24,7 @@ from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe, index_of
 from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
-from fusiond.model import DeviceState, Outcome
+from fusiond.model import DeviceInfo, DeviceState, Outcome
 from fusiond.program import Program, problems
 
 
@@ -47,6 +47,7 @@ class CudaExecutor:
         self._info, self._limits, self._primary = info, info.limits, primary
         self._beside: dict[int, Any] = {}
         """Index of another device -> its context here."""
+        self._beside_sensors: list[Sensors] = []
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
         self._canary: Canary | None = None
@@ -107,26 +108,42 @@ class CudaExecutor:
         """The contexts of the devices beside this one; made when a Program first needs them."""
         if devices == 1:
             return []
-        infos = [each for each in (describe(self.driver, i) for i in range(self.driver.count())) if each is not None]
-        names = [each.name for each in peers.beside(infos, self._info, devices)]
-        if len(names) < devices - 1:
-            there = f"there {'is' if not names else 'are'} {1 + len(names)} of this model here"
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"the program is for {devices} devices, and {there}")
-        new = [index_of(name) for name in names if index_of(name) not in self._beside]
-        for index in new:
-            with named(f"making a context on cuda:{index}"):
-                device = self.cuda.Device(index)
-                context = device.retain_primary_context() if self._primary else device.make_context()
-                if not self._primary:  # which makes it current
-                    self.cuda.Context.pop()
-                self._beside[index] = context
-        if new:
+        if len(self._beside) < devices - 1:
+            found = [
+                each for each in (describe(self.driver, i) for i in range(self.driver.count())) if each is not None
+            ]
+            infos = peers.beside(found, self._info, devices)
+            if len(infos) < devices - 1:
+                there = f"there {'are' if infos else 'is'} {1 + len(infos)} of this model here"
+                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"the program is for {devices} devices, and {there}")
+            for each in infos[len(self._beside) :]:
+                self._use(each)
             with named("connecting the devices"):
                 connected(self.cuda, self.driver, {self.index: self._context, **self._beside})
-        return [self._beside[index_of(name)] for name in names]
+        return [*self._beside.values()][: devices - 1]
+
+    def _use(self, info: DeviceInfo) -> None:
+        """Make a context on another device."""
+        index = index_of(info.name)
+        with named(f"making a context on {info.name}"):
+            device = self.cuda.Device(index)
+            context = device.retain_primary_context() if self._primary else device.make_context()
+            if not self._primary:  # which makes it current
+                self.cuda.Context.pop()
+        self._beside[index] = context
+        self._beside_sensors.append(Sensors(info.uuid, own_context=True))
 
     def state(self) -> DeviceState:
-        return dataclasses.replace(self._sensors.state(), canary_mhz=self.clock_mhz())
+        """Of the first device; throttled, or shared with others, is also what one beside it is."""
+        state = self._sensors.state()
+        others = [each.state() for each in self._beside_sensors]
+        reasons = dict.fromkeys(filter(None, (each.throttle for each in (state, *others))))
+        return dataclasses.replace(
+            state,
+            throttle=",".join(reasons),
+            others=max(each.others for each in (state, *others)),
+            canary_mhz=self.clock_mhz(),
+        )
 
     def clock_mhz(self) -> float | None:
         assert self._canary is not None

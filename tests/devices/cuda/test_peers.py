@@ -15,8 +15,8 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import loop_code
 from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.model import Outcome
-from fusiond.program import Copy, Fill, HostCall, Launch, Memory, Pointer, Program, Role, Scalar
+from fusiond.model import DeviceState, Outcome
+from fusiond.program import Copy, Fill, HostCall, Memory, Pointer, Program, Role, Scalar
 from tests.devices.cuda.test_cuda_programs import IOTA, N, buffer, filled, launch, program
 
 HOST = 'extern "C" void more(float* x, int n) { for (int i = 0; i < n; i++) x[i] += 1; }\n'
@@ -168,4 +168,16 @@ def test_what_is_wrong_with_a_plan(boards: Any) -> None:
     assert said(**step("third", device=1)) == "step 'third' is on device 1, and 'c' lies on device 2"
     assert "both on stream 1" in said(**step("down", stream=1))
     assert "one device here" in said(issue="graph")
-    assert isinstance(of.steps[1], Launch)
+
+
+def test_who_computes_on_another_device_is_seen(boards: Any) -> None:
+    class Shared:
+        def state(self) -> DeviceState:
+            return DeviceState(throttle="power_cap", others=2)
+
+    executor = boards.executor
+    boards.load(over_three_devices())
+    assert len(executor._beside_sensors) == 2
+    before = executor.state()
+    executor._beside_sensors[1] = Shared()
+    assert (before.others, executor.state().others, executor.state().throttle) == (0, 2, "power_cap")

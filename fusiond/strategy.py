@@ -262,22 +262,21 @@ class Strategy(Protocol[Request, Analysed]):
 
 def baselines_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> tuple[Baseline, ...]:
     """A strategy's unfused ways, by these answers where it takes any."""
-    find: Callable[..., tuple[Baseline, ...]] = strategy.baselines
-    try:
-        inspect.signature(find).bind(analysis, answers)
-    except TypeError:
-        return tuple(find(analysis))
-    return tuple(find(analysis, answers))
+    return tuple(_by_answers(strategy.baselines, analysis, answers))
 
 
 def description_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> str:
     """A strategy's words on an analysis, by these answers where it takes any."""
-    describe: Callable[..., str] = strategy.describe
+    found: str = _by_answers(strategy.describe, analysis, answers)
+    return found
+
+
+def _by_answers(method: Callable[..., Any], analysis: Analysis, answers: Answers) -> Any:
     try:
-        inspect.signature(describe).bind(analysis, answers)
+        inspect.signature(method).bind(analysis, answers)
     except TypeError:
-        return describe(analysis)
-    return describe(analysis, answers)
+        return method(analysis)
+    return method(analysis, answers)
 
 
 class StrategyBase(Generic[Request, Analysed]):

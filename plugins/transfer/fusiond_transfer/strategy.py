@@ -334,9 +334,9 @@ def _over_several(workload: Workload[TransferRequest], schedules: Schedules, dev
 
 
 def _over_links(schedules: PeerSchedules, config: Config) -> PeerSchedule:
-    return (
-        schedules.fewest() if config["grouping"] != "separate" else schedules.separate(early=config["when"] == "early")
-    )
+    if config["grouping"] == "separate":
+        return schedules.separate(early=config["when"] == "early")
+    return schedules.fewest()
 
 
 # --- what the methods share -----------------------------------------------------------------------------

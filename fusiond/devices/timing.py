@@ -25,6 +25,8 @@ SHORT_US = 20.0
 _MOST_RUNS = 1000
 _ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
+_STEADY = {"power_cap", "sync_boost"}
+"""At its power limit a board may run for hours, at a clock that is steady."""
 DRIFT = 0.05
 """How much slower a device may become before what was measured on it is thrown away."""
 
@@ -181,6 +183,12 @@ def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
     if not after.throttle and before.sm_mhz and after.sm_mhz and after.sm_mhz < (1 - DRIFT) * before.sm_mhz:
         return dataclasses.replace(after, throttle="clock_fell")
     return after
+
+
+def throttled(state: DeviceState) -> str:
+    """Why a batch that ended in this state says nothing; empty when it is good."""
+    reasons = set(filter(None, state.throttle.split(","))) - _STEADY
+    return f"the device throttled ({state.throttle})" if reasons else ""
 
 
 class Session:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
-from fusiond.devices.timing import Sampling, Session
+from fusiond.devices.timing import Sampling, Session, throttled
 from fusiond.errors import DeviceError
 from fusiond.exporting.bundle import write_bundle
 from fusiond.keys import content_key
@@ -32,7 +32,6 @@ from fusiond.tuning.contention import Contention, Policy
 
 log = logging.getLogger(__name__)
 
-_STEADY = {"power_cap", "sync_boost"}
 KEPT_TIMES = 20
 CHILD_SECS = 0.5
 """What a child process takes to start, about."""
@@ -254,9 +253,8 @@ class Measurer:
     def _spoilt(self, measured: Measurement) -> str:
         """Why a batch says nothing; empty when it is good."""
         off = self._session.off(measured.after)
-        # At its power limit a board may run for hours, at a clock that is steady.
-        if set(filter(None, measured.after.throttle.split(","))) - _STEADY:
-            return f"the device throttled ({measured.after.throttle})"
+        if reason := throttled(measured.after):
+            return reason
         if off:
             return f"the device is slower than it was ({off})"
         others = max(measured.before.others, measured.after.others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,56 +10,120 @@ from typing import Any
 
 import pytest
 
-from benchmarks import control
-from fusiond.model import MeasureFailed, Measurement, Outcome, Purpose
+from benchmarks import contest, control
+from benchmarks.contest import Match, Samples
+from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.tuning import finals
 from fusiond.tuning.verdict import LEAST_PROCESSES
 
 NOISY = MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
+WRONG = MeasureFailed(outcome=Outcome.CRASHED, reason="an illegal access")
 
 
 class Runner:
-    def __init__(self, *replies: Any) -> None:
-        self.replies, self.processes = list(replies), 0
+    """Answers what is planted for each candidate, in turn."""
+
+    def __init__(self, **replies: list[Any]) -> None:
+        self.replies, self.processes = replies, 0
+        self.asked: list[str] = []
 
     def fresh(self) -> None:
         self.processes += 1
 
     def call(self, request: Any, timeout_secs: float) -> Any:
-        return self.replies.pop(0)
+        self.asked.append(Path(request.candidate).name)
+        return self.replies[self.asked[-1]].pop(0)
 
 
-def measured(ratio: float) -> Measurement:
-    return Measurement(span_us=(10.0,) * 5, baseline_us=(10.0 * ratio,) * 5, clock="device", purpose=Purpose.FINAL)
+def measured(ratio: float, throttle: str = "") -> Measurement:
+    after = DeviceState(throttle=throttle)
+    spans = {"span_us": (10.0,) * 5, "baseline_us": (10.0 * ratio,) * 5}
+    return Measurement(**spans, clock="device", purpose=Purpose.FINAL, after=after)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle" / "plan.json").write_text("{}")
-    return tmp_path / "bundle"
+def ran(runner: Runner, *, together: bool = False, until: float = math.inf) -> tuple[bool, Samples]:
+    matches = {name: Match(candidate=Path(name), baseline=Path("base")) for name in runner.replies}
+    found, kept = Samples(), []
+    done = contest.measure(
+        runner,  # type: ignore[arg-type]
+        matches,
+        found,
+        together=together,
+        until=until,
+        keep=lambda: kept.append(found.document()),
+    )
+    assert len(kept) == len(found.processes)
+    if kept:
+        assert Samples.read(kept[-1]) == found
+    return done, found
 
 
-@pytest.mark.parametrize(("ratios", "found"), [((1.001, 0.999) * 3, "keep"), ((1.05, 1.051) * 3, "fuse")])
-def test_a_control_has_a_verdict(bundle: Path, tmp_path: Path, ratios: tuple[float, ...], found: str) -> None:
-    runner = Runner(*map(measured, ratios))
-    assert control.control(runner, bundle, tmp_path, "it")["verdict"] == found  # type: ignore[arg-type]
+@pytest.mark.parametrize(("ratios", "verdict"), [((1.001, 0.999) * 3, "keep"), ((1.05, 1.051) * 3, "fuse")])
+def test_a_control_has_a_verdict(ratios: tuple[float, ...], verdict: str) -> None:
+    runner = Runner(it=list(map(measured, ratios)))
+    done, found = ran(runner)
+    assert done
+    assert control.control("it", found)["verdict"] == verdict
     assert runner.processes == LEAST_PROCESSES
 
 
-def test_a_noisy_process_gets_another_as_for_a_finalist(bundle: Path, tmp_path: Path) -> None:
-    assert control.MOST_LOST == finals.MOST_LOST
-    runner = Runner(NOISY, *map(measured, (1.0, 1.001, 0.999)), NOISY, measured(1.0), measured(1.001))
-    assert control.control(runner, bundle, tmp_path, "it")["verdict"] == "keep"  # type: ignore[arg-type]
-    runner = Runner(*[NOISY] * 15)
-    failed = control.control(runner, bundle, tmp_path, "it")  # type: ignore[arg-type]
-    assert (failed["verdict"], failed["reason"], runner.processes) == ("failed", "too_noisy: it scatters", 15)
+def test_a_noisy_process_gets_another_as_for_a_finalist() -> None:
+    assert contest.MOST_LOST == finals.MOST_LOST
+    _, found = ran(Runner(it=[NOISY, *map(measured, (1.0, 1.001, 0.999)), NOISY, measured(1.0), measured(1.001)]))
+    assert control.control("it", found)["verdict"] == "keep"
+    runner = Runner(it=[NOISY] * 15)
+    done, found = ran(runner)
+    failed = control.control("it", found)
+    assert (done, failed["verdict"], failed["reason"]) == (False, "failed", "too_noisy: it scatters")
+    assert runner.processes == 15
+
+
+def test_a_throttled_batch_is_taken_once_more() -> None:
+    hot = measured(3.0, "hw_thermal")
+    _, found = ran(Runner(it=[hot, *[measured(1.0)] * 4, measured(1.0, "power_cap")]))
+    assert found.logs("it") == [0.0] * 5
+    _, found = ran(Runner(it=[hot, hot, *[measured(1.0)] * 5]))
+    assert found.lost["it"] == "too_noisy: the device throttled (hw_thermal)"
+    assert len(found.processes) == 6
+
+
+def test_what_is_compared_comes_from_processes_that_all_share() -> None:
+    """What one lost is measured again with the others; alone it would be beside other clocks."""
+    replies = {"a": [NOISY, *[measured(1.1)] * 5], "b": [measured(5.0), *[measured(1.0)] * 5]}
+    done, found = ran(Runner(**{name: list(each) for name, each in replies.items()}), together=True)
+    assert done
+    assert found.logs("b", ("a",)) == [0.0] * 5
+    # Controls have nothing to do with each other: only the one that lacks a process is asked again.
+    runner = Runner(a=[NOISY, *[measured(1.1)] * 5], b=[measured(1.0)] * 5)
+    assert ran(runner)[0]
+    assert runner.asked.count("b") == 5
+
+
+def test_a_program_that_breaks_is_not_asked_again() -> None:
+    runner = Runner(a=[WRONG], b=[measured(1.0)] * 5)
+    done, found = ran(runner, together=True)
+    assert done
+    assert (found.struck, found.lost["a"]) == ({"a"}, "crashed: an illegal access")
+    assert runner.asked.count("a") == 1
+
+
+def test_no_process_begins_when_the_time_is_over() -> None:
+    runner = Runner(it=[])
+    assert ran(runner, until=-math.inf) == (False, Samples())
 
 
 def test_every_part_of_the_catalogue_has_its_share() -> None:
     entries = [{"name": str(number)} for number in range(64)]
     assert [each["name"] for each in control.spread(entries, 4)] == ["0", "16", "32", "48"]
     assert control.spread(entries[:2], 12) == entries[:2]
+
+
+def test_warm_and_cold(tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "plan.json").write_text("{}")
+    found = dict(control.against_themselves(tmp_path, [{"name": "it", "native": "native"}], tmp_path, cold=True))
+    assert [(name, each.cold) for name, each in found.items()] == [("it", False), ("it, cold", True)]
+    assert all((each.candidate / "plan.json").is_file() for each in found.values())
 
 
 @pytest.mark.slow

@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
         program, binaries = read_bundle(given.bundle)
         executor = CudaExecutor.open(index_of(given.device), primary=True)
         rival = asking.named(given.rival)
-        found = measured(executor, program, binaries, rival, json.loads(given.about), pairs=given.pairs)
+        plan = Sampling(purpose=Purpose.BASELINE, pairs=given.pairs)
+        found = measured(executor, program, binaries, rival, json.loads(given.about), plan=plan)
     except Exception as problem:  # whatever another's library raises is its reason
         found = {"problem": reason(problem)}
     sys.stdout.write("\n" + json.dumps(found) + "\n")
@@ -69,7 +70,7 @@ def measured(
     rival: Rival,
     about: About,
     *,
-    pairs: int = 25,
+    plan: Sampling,
 ) -> dict[str, Any]:
     """Our Program and the rival: outputs compared, then sampled in pairs. A problem where the outputs are not ours.
     Raises what the device and the rival raise."""
@@ -89,7 +90,6 @@ def measured(
     found = compared(ours, theirs, rival.close)
     if "problem" in found:
         return found
-    plan = Sampling(purpose=Purpose.BASELINE, pairs=pairs)
     try:
         measurement = sampled(executor, ours, theirs, plan)
     except ExecutionError as problem:

@@ -54,7 +54,7 @@ def bundled(gpu: FakeGpu, folder: Path, of: Program) -> str:
 
 
 def measured(gpu: FakeGpu, rival: Any, of: Program, **bundles: str) -> dict[str, Any]:
-    return child.measured(gpu.executor, of, gpu.binaries(of), rival, {"bundles": bundles})
+    return child.measured(gpu.executor, of, gpu.binaries(of), rival, {"bundles": bundles}, plan=PLAN)
 
 
 def named(name: str) -> Any:

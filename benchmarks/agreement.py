@@ -1,13 +1,16 @@
 """One kernel by several rulers: `python -m benchmarks.agreement [--device cuda:0] [--out DIR]`.
 
-    warm        fusiond, its data in the cache as the run before left it; torch's profiler (CUPTI); ncu
+    warm        fusiond, its data in the cache as the run before left it; CUDA events round a launch; torch's profiler
+                (CUPTI); ncu
     cold        fusiond, the cache flushed before each sample; triton's do_bench, which does the same
 
 The kernel streams three vectors, in four sizes from one that is shorter than a launch to one of a gigabyte. All rulers
 time the same machine code with the same launch. Figures of a GPU are shown on the pages only where the rulers agree
-there, with the driver at hand (`agrees`): within 5 %, or two microseconds where that is more.
+there, with the driver at hand (`agrees`): within 5 %, or two microseconds where that is more. Events round a launch by
+themselves hold the launch's own cost, so they are shown, and not asked whether they agree.
 
-A ruler that is not here is named with the reason. Raw samples are kept.
+A ruler that is not here is named with the reason. Raw samples are kept. With --minutes it ends in time, the size first
+that tells most; with --go-on it goes on (exit status 75: there is more to do).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,14 +33,17 @@ from typing import Any
 from benchmarks import benches, commands, runs
 from benchmarks.commands import say
 from fusiond.cuda.entries import read_table
+from fusiond.devices.base import MORE, DeviceProvider
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.keys import plain
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.tuning.measuring import Measurer
 
-ELEMENTS = (1 << 14, 1 << 20, 1 << 24, 1 << 27)
+ELEMENTS = (1 << 24, 1 << 20, 1 << 27, 1 << 14)
+"""The one that tells most first."""
 THREADS = 256
 KERNEL = """
 extern "C" __global__ void stream(float* z, const float* x, const float* y, int n) {
@@ -45,42 +52,76 @@ extern "C" __global__ void stream(float* z, const float* x, const float* y, int 
 }
 """
 ENTRY = "stream"
-RULERS = {"fusiond warm": "warm", "profiler": "warm", "ncu": "warm", "fusiond cold": "cold", "do_bench": "cold"}
+RULERS = {
+    "fusiond warm": "warm", "events": "warm", "profiler": "warm", "ncu": "warm", "fusiond cold": "cold",
+    "do_bench": "cold",
+}  # fmt: skip
 """Ruler -> what it finds in the cache."""
+OF_TORCH = ("events", "profiler", "do_bench")
+NOT_ASKED = "not asked"
+SIDE = 8192
+"""Of a product of bfloat16 matrices, for the ceiling of the tensor cores."""
 CLOSE, CLOSE_US = 0.05, 2.0
 CALLS = 60
 METRIC = "gpu__time_duration.sum"
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 measured, 1 measured and they differ, 2 the request was wrong."""
+    """The exit status: 0 measured, 1 measured and they differ, 2 the request was wrong, 75 there is more to do."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="auto", help="cuda:0; default: this machine's GPU")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the JSON goes; default: benchmarks/results")
-    parser.add_argument("--others", type=Path, metavar="BUNDLE", help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no size after so long")
+    parser.add_argument("--go-on", action="store_true", help="with the last run of this device in --out")
+    parser.add_argument("--others", type=Path, nargs="+", metavar="BUNDLE", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.others is not None:  # a process of its own: torch's context is another one
-        print(json.dumps(others(given.others)))
+        for bundle in given.others:
+            print(json.dumps(others(bundle)), flush=True)
+        print(json.dumps({"tensor_tflops": tensor_tflops()}), flush=True)
         return 0
-    agreed: list[bool] = []
+    ended: list[int] = []
+    return commands.status(lambda: ended.append(_measure(given, time.monotonic() + 60 * given.minutes))) or ended[0]
 
-    def do() -> None:
-        place = commands.place("agreement", given, without="docs/measuring.md")
-        if place.emulated:
-            raise DeviceError(f"{place.device.name}: rulers are compared on a GPU")
-        run = runs.new("agreement", "", "python -m benchmarks.agreement", "measured", place.described())
-        run["rows"] = []
-        where = runs.path(place.folder, run)
-        bench = benches.Bench(provider=place.provider, device=place.device, say=say)
-        for elements in ELEMENTS:
-            run["rows"].append(row(bench, elements))
-            run["agrees"] = all(agrees(each["times_us"]) for each in run["rows"])
-            runs.write(where, run)
-            times = run["rows"][-1]["times_us"]
-            say(f"{elements} elements: " + ", ".join(f"{name} {shown(each)}" for name, each in times.items()))
-        agreed.append(run["agrees"])
 
-    return commands.status(do) or int(agreed != [True])
+def _measure(given: argparse.Namespace, until: float) -> int:
+    place = commands.place("agreement", given, without="docs/measuring.md")
+    if place.emulated:
+        raise DeviceError(f"{place.device.name}: rulers are compared on a GPU")
+    command = "python -m benchmarks.agreement"
+    run = runs.new("agreement", "", command, "measured", place.described()) | {"rows": [], "ceilings": {}}
+    run, where = commands.begun(place.folder, given, run)
+    bench = benches.Bench(provider=place.provider, device=place.device, say=say)
+    done = {each["elements"] for each in run["rows"] if each["times_us"]["ncu"] != NOT_ASKED}
+    wanted = [each for each in ELEMENTS if each not in done]
+
+    def kept(elements: int, times: dict[str, Any], samples: dict[str, Any]) -> None:
+        row = tabulated(elements, times, samples)
+        commands.put(run["rows"], row, "elements")
+        run["agrees"] = all(agrees(each["times_us"]) for each in run["rows"])
+        runs.write(where, run)
+        say(f"{elements} elements: " + ", ".join(f"{name} {shown(each)}" for name, each in row["times_us"].items()))
+
+    with bench.measurer() as measurer:
+        begun = time.monotonic()
+        ours, bundles = {}, {}
+        for elements in wanted:
+            ours[elements], bundles[elements] = by_fusiond(measurer, bench.provider, elements)
+            run["ceilings"].setdefault("first_answer_secs", round(time.monotonic() - begun, 3))
+            kept(elements, *ours[elements])
+        measurer.fresh()  # the others have the device for themselves
+        theirs, run["ceilings"]["tensor_tflops"] = asked([each for each in bundles.values() if each])
+        for elements, found in zip([each for each in wanted if bundles[each]], theirs, strict=False):
+            ours[elements][0].update(found)
+            kept(elements, *ours[elements])
+        for elements in wanted:
+            if time.monotonic() > until:
+                return MORE
+            times, samples = ours[elements]
+            bundle = bundles[elements]
+            times["ncu"] = by_ncu(bundle, bench.device.name) if bundle else "there is no bundle"
+            kept(elements, times, samples)
+    return int(not run["agrees"])
 
 
 def program(elements: int) -> Program:
@@ -106,30 +147,37 @@ def program(elements: int) -> Program:
     )
 
 
-def row(bench: benches.Bench, elements: int) -> dict[str, Any]:
-    """What each ruler says of one size: microseconds, or why it says nothing."""
-    made = bench.provider.normalise(program(elements))
+def by_fusiond(
+    measurer: Measurer, provider: DeviceProvider, elements: int
+) -> tuple[tuple[dict[str, Any], dict[str, Any]], Path | None]:
+    """((microseconds or why there are none, samples) of our own rulers, the kernel's bundle)."""
+    made = provider.normalise(program(elements))
     times: dict[str, Any] = {}
     samples: dict[str, Any] = {}
-    with bench.measurer() as measurer:
-        references = measurer.references(made, f"stream-{elements}")
-        if isinstance(references, MeasureFailed):
-            return {"elements": elements, "times_us": {"fusiond warm": benches.problem(references)}, "samples": {}}
-        for name, cold in (("fusiond warm", False), ("fusiond cold", True)):
-            measured = measurer.sample(made, None, Sampling(purpose=Purpose.PROBE, cold=cold, pairs=20), references)
-            if isinstance(measured, MeasureFailed):
-                times[name] = benches.problem(measured)
-            else:
-                times[name], samples[name] = round(measured.time_us, 3), plain(measured)
-        bundle = measurer.bundle_now(made)
-        assert isinstance(bundle, Path)
-        times |= asked(bundle)
-        times["ncu"] = by_ncu(bundle, bench.device.name)
-    samples |= {name: each for name, each in times.items() if isinstance(each, list)}
+    references = measurer.references(made, f"stream-{elements}")
+    if isinstance(references, MeasureFailed):
+        return (dict.fromkeys(("fusiond warm", "fusiond cold"), benches.problem(references)), samples), None
+    for name, cold in (("fusiond warm", False), ("fusiond cold", True)):
+        measured = measurer.sample(made, None, Sampling(purpose=Purpose.PROBE, cold=cold, pairs=20), references)
+        if isinstance(measured, MeasureFailed):
+            times[name] = benches.problem(measured)
+        else:
+            times[name], samples[name] = round(measured.time_us, 3), plain(measured)
+    bundle = measurer.bundle_now(made)
+    return (times, samples), bundle if isinstance(bundle, Path) else None
+
+
+def tabulated(elements: int, times: dict[str, Any], samples: dict[str, Any]) -> dict[str, Any]:
+    """A row: the median of each ruler in microseconds, or why it says nothing."""
+    samples = samples | {name: each for name, each in times.items() if isinstance(each, list)}
     medians = {
         name: round(statistics.median(each), 3) if isinstance(each, list) else each for name, each in times.items()
     }
-    return {"elements": elements, "times_us": {name: medians[name] for name in RULERS}, "samples": samples}
+    return {
+        "elements": elements,
+        "times_us": {name: medians.get(name, NOT_ASKED) for name in RULERS},
+        "samples": samples,
+    }
 
 
 def shown(time_us: float | str) -> str:
@@ -143,7 +191,7 @@ def agrees(times_us: dict[str, float | str]) -> bool:
         ours, theirs = times_us.get(f"fusiond {state}"), times_us.get(name)
         if not isinstance(ours, float):
             return False
-        if name.startswith("fusiond") or not isinstance(theirs, float):
+        if name.startswith("fusiond") or name == "events" or not isinstance(theirs, float):
             continue
         compared += 1
         if abs(ours - theirs) > max(CLOSE * theirs, CLOSE_US):
@@ -154,15 +202,17 @@ def agrees(times_us: dict[str, float | str]) -> bool:
 # --- the other rulers -----------------------------------------------------------------------------------
 
 
-def asked(bundle: Path) -> dict[str, Any]:
-    """`others` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.agreement", "--others", str(bundle)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        return dict.fromkeys(("profiler", "do_bench"), said)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def asked(bundles: Sequence[Path]) -> tuple[list[dict[str, Any]], float | str]:
+    """`others` of each bundle, and the ceiling of the tensor cores, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.agreement", "--others", *map(str, bundles)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
+        lines, why = done.stdout.splitlines(), (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    except subprocess.TimeoutExpired as problem:
+        lines, why = (problem.stdout or b"").decode(errors="replace").splitlines(), "did not end in time"
+    found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    tensor = found.pop()["tensor_tflops"] if found and "tensor_tflops" in found[-1] else why
+    return found + [dict.fromkeys(OF_TORCH, why)] * (len(bundles) - len(found)), tensor
 
 
 def others(bundle: Path) -> dict[str, Any]:
@@ -170,14 +220,46 @@ def others(bundle: Path) -> dict[str, Any]:
     try:
         torch = importlib.import_module("torch")
     except ImportError as problem:
-        return dict.fromkeys(("profiler", "do_bench"), f"not installed: {problem.name or 'torch'}")
-    launch = launched(bundle, torch)
+        return dict.fromkeys(OF_TORCH, f"not installed: {problem.name or 'torch'}")
     found: dict[str, Any] = {}
-    for name, ruler in (("profiler", by_profiler), ("do_bench", by_do_bench)):
+    try:
+        launch = launched(bundle, torch)
+    except Exception as problem:  # whatever another's library raises is its reason
+        return dict.fromkeys(OF_TORCH, _reason(problem))
+    for name, ruler in (("events", by_events), ("profiler", by_profiler), ("do_bench", by_do_bench)):
         try:
             found[name] = ruler(torch, launch)
-        except Exception as problem:  # whatever another's library raises is its reason
-            found[name] = f"{type(problem).__name__}: {problem}"[:300]
+        except Exception as problem:
+            found[name] = _reason(problem)
+    return found
+
+
+def _reason(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}"[:300]
+
+
+def tensor_tflops() -> float | str:
+    """1e12 operations a second of torch's product of two large matrices of random bfloat16, the best of ten; or why
+    there is none. Zeros would be faster."""
+    try:
+        torch = importlib.import_module("torch")
+        a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        times = by_events(torch, lambda: torch.matmul(a, b))[-10:]
+    except Exception as problem:
+        return _reason(problem)
+    return round(2 * SIDE**3 / min(times) / 1e6, 1)
+
+
+def by_events(torch: Any, launch: Callable[[], object]) -> list[float]:
+    """Two events round a launch, and a wait for them: what one writes first."""
+    found = []
+    for _ in range(CALLS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        found.append(1000 * float(begin.elapsed_time(end)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from benchmarks import agreement, benches, commands, runs
 from fusiond.devices.cpu.provider import CpuProvider
 
+ROOT = Path(__file__).parents[2]
 TIMES: dict[str, float | str] = {
-    "fusiond warm": 100.0, "profiler": 99.0, "ncu": 101.0, "fusiond cold": 140.0, "do_bench": 138.0
+    "fusiond warm": 100.0, "events": 109.0, "profiler": 99.0, "ncu": 101.0, "fusiond cold": 140.0, "do_bench": 138.0
 }  # fmt: skip
 
 
@@ -64,18 +66,37 @@ def test_ncu_leaves_the_clock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_ruler_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch', name='torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    assert agreement.asked(tmp_path) == dict.fromkeys(("profiler", "do_bench"), "not installed: torch")
+    found, tensor = agreement.asked([tmp_path, tmp_path])
+    assert found == [dict.fromkeys(agreement.OF_TORCH, "not installed: torch")] * 2
+    assert tensor == "ImportError: no torch"
 
 
 @pytest.mark.slow
-def test_the_kernel_is_what_it_is_said_to_be(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_broken_process_had_said_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two bundles the second one takes the process with it."""
+    (tmp_path / "torch.py").write_text(
+        "import os, sys\nif os.path.exists('once'): os._exit(9)\nopen('once', 'w')\nraise ImportError('no', name='it')"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.chdir(tmp_path)
+    found, tensor = agreement.asked([tmp_path, tmp_path])
+    assert found == [dict.fromkeys(agreement.OF_TORCH, each) for each in ("not installed: it", "status 9")]
+    assert tensor == "status 9"
+
+
+@pytest.mark.slow
+def test_the_kernel_is_what_it_is_said_to_be(gxx_here: None) -> None:
     """On the cpu device: the program runs, and fusiond's own columns are filled."""
-    monkeypatch.setattr(agreement, "asked", lambda bundle: dict.fromkeys(("profiler", "do_bench"), "no GPU"))
     provider = CpuProvider()
     made = agreement.program(1000)
-    found = agreement.row(benches.Bench(provider=provider, device=provider.devices()[0]), 1000)
+    bench = benches.Bench(provider=provider, device=provider.devices()[0])
+    with bench.measurer() as measurer:
+        (times, samples), bundle = agreement.by_fusiond(measurer, provider, 1000)
+        assert bundle is not None
+    found = agreement.tabulated(1000, times | {"ncu": [3.0, 1.0, 2.0]}, samples)
     assert sum(each.size_bytes for each in made.buffers) == 12_000
     assert isinstance(found["times_us"]["fusiond warm"], float)
+    assert (found["times_us"]["ncu"], found["times_us"]["events"]) == (2.0, agreement.NOT_ASKED)
     assert len(found["samples"]["fusiond cold"]["span_us"]) >= 5
 
 

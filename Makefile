@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PYCUDA := $(VENV)/.pycuda
 
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,21 +41,27 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "nvdisasm cannot be installed here: instructions that a GPU executes stay unknown" >&2
 	@touch $(STAMP)
 
+# Built from source, two minutes, where nvcc is; the wheel is kept in the user's cache directory (fusiond/wheels), so that
+# `make clean` and other environments do not build it again. Where it cannot be built, a line says why.
+$(PYCUDA): $(STAMP)
+	@$(BIN)/python -m tools.pycuda_wheel
+	@touch $@
+
 demo: $(STAMP)
 	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
 
-# Lint runs beside the tests: mypy alone would leave a core idle for half a minute.
+# Lint runs beside PyCUDA's build and the tests: mypy alone would leave a core idle for half a minute.
 test test-all: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint $@-alone
 
 # Three for two cores: many tests wait for processes of theirs.
-test-alone:
+test-alone: $(PYCUDA)
 	$(BIN)/pytest -n 3 --dist worksteal -m "not campaign"
 
-test-all-alone:
+test-all-alone: $(PYCUDA)
 	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=all
 
-fast: $(STAMP)
+fast: $(PYCUDA)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
@@ -68,7 +75,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-coverage: $(STAMP)
+coverage: $(PYCUDA)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign" --cov --cov-report=term --cov-report=xml
 
 docs: $(STAMP)

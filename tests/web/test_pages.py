@@ -326,7 +326,11 @@ needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="chromi
 
 def dom(url: str, folder: Path, *more: str) -> str:
     """What headless Chromium has made of a page."""
-    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={folder}/own"]
+    words = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server",
+        f"--user-data-dir={folder}/own", "--dump-dom",
+    ]  # fmt: skip
     return subprocess.run([*words, *more, url], capture_output=True, text=True, timeout=100, check=True).stdout
 
 

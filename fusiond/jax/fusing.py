@@ -179,6 +179,8 @@ class Fused:
         return code
 
     def _judged(self, number: int, segment: Any, *, ask: bool) -> tuple[Region, Any]:
+        from fusiond.jax import regions
+
         name = f"{self._name}_{number}"
 
         def region(state: str, reason: str = "", speedup: float | None = None, evidence: str = "") -> Region:
@@ -186,7 +188,7 @@ class Fused:
             return Region(name=name, state=state, reason=reason, **said)
 
         if not segment.fusable:
-            small = all(each in _fusable() for each in segment.primitives)
+            small = regions.FUSABLE.issuperset(segment.primitives)
             return region("library", "too little to fuse" if small else ""), None
         platform = _platform()
         if platform is None:
@@ -341,13 +343,6 @@ def _spread(call: Any) -> bool:
         isinstance(each, jax.Array) and not isinstance(each, jax.core.Tracer) and len(each.sharding.device_set) > 1
         for each in jax.tree.leaves(call)
     )
-
-
-@functools.lru_cache(maxsize=1)
-def _fusable() -> frozenset[str]:
-    from fusiond.jax import regions
-
-    return regions.FUSABLE
 
 
 def _platform() -> str | None:

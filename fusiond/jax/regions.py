@@ -41,7 +41,7 @@ DTYPES = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64", "float8_e4m3fn", "float8_e5m2",
 })  # fmt: skip
-_SUNK = MOVEMENT | {"convert_element_type", "stop_gradient"}
+_SUNK = MOVEMENT | {"convert_element_type"}
 LEAST = 2
 """Equations of a region that compute something: with fewer there is nothing to fuse."""
 
@@ -95,21 +95,27 @@ def _sunk(
     depths: dict[core.Var, tuple[int, bool]],
     outputs: Sequence[Any],
 ) -> dict[tuple[int, bool], list[core.JaxprEqn]]:
-    """What only moves or repeats belongs to the first region that reads it: it costs less to make there than to
-    read."""
+    """What only moves or repeats, or reads no more bytes than it makes, belongs to the first region that reads it: it
+    costs no more to make there than to read."""
     leaving = {each for each in outputs if isinstance(each, core.Var)}
     wanted: dict[core.Var, int] = {}
     found: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
     for (depth, library), equations in sorted(groups.items(), reverse=True):
         for equation in reversed(equations):
-            level = depth
             made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
-            if not library and equation.primitive.name in _SUNK and leaving.isdisjoint(made):
-                level = min((wanted[each] for each in made if each in wanted), default=depth)
+            sinks = not library and leaving.isdisjoint(made) and _sinks(equation)
+            level = min((wanted[each] for each in made if sinks and each in wanted), default=depth)
             found.setdefault((level, library), []).append(equation)
             for each in _read(equation):
                 wanted[each] = min(level, wanted.get(each, level))
     return {key: list(reversed(equations)) for key, equations in found.items()}
+
+
+def _sinks(equation: core.JaxprEqn) -> bool:
+    both = (set(_read(equation)), equation.outvars)
+    avals: list[list[Any]] = [[each.aval for each in variables] for variables in both]
+    read, made = (sum(each.size * each.dtype.itemsize for each in some) for some in avals)
+    return equation.primitive.name in _SUNK or read <= made
 
 
 def _segments(
@@ -183,8 +189,7 @@ class _Inlining:
             names |= {old: new for old, new in zip(equation.outvars, outvars, strict=True)
                       if not isinstance(old, core.DropVar)}  # fmt: skip
             found.append(equation.replace(invars=given, outvars=outvars))
-        if names is not None:
-            self._same |= {var: value for var, value in names.items() if var is not value}
+        self._same |= {var: value for var, value in names.items() if var is not value}
         return found
 
     def _called(self, inner: core.ClosedJaxpr, given: list[Any], found: list[core.JaxprEqn]) -> list[Any]:

@@ -336,6 +336,23 @@ def test_a_constant_belongs_to_the_region_that_reads_it() -> None:
     assert "broadcast_in_dim" in found[1][0]
 
 
+def test_what_reads_no_more_than_it_makes_is_made_where_it_is_read() -> None:
+    """Else an optimizer's decayed state is written before the gradients are known, and read again behind them."""
+
+    def step(state: Any, x: Any) -> Any:
+        return 0.9 * state + 0.1 * jnp.sin((jnp.cos(x) * 2.0) @ x)
+
+    assert segments(step, normal(9, 9), normal(9, 9)) == [
+        ("cos+mul", True),
+        ("dot_general", False),
+        ("mul+sin+mul+add", True),
+    ]
+
+    # A sum is less than what it is of: it is made where that is.
+    found = segments(lambda x: x @ x.T + jnp.sin(x * 2.0).sum(), X)
+    assert [each for each, _ in found] == ["transpose+mul+sin+reduce_sum", "dot_general", "add"]
+
+
 def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., Any], db: Path) -> None:
     answered()
     inner = jax.jit(lambda a, b: (a * b + 1, a - b))

@@ -178,6 +178,7 @@ def _elementwise() -> list[Case]:
         case("lerp.Tensor", X, Y, POSITIVE, gives=f32(lambda a, b, w: a + w * (b - a))),
         case("addcmul.default", X, Y, POSITIVE, value=0.5, gives=f32(lambda a, b, c: a + 0.5 * b * c)),
         case("addcdiv.default", X, Y, POSITIVE, value=-0.5, gives=f32(lambda a, b, c: a - 0.5 * b / c)),
+        case("prims.fma.default", X, Y, POSITIVE, gives=f32(lambda a, b, c: a * b + c)),
         case("gelu.default", X, approximate="tanh", gives=jaxed(jax.nn.gelu)),
         case("gelu_backward.default", Y, X, gives=gradient(_ACTIVATIONS["gelu"])),
         case("gelu_backward.default", Y, X, approximate="tanh", gives=gradient(jax.nn.gelu)),

@@ -242,11 +242,11 @@ def _lerp(call: OperatorCall) -> HloValue:
     return call.finished(w.select(first, near, far))
 
 
-@operator("addcmul.default", "addcdiv.default")
+@operator("addcmul.default", "addcdiv.default", "prims.fma.default")
 def _addc(call: OperatorCall) -> HloValue:
-    w, x, a, b = call.writer, call.wide(0), call.wide(1), call.wide(2)
+    w, (x, a, b) = call.writer, map(call.wide, (2, 0, 1) if "fma" in call.node.operator else (0, 1, 2))
     value = number(call.argument(3, "value", 1))
-    opcode = "multiply" if "mul" in call.node.operator else "divide"
+    opcode = "divide" if "div" in call.node.operator else "multiply"
     scaled = a if value == 1 else _times(w, a, value)
     return call.finished(w.binary("add", x, w.binary(opcode, scaled, b)))
 

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         elif given.sizes:
             _sizes(given)
         else:
-            _measure(given, commands.said(parser, given, ("device", "only", "quick")))
+            _measure(given, commands.said(parser, given, ("device", "only", "overlap", "quick")))
 
     return commands.status(do)
 
@@ -65,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("transfer", __doc__, quick="vectors of 4K elements only")
     parser.add_argument("--planning", action="store_true", help="table 4 and growth, and nothing else")
     parser.add_argument("--variants", action="store_true", help="what table 4 leaves open, and nothing else")
-    parser.add_argument("--overlap", action="store_true", help="what chunks gain on a device, and nothing else")
+    parser.add_argument(
+        "--overlap", nargs="*", type=int, metavar="ELEMENTS",
+        help="what chunks gain on a device, and nothing else; default: 64 MB to 1 GB",
+    )  # fmt: skip
     parser.add_argument("--link", action="store_true", help="chunks on a timed link, emulated, and nothing else")
     parser.add_argument("--sizes", action="store_true", help="which way wins at which size on a timed link, emulated")
     commands.only(parser, measure.GRAPHS)
@@ -108,13 +111,12 @@ def _measure(given: argparse.Namespace, command: str) -> None:
     run |= {"table_5": [], "table_6": [], "overlap": []}
     run, where = commands.begun(place.folder, given, run)
     for key, names, counted in (("table_5", measure.GRAPHS, False), ("table_6", measure.COUNTED, True)):
-        wanted = [name for name in names if not given.overlap and (not given.only or name in given.only)]
+        wanted = [name for name in names if given.overlap is None and (not given.only or name in given.only)]
         for row in measure.table(bench, wanted, counted=counted):
             commands.put(run[key], row, "graph", "elements", "memory")
             runs.write(where, run)
-    for row in (
-        overlap.table(bench, lengths=QUICK_OVERLAP if given.quick else overlap.LENGTHS) if not given.only else ()
-    ):
+    chunked = given.overlap or (QUICK_OVERLAP if given.quick else overlap.LENGTHS)
+    for row in overlap.table(bench, lengths=chunked) if not given.only else ():
         commands.put(run["overlap"], row, "elements")
         runs.write(where, run)
     say(f"wrote {where}")

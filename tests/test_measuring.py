@@ -248,6 +248,13 @@ def test_a_board_at_its_power_limit_measures(tmp_path: Path) -> None:
     assert runner.states == []
 
 
+def test_a_board_at_its_power_limit_is_slower_with_some_programs(tmp_path: Path) -> None:
+    """Which the driver says, so that it is no reason to throw away every batch of such a program."""
+    fast, slow = DeviceState(clock_mhz=1980), DeviceState(clock_mhz=1500, throttle="power_cap")
+    found = _sampled(tmp_path, Told(FakeProvider(), DEVICE, *[fast] * 6, *[slow] * 2), 8)
+    assert [type(each) for each in found] == [Measurement] * 8
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 def test_a_batch_beside_others(tmp_path: Path, policy: Policy) -> None:
     """Shared: marked. Wait: thrown away, and taken again when they are gone. Exclusive: the job is put back."""

@@ -17,6 +17,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "event_us": ("us", "two events with nothing between them, the median"),
     "event_low_us": ("us", "a tenth of them is below"),
     "event_high_us": ("us", "a tenth of them is above"),
+    "event_step_us": ("us", "the least difference between two of them"),
     "empty_kernel_us": ("us", "an empty kernel, without the events' cost"),
     "kernel_gap_us": ("us", "from one empty kernel to the next"),
     "graph_node_us": ("us", "the same in a CUDA graph"),
@@ -34,7 +35,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 
 TIMEOUT_SECS = 120.0
 LEAST_STEPS = 100
-"""So many times the spread of the events should a sample last, that this makes no more than 1 %."""
+"""Samples last five times as many spreads of the events, or steps of theirs, that this makes no more than 0.2 %."""
 MOST_SHORT_US = 200.0
 MOST_WARM_UP_SECS = 5.0
 
@@ -43,10 +44,11 @@ def fitted(plan: Sampling, figures: Mapping[str, float]) -> Sampling:
     """A plan for a device with these figures; as it was where there are none. Samples get longer where events are
     coarse, and the warm-up where the clock takes its time; neither gets shorter."""
     spread_us = figures.get("event_high_us", 0.0) - figures.get("event_low_us", 0.0)
+    steps_us = max(spread_us, figures.get("event_step_us", 0.0))
     settle_secs = figures.get("settle_secs", 0.0)
     return dataclasses.replace(
         plan,
-        short_us=max(SHORT_US, min(MOST_SHORT_US, LEAST_STEPS * spread_us)),
+        short_us=max(SHORT_US, min(MOST_SHORT_US, LEAST_STEPS * steps_us)),
         warm_up_secs=max(plan.warm_up_secs, min(MOST_WARM_UP_SECS, 2 * settle_secs)),
     )
 

@@ -20,15 +20,16 @@ from fusiond.devices.base import ExecutionError, Executor, Loaded
 from fusiond.devices.steadiness import WarmUp, half_width, warm_up
 from fusiond.model import DeviceState, Effort, Measurement, Outcome, Purpose, median
 
-SHORT_US = 20.0
-"""Samples of spans below this hold several runs: one event pair is not finer than about a microsecond."""
+SHORT_US = 50.0
+"""A sample holds as many runs as take five times as long: times of events come in steps of 0.5 us (or so the driver
+says), and one of them should be no more than 0.2 % of a sample."""
 _MOST_RUNS = 1000
 _ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
 _STEADY = {"power_cap", "sync_boost"}
 """At its power limit a board may run for hours, at a clock that is steady."""
 DRIFT = 0.05
-"""How much slower a device may become before what was measured on it is thrown away."""
+"""How much the clock of a device may change before what was measured on it is thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +143,7 @@ def _warmed_up(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -
             least_us[index] = min(least_us[index], loaded.sample_us(1, cold=plan.cold))
 
     warmed = warm_up(run, executor.clock_mhz, plan.warmups, plan.warm_up_secs)
-    wanted = [1 if each >= plan.short_us else math.ceil(plan.short_us * 5 / max(each, 0.01)) for each in least_us]
-    return min(_MOST_RUNS, max(wanted)), warmed
+    return min(_MOST_RUNS, max(math.ceil(5 * plan.short_us / max(each, 0.01)) for each in least_us)), warmed
 
 
 def _sample(loaded: Loaded, runs: int, plan: Sampling) -> tuple[float, int]:
@@ -179,10 +179,12 @@ def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: floa
 
 
 def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
-    """A clock that fell by over 5 % between two readings counts as throttled, whatever the driver says."""
-    if not after.throttle and before.sm_mhz and after.sm_mhz and after.sm_mhz < (1 - DRIFT) * before.sm_mhz:
-        return dataclasses.replace(after, throttle="clock_fell")
-    return after
+    """A clock that changed by over 5 % between two readings counts as throttled, whatever the driver says."""
+    if after.throttle or not before.sm_mhz or not after.sm_mhz:
+        return after
+    least, most = sorted((before.sm_mhz, after.sm_mhz))
+    changed = "clock_fell" if after.sm_mhz == least else "clock_rose"
+    return dataclasses.replace(after, throttle=changed) if least < (1 - DRIFT) * most else after
 
 
 def throttled(state: DeviceState) -> str:
@@ -203,10 +205,12 @@ class Session:
         self._least = least
 
     def off(self, state: DeviceState) -> str:
-        """Why a batch that ended in this state is not like the others; empty when it is."""
+        """Why a batch that ended in this state is not like the others; empty when it is, or when the driver says why:
+        at its power limit a board is slower with some programs than with others."""
         clock = state.sm_mhz
         if clock is None:
             return ""
         usual = median(tuple(self._clocks)) if len(self._clocks) >= self._least else None
         self._clocks.append(clock)
-        return f"clock {clock:.0f} MHz, usually {usual:.0f}" if usual and clock < (1 - DRIFT) * usual else ""
+        slower = usual is not None and clock < (1 - DRIFT) * usual and not state.throttle
+        return f"clock {clock:.0f} MHz, usually {usual:.0f}" if slower else ""

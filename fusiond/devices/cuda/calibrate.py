@@ -6,6 +6,7 @@ of the figures are those of `fusiond.devices.calibration`.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -141,9 +142,16 @@ class Calibrator:
     # --- what the ruler costs ---
 
     def _spread(self) -> dict[str, float]:
-        spans = sorted(self._spans.empty_us(self._stream) for _ in range(SPANS))
+        spans = sorted(self._spans.empty_us() for _ in range(SPANS))
         tenth = len(spans) // 10
-        return {"event_us": median(tuple(spans)), "event_low_us": spans[tenth], "event_high_us": spans[-1 - tenth]}
+        different = sorted({round(each, 3) for each in spans})
+        step_us = min((more - less for less, more in itertools.pairwise(different)), default=0.0)
+        return {
+            "event_us": median(tuple(spans)),
+            "event_low_us": spans[tenth],
+            "event_high_us": spans[-1 - tenth],
+            "event_step_us": step_us,
+        }
 
     def _kernels(self, count: int) -> float:
         def enqueue() -> None:

@@ -66,6 +66,8 @@ class CudaExecutor:
                 self._gate = Gate(cuda)
             with named("loading the canary"):
                 self._canary = Canary(cuda, info.limits.multiprocessors)
+            with named("allocating what flushes the cache"):  # now: an allocation may wait, and a gate may be closed
+                self._flush = cuda.mem_alloc(self._flush_bytes)
             with named("timing nothing"):
                 self._spans = Spans(cuda, self._gate, self._flush_on)
         except BaseException:
@@ -134,9 +136,12 @@ class CudaExecutor:
         self._beside_sensors.append(Sensors(info.uuid, own_context=True))
 
     def state(self) -> DeviceState:
-        """Of the first device; throttled, or shared with others, is also what one beside it is."""
+        """Of the first device; throttled, or shared with others, is also what one beside it is. What events cost is
+        measured then, too: at the clock of the batch that begins."""
         state = self._sensors.state()
         others = [each.state() for each in self._beside_sensors]
+        with named("timing nothing"):
+            self.spans.measure_events()
         reasons = dict.fromkeys(filter(None, (each.throttle for each in (state, *others))))
         return dataclasses.replace(
             state,
@@ -160,9 +165,7 @@ class CudaExecutor:
             ).figures()
 
     def _flush_on(self, stream: Any) -> None:
-        """Enqueue what leaves nothing of a Program in the cache. The memory for it is taken when it is first wanted."""
-        if self._flush is None:
-            self._flush = self.cuda.mem_alloc(self._flush_bytes)
+        """Enqueue what leaves nothing of a Program in the cache."""
         self.cuda.memset_d8_async(int(self._flush), 0, self._flush_bytes, stream)
 
     def close(self) -> None:

@@ -66,8 +66,11 @@ class Gate:
     def close(self, stream: Any, *, commands: int, patience: int = 1) -> None:
         """Hold the stream from here on, until so many commands are enqueued; `patience` times as long as that should
         take at most. The stream must be idle."""
+        self.hold(stream, min(MOST_LIMIT_US, patience * (LEAST_LIMIT_US + LIMIT_US_A_COMMAND * commands)))
+
+    def hold(self, stream: Any, limit_us: int) -> None:
+        """Hold the stream until `open`, or for so long."""
         self._flags[:] = 0
-        limit_us = min(MOST_LIMIT_US, patience * (LEAST_LIMIT_US + LIMIT_US_A_COMMAND * commands))
         self._kernel(self._address, np.uint64(limit_us * 1000), grid=(1, 1), block=(1, 1, 1), stream=stream)
 
     def open(self) -> None:

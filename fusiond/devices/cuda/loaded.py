@@ -88,6 +88,8 @@ class CudaProgram:
         self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
         self.gate_failures = 0
         self._otherwise: tuple[Callable[[], None], int] | None = None
+        self._ran = False
+        """Whether all that is enqueued in a sample was enqueued before, with no gate in front of it."""
         self._binaries = binaries
         self._graphs: dict[int, CudaGraph] = {}
         """Number of a piece -> its graph; empty where nothing is captured."""
@@ -195,6 +197,7 @@ class CudaProgram:
         """From now on all steps are enqueued by this, `commands` of them at most, from a fork of the lead to a join
         with it."""
         self._otherwise = enqueue, commands
+        self._ran = False
 
     # --- running ----------------------------------------------------------------------------------------
 
@@ -208,6 +211,7 @@ class CudaProgram:
             self._enqueue_body(checked=checked)
             self._issuer.issue(self._after, checked=checked)
             self._wait()
+            self._ran = True
         finally:
             self._issuer.release()
 
@@ -222,6 +226,11 @@ class CudaProgram:
                         self._spans.flush(self._streams.lead)
                 total += self._wall_us()
             return total / repeats
+        if not self._ran:
+            # A kernel is loaded when it is first launched, a graph uploaded, local memory grown. All of this may wait
+            # until the device is idle: behind a gate until the gate gives up.
+            self.run(seed=0, checked=False)
+            self.restore()
         span, failed = self._spans.sample_us(self._parts(), self._streams.lead, repeats, cold=cold)
         self.gate_failures += failed
         return span

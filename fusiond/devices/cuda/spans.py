@@ -25,6 +25,9 @@ MOST_COMMANDS = 900
 """Longer plans cannot be enqueued as a whole while a gate is closed: they are timed on the wall clock."""
 _ATTEMPTS = 5
 _EMPTY_SPANS = 21
+WAKING_US = 100_000
+"""For so long the device is kept busy before anything is timed: one that rested takes its time until its clock even
+begins to rise, and equal readings of the clock of rest would pass for a steady one."""
 
 EventPair: TypeAlias = tuple[Any, Any]
 
@@ -55,18 +58,24 @@ class Spans:
     def __init__(self, cuda: Any, gate: Gate, flush: Callable[[Any], None]) -> None:
         """`flush` enqueues on a stream what leaves nothing of a Program in the cache."""
         self._cuda, self._gate, self.flush = cuda, gate, flush
-        stream = cuda.Stream()
-        costs = sorted(self.empty_us(stream) for _ in range(_EMPTY_SPANS))
-        self.event_us = median(tuple(costs))
+        self._stream = cuda.Stream()
+        self._gate.hold(self._stream, WAKING_US)
+        self._stream.synchronize()
+        self.event_us = 0.0
         """What two events on an idle stream are apart with nothing between them."""
+        self.measure_events()
 
-    def empty_us(self, stream: Any) -> float:
+    def measure_events(self) -> None:
+        """Find `event_us` for the clock of now: at that of a device that rests, events take their time, too."""
+        self.event_us = median(tuple(self.empty_us() for _ in range(_EMPTY_SPANS)))
+
+    def empty_us(self) -> float:
         """Microseconds from an event to the next one."""
-        self._gate.close(stream, commands=2)
         begin, end = self._cuda.Event(), self._cuda.Event()
+        self._gate.close(self._stream, commands=2)
         try:
-            begin.record(stream)
-            end.record(stream)
+            begin.record(self._stream)
+            end.record(self._stream)
         finally:
             self._gate.open()
         return self._between(begin, end)
@@ -75,8 +84,8 @@ class Spans:
         """Microseconds that what is enqueued takes, without the events' own. ExecutionError when the gate always gives
         up."""
         for attempt in range(_ATTEMPTS):
-            self._gate.close(stream, commands=commands + 2, patience=1 << attempt)
             begin, end = self._cuda.Event(), self._cuda.Event()
+            self._gate.close(stream, commands=commands + 2, patience=1 << attempt)
             try:
                 begin.record(stream)
                 enqueue()

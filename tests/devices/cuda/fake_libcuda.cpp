@@ -21,7 +21,7 @@ int next_handle = 1;
 int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 
 struct Node { void* stream; std::function<void()> work; std::function<double(double)> end; };
-struct Graph { std::vector<Node> nodes; };
+struct Graph { std::vector<Node> nodes; bool uploaded = false; };
 struct LaunchAttribute { int id; char pad[4]; int value; char rest[60]; };
 struct LaunchConfig { unsigned grid[3], block[3], shared; void* stream; LaunchAttribute* attributes; unsigned count; };
 Graph* capturing = nullptr;
@@ -104,9 +104,9 @@ std::set<std::string> loaded;  // kernels that were launched before
 // The gate ends when the host has opened it, or gives up.
 double end_of_gate(double begin, volatile uint32_t* flags, uint64_t limit_ns) {
     double opened = std::max(begin, timeline::host_us), limit = begin + limit_ns / 1e3;
-    if (flags[0] && opened <= limit) return opened + timeline::knobs.release_us;
-    flags[1] = 1;
-    return limit;
+    bool open = flags[0] && opened <= limit;
+    if (!open) flags[1] = 1;
+    return timeline::worked(begin, open ? opened + timeline::knobs.release_us : limit);
 }
 double end_of_canary(double begin, uint64_t* out, uint32_t ticks, uint64_t limit_cycles, unsigned blocks) {
     timeline::Watched seen;
@@ -234,7 +234,12 @@ int cuGetErrorString(int code, const char** text) {
 }
 
 // Contexts
+static void first_context() {
+    static bool once = (usleep(unsigned(1000 * timeline::knobs.context_ms)), true);
+    (void)once;
+}
 int cuCtxCreate_v2(void** context, unsigned, int device) {
+    first_context();
     auto* made = new contexts::Context{device};
     contexts::stack.push_back(made);
     *context = made;
@@ -244,6 +249,7 @@ int cuCtxCreate_v4(void** context, void*, unsigned flags, int device) { return c
 int cuCtxDestroy_v2(void*) { return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     say("retain the primary context");
+    first_context();
     auto& known = contexts::primary[device];
     if (!known) known = new contexts::Context{device};
     *context = known;
@@ -300,11 +306,12 @@ static int take(uint64_t* address, size_t bytes) {
 }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     say("allocate %zu", bytes);
+    timeline::wait_implicitly();
     if (int error = take(address, bytes)) return error;
     contexts::memory[*address] = {*address + bytes, contexts::current()};
     return 0;
 }
-int cuMemFree_v2(uint64_t address) {
+static int give_back(uint64_t address) {
     auto found = live.find(address);
     if (found != live.end()) {
         blanks::forget(address, found->second);
@@ -314,9 +321,18 @@ int cuMemFree_v2(uint64_t address) {
     free((void*)address);
     return 0;
 }
-int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return take((uint64_t*)address, bytes); }
+int cuMemFree_v2(uint64_t address) {
+    timeline::wait_implicitly();
+    return give_back(address);
+}
+int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
+    say("pin %zu", bytes);
+    timeline::wait_implicitly();
+    return take((uint64_t*)address, bytes);
+}
 int cuMemAllocManaged(uint64_t* address, size_t bytes, unsigned flags) {
     say("manage %zu", bytes);
+    timeline::wait_implicitly();
     return flags == 1 ? take(address, bytes) : 1;
 }
 int cuMemPrefetchAsync(uint64_t address, size_t bytes, int device, void* stream) {
@@ -332,7 +348,7 @@ int cuMemFreeHost(void* address) { return cuMemFree_v2((uint64_t)address); }
 int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *device = (uint64_t)host; return 0; }
 int cuMemHostGetFlags(unsigned* flags, void*) { *flags = 2; return 0; }
 int cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) { say("allocate %zu on %p", bytes, stream); return take(address, bytes); }
-int cuMemFreeAsync(uint64_t address, void* stream) { say("free on %p", stream); return cuMemFree_v2(address); }
+int cuMemFreeAsync(uint64_t address, void* stream) { say("free on %p", stream); return give_back(address); }
 // Of the legacy stream: waits for all that was enqueued, and the host waits for it, except within the device.
 static int copied(std::function<void()> work, std::function<double(double)> end, bool host) {
     if (int error = uncapturable()) return error;
@@ -417,6 +433,7 @@ int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, s
 struct Module { cubin::Contents own; std::map<std::string, std::vector<char>> memory; };
 int cuModuleLoadData(void** module, const void* image) {
     CALL("cuModuleLoadData");
+    timeline::wait_implicitly();
     auto* it = new Module;
     if (cubin::is(image)) it->own = cubin::read(image);
     for (auto& each : it->own.variables) it->memory[each.first].resize(each.second);
@@ -427,6 +444,7 @@ int cuModuleLoadData(void** module, const void* image) {
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) { return cuModuleLoadData(module, image); }
 int cuModuleUnload(void* module) {
     timeline::settle();
+    timeline::wait_implicitly();
     delete (Module*)module;
     return 0;
 }
@@ -495,7 +513,10 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         memcpy(bytes.data(), extra[1], end);
     }
     if (int error = contexts::wrong_launch(stream, function, bytes)) return error;
-    if (!capturing && loaded.insert(it.name).second) timeline::host_us += timeline::knobs.load_us;
+    if (!capturing && loaded.insert(it.name).second) {
+        timeline::wait_implicitly();
+        timeline::host_us += timeline::knobs.load_us;
+    }
     auto end_of = end_of_kernel(it, bytes, gx * gy * gz);
     auto work = [kernel = it.kernel, bytes, offsets, shared]() mutable {
         std::vector<void*> places;
@@ -610,7 +631,7 @@ int cuEventRecord(void* event, void* stream) {
     timeline::host_us += timeline::knobs.launch_us;
     double enqueued = timeline::host_us;
     timeline::add(stream, [=](double begin) {
-        return it->at_us = std::max(begin, enqueued) + timeline::knobs.event_us;
+        return it->at_us = timeline::recorded(std::max(begin, enqueued));
     });
     return 0;
 }
@@ -625,7 +646,7 @@ int cuEventSynchronize(void* event) {
 }
 int cuEventElapsedTime(float* ms, void* begin, void* end) {
     timeline::settle();
-    *ms = (((Event*)end)->at_us - ((Event*)begin)->at_us) / 1000;
+    *ms = (timeline::stamp(((Event*)end)->at_us) - timeline::stamp(((Event*)begin)->at_us)) / 1000;
     return stuck;
 }
 int cuEventElapsedTime_v2(float* ms, void* begin, void* end) { return cuEventElapsedTime(ms, begin, end); }
@@ -647,6 +668,8 @@ int cuStreamEndCapture(void*, void** graph) {
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) { *executable = graph; return 0; }
 int cuGraphLaunch(void* graph, void* stream) {
     say("graph on %p", stream);
+    if (!((Graph*)graph)->uploaded) timeline::wait_implicitly();
+    ((Graph*)graph)->uploaded = true;
     for (auto& each : ((Graph*)graph)->nodes) {
         each.work();
         auto end = each.end;

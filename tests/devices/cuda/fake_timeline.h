@@ -23,8 +23,12 @@ namespace timeline {
 // What a test may set, and what it is if the test does not. Times in microseconds of a device at `mhz`.
 struct Knobs {
     double event_us = 10;        // what an event costs the stream it is recorded on
+    double event_step_us = 0;    // times of events are multiples of it; 0: they are exact
+    double event_cycles = 0;     // 1: an event's cost grows as the clock falls
     double launch_us = 0;        // of the host, for each call that enqueues
     double load_us = 0;          // of the host, at the first launch of each kernel (lazy loading)
+    double implicit = 1;         // what may wait for an idle device does: loading, allocating, freeing
+    double context_ms = 0;       // of the host, for real: how long a process waits for its first context
     double prefetches = 1;       // whether the device takes managed memory ahead of its use
     double peers = 0;            // whole boards beside the first, behind the slice
     double peer_access = 1;      // whether they use each other's memory
@@ -36,7 +40,8 @@ struct Knobs {
     double noise = 0;            // standard deviation of the log of a kernel's duration
     double mhz = 1000;           // the clock for which durations hold; also the clock, unless a table is set
     double idle_mhz = 0;         // the clock after a pause of `idle_after_us`; 0: a pause changes nothing
-    double ramp_us = 0;          // of work until the clock is up again
+    double plateau_us = 0;       // of work until the clock begins to rise
+    double ramp_us = 0;          // of work from then on until it is up again
     double idle_after_us = 1e4;
     double step_ns = 32;         // of globaltimer
     double copy_gbs = 0;         // bytes moved within the device, in 1e9 per second; 0: copies take no time
@@ -67,8 +72,9 @@ inline double table_mhz(double at) {
 
 inline double mhz(double at, double worked_us) {
     double full = table_mhz(at);
-    if (knobs.idle_mhz <= 0 || worked_us >= knobs.ramp_us) return full;
-    return full * (knobs.idle_mhz + (knobs.mhz - knobs.idle_mhz) * worked_us / knobs.ramp_us) / knobs.mhz;
+    double risen_us = std::max(0.0, worked_us - knobs.plateau_us);
+    if (knobs.idle_mhz <= 0 || risen_us >= knobs.ramp_us) return full;
+    return full * (knobs.idle_mhz + (knobs.mhz - knobs.idle_mhz) * risen_us / knobs.ramp_us) / knobs.mhz;
 }
 
 // The end of work of so many cycles (in units of MHz times microseconds).
@@ -85,6 +91,14 @@ inline double end_of(double begin, double cycles) {
     ramped_us = worked;
     busy_until = std::max(busy_until, at);
     return at;
+}
+
+// Work that ends at some time, whatever the clock is.
+inline double worked(double begin, double end) {
+    if (begin > busy_until + knobs.idle_after_us) ramped_us = 0;
+    ramped_us += end - begin;
+    busy_until = std::max(busy_until, end);
+    return end;
 }
 
 struct Work {
@@ -112,6 +126,15 @@ inline void settle() {
     }
 }
 
+// When an event that is recorded at some time has been.
+inline double recorded(double begin) {
+    double slow = knobs.event_cycles ? knobs.mhz / mhz(begin, begin > busy_until + knobs.idle_after_us ? 0 : ramped_us) : 1;
+    return begin + knobs.event_us * slow;
+}
+inline double stamp(double at) {
+    return knobs.event_step_us > 0 ? std::floor(at / knobs.event_step_us) * knobs.event_step_us : at;
+}
+
 // The host waits for a stream.
 inline void wait(void* stream) {
     settle();
@@ -121,6 +144,11 @@ inline void wait(void* stream) {
 inline void wait_for_all() {
     settle();
     for (auto& each : ends) host_us = std::max(host_us, each.second);
+}
+
+// Of what may need an idle device: on hardware it waits for everything, also for a gate that nobody can open meanwhile.
+inline void wait_implicitly() {
+    if (knobs.implicit) wait_for_all();
 }
 
 inline double drawn(double duration_us) {
@@ -152,7 +180,9 @@ inline double watch(double begin, uint64_t ticks, uint64_t limit_cycles, Watched
 // now on (1 is the next) it never ends, or breaks the context.
 inline int set(const std::string& name, double value) {
     const std::map<std::string, double*> known = {
-        {"event_us", &knobs.event_us}, {"launch_us", &knobs.launch_us}, {"load_us", &knobs.load_us},
+        {"event_us", &knobs.event_us}, {"event_step_us", &knobs.event_step_us}, {"event_cycles", &knobs.event_cycles},
+        {"implicit", &knobs.implicit}, {"context_ms", &knobs.context_ms}, {"plateau_us", &knobs.plateau_us},
+        {"launch_us", &knobs.launch_us}, {"load_us", &knobs.load_us},
         {"kernel_us", &knobs.kernel_us}, {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us},
         {"release_us", &knobs.release_us}, {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz},
         {"ramp_us", &knobs.ramp_us}, {"free_gib", &knobs.free_gib}, {"prefetches", &knobs.prefetches},

@@ -17,11 +17,13 @@ import pytest
 
 from fusiond.devices import steadiness, timing
 from fusiond.devices.base import Loaded
+from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling, sample_pair
 from fusiond.inputs.fills import initial
 from fusiond.model import Measurement, Purpose, Verdict
 from fusiond.program import Launch, Program
 from fusiond.tuning.verdict import LEAST_PROCESSES, conclude, process_ratio
+from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import launch, program
 
 FULL_MHZ = 1980.0
@@ -100,7 +102,14 @@ def filled(gpu: Any, of: Program) -> Loaded:
     return found
 
 
-def finals(gpu: Any, planted: float, span_us: float, seed: int, clocks: Callable[[random.Random], Corners]) -> Any:
+def finals(
+    gpu: Any,
+    planted: float,
+    span_us: float,
+    seed: int,
+    clocks: Callable[[random.Random], Corners],
+    plan: Sampling = FINAL,
+) -> Any:
     """What the processes of the finals measure: a candidate that is so much faster than its baseline."""
     draw = random.Random(seed)
     gpu.set(us_double_it=span_us - 0.7, us_add=span_us * planted - 0.7, seed=seed)  # with the gap before a kernel
@@ -108,9 +117,9 @@ def finals(gpu: Any, planted: float, span_us: float, seed: int, clocks: Callable
     found: list[Measurement] = []
     for _ in range(LEAST_PROCESSES):
         gpu.clock(*clocks(draw))
-        measured = sample_pair(gpu.executor, candidate, baseline, FINAL)
+        measured = sample_pair(gpu.executor, candidate, baseline, plan)
         if measured.after.throttle:  # as the daemon does: such a batch is taken again once
-            measured = sample_pair(gpu.executor, candidate, baseline, FINAL)
+            measured = sample_pair(gpu.executor, candidate, baseline, plan)
         found.append(measured)
     candidate.close()
     baseline.close()
@@ -132,6 +141,54 @@ def test_a_planted_gain_is_recovered(bench: Any, span_us: float, planted: float,
     assert {each.effort.gate_failures for each in measured} == {0}
     if clocks not in (_waves, _saw):
         assert all(each.effort.steady for each in measured)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step_us", [0.5, 1.024])
+@pytest.mark.parametrize("span_us", [22.3, 31.0, 60.0])
+def test_a_gain_of_less_than_a_step_of_the_events_is_recovered(bench: Any, span_us: float, step_us: float) -> None:
+    """`cuEventElapsedTime` promises 0.5 us, and some boards have steps of 1.024 us; 2 % of 22 us are less."""
+    bench.set(event_us=1.7, event_step_us=step_us)
+    figures = {"event_step_us": bench.executor.calibrate()["event_step_us"]}
+    assert figures["event_step_us"] == pytest.approx(step_us, abs=0.002)
+    measured = finals(bench, 1.02, span_us, 7, _steady, fitted(FINAL, figures))
+    answer = conclude({"c": [process_ratio(each) for each in measured]}, LEAST_GAIN)
+    assert answer is not None
+    assert answer.estimate.speedup == pytest.approx(1.02, abs=0.002)
+
+
+RESTED = (
+    "mhz=1980 idle_mhz=345 idle_after_us=1e6 plateau_us=60000 ramp_us=30000 event_us=1.7 event_cycles=1 launch_us=6"
+)
+"""A board whose clock only begins to rise after 60 ms of work; until then it looks steady."""
+
+
+def test_a_board_that_rested_is_awake_before_anything_is_timed(
+    fake_libcuda: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSIOND_FAKE_GPU", RESTED)
+    gpu: Any = FakeGpu(fake_libcuda, tmp_path)
+    gpu.set(us_double_it=5, us_add=10)
+    measured = sample_pair(gpu.executor, _loaded(gpu, "double_it"), _loaded(gpu, "add"), FINAL)
+    assert measured.before.canary_mhz == pytest.approx(1980, rel=1e-3)
+    assert measured.after.throttle == ""
+    assert measured.ratio == pytest.approx(2, rel=1e-3)
+
+
+def test_a_clock_that_rises_within_a_batch_spoils_it(
+    fake_libcuda: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host built something for seconds, the board rested; three equal readings seemed a steady clock."""
+    monkeypatch.setenv("FUSIOND_FAKE_GPU", RESTED)
+    gpu: Any = FakeGpu(fake_libcuda, tmp_path)
+    gpu.set(us_double_it=600, us_add=1200)
+    candidate, baseline = _loaded(gpu, "double_it"), _loaded(gpu, "add")
+    gpu.wait(5e6)
+    measured = sample_pair(gpu.executor, candidate, baseline, FINAL)
+    assert (measured.effort.steady, measured.after.throttle) == (True, "clock_rose")
+    measured = sample_pair(gpu.executor, candidate, baseline, FINAL)
+    assert measured.after.throttle == ""
+    assert measured.ratio == pytest.approx(2, rel=1e-3)
 
 
 def _verdicts(gpu: Any, runs: range) -> list[Verdict]:

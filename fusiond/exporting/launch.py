@@ -789,7 +789,8 @@ class _Context:
                 self.driver("cuFuncSetAttribute", self._functions[key], _SHARED_CARVEOUT, step["carveout_pct"],
                             where=step["name"])  # fmt: skip
         function = self._functions[key]
-        if step["shared_bytes"] > self._shared.get(function, 48 << 10):
+        # Without that a launch may have 48 KiB with what the kernel has itself, which is not known here.
+        if step["shared_bytes"] > self._shared.get(function, 0):
             self.driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, step["shared_bytes"],
                         where=step["name"])  # fmt: skip
             self._shared[function] = step["shared_bytes"]

@@ -168,9 +168,11 @@ cudaError_t allocate_host(void** base, std::size_t size) {
 """
 
 OPT_IN = """\
-/// More than 48 KiB of dynamic shared memory must be asked for.
+/// Dynamic shared memory must be asked for that makes more than 48 KiB with what a kernel has itself.
 cudaError_t opt_in(const void* kernel, long long shared_bytes) {
-    if (shared_bytes <= 48 << 10) return cudaSuccess;
+    cudaFuncAttributes now;
+    TRY(cudaFuncGetAttributes(&now, kernel));
+    if (shared_bytes <= now.maxDynamicSharedSizeBytes) return cudaSuccess;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
 }
 """

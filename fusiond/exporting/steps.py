@@ -322,13 +322,13 @@ class StepWriter:
 
     @property
     def opts_in(self) -> bool:
-        """Whether a kernel may want more than 48 KiB of dynamic shared memory."""
-        return any(map(_large, self._program.launches))
+        """Whether a kernel has dynamic shared memory: with its own it may be more than 48 KiB."""
+        return any(map(_has_dynamic, self._program.launches))
 
     def opt_in(self, body: Statements) -> None:
-        """Statements that allow kernels more than 48 KiB of dynamic shared memory."""
-        large = filter(_large, self._program.launches)
-        calls = [(each, f"opt_in({self.kernel(each)}, {self._number(each.shared_bytes)})") for each in large]
+        """Statements that allow kernels their dynamic shared memory."""
+        wanting = filter(_has_dynamic, self._program.launches)
+        calls = [(each, f"opt_in({self.kernel(each)}, {self._number(each.shared_bytes)})") for each in wanting]
         self._of_kernels(body, calls)
 
     def carve_outs(self, body: Statements) -> None:
@@ -396,8 +396,8 @@ class StepWriter:
                     refuse(body, wrong, f"step {step.name}: {value.text} does not fit {dtype}")
 
 
-def _large(launch: Launch) -> bool:
-    return isinstance(launch.shared_bytes, Extent) or launch.shared_bytes > 48 << 10
+def _has_dynamic(launch: Launch) -> bool:
+    return isinstance(launch.shared_bytes, Extent) or launch.shared_bytes > 0
 
 
 def refuse(body: Statements, condition: str, said: str) -> None:

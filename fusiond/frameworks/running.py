@@ -18,7 +18,6 @@ from fusiond.exporting import launch as exported
 from fusiond.frameworks.launching import ADDRESS, LAUNCH, STRUCT, LaunchPlan, Unusable
 
 _DYNAMIC_SHARED_BYTES, _CARVEOUT = 8, 9
-_STATIC_SHARED_BYTES = 48 * 1024
 
 
 class LaunchFailed(Exception):
@@ -184,7 +183,7 @@ class CudaMachine:
         for entry, function in self._functions.items():
             mine = [each for each in steps if each.kind == LAUNCH and each.entry == entry]
             shared = max(each.shared_bytes for each in mine)
-            if shared > _STATIC_SHARED_BYTES:
+            if shared:  # with what the kernel has itself it may be more than 48 KiB
                 self._driver("cuFuncSetAttribute", function, _DYNAMIC_SHARED_BYTES, shared)
             carveout = max(each.carveout_pct for each in mine)
             if carveout >= 0:

@@ -309,14 +309,17 @@ std::string load_kernels(const Driver& cuda, const std::vector<std::string_view>
     for (size_t i = 0; i < images.size(); ++i)
         if (int status = cuda.load(&modules[i], images[i].data())) return cuda.error(status, "cuModuleLoadData");
     made->functions.resize(made->plan.entries.size());
+    std::vector<int64_t> most(made->functions.size());  // dynamic shared memory that a kernel was allowed so far
     for (const Step& step : made->plan.steps) {
         if (step.kind != kLaunch) continue;
         void*& function = made->functions[size_t(step.entry)];
         const char* name = made->plan.entries[size_t(step.entry)].c_str();
         if (function == nullptr)
             if (int status = cuda.function(&function, modules[size_t(step.image)], name)) return cuda.error(status, name);
-        if (step.shared > 48 << 10)
+        if (step.shared > most[size_t(step.entry)]) {  // with what the kernel has itself it may be more than 48 KiB
+            most[size_t(step.entry)] = step.shared;
             if (int status = cuda.attribute(function, kMaxShared, int(step.shared))) return cuda.error(status, name);
+        }
         if (step.carveout >= 0)
             if (int status = cuda.attribute(function, kCarveout, int(step.carveout))) return cuda.error(status, name);
     }

@@ -48,9 +48,11 @@ def program() -> Program:
     )  # fmt: skip
     again = dataclasses.replace(
         scale, name="c", arguments=(*scale.arguments[:1], Pointer(buffer="out_0"), Scalar(dtype="float32", value=3.0),
-                                    scale.arguments[3]), shared_bytes=0, carveout_pct=None, cooperative=True,
+                                    scale.arguments[3]), shared_bytes=50 << 10, carveout_pct=None, cooperative=True,
     )  # fmt: skip
-    twice = Launch(name="d", source="two", entry="twice", grid=(1, 1, 1), block=(32, 1, 1), arguments=(both,))
+    twice = Launch(
+        name="d", source="two", entry="twice", grid=(1, 1, 1), block=(32, 1, 1), shared_bytes=512, arguments=(both,)
+    )
     return Program(
         name="p",
         buffers=(
@@ -101,8 +103,8 @@ def test_the_driver_is_asked_for_what_the_plan_says(driver: Path) -> None:
     assert scratch[:10].view(np.uint8).tolist() == [1] * 40
     stub.log_of_driver.restype = ctypes.c_char_p
     assert stub.log_of_driver().decode().strip() == (
-        "load load attribute 8=61440 attribute 9=50 fill 40 launch 2x64 shared 61440 stream 7 "
-        "cooperative launch 2x64 shared 0 stream 7 launch 1x32 shared 0 stream 7"
+        "load load attribute 8=61440 attribute 9=50 attribute 8=512 fill 40 launch 2x64 shared 61440 stream 7 "
+        "cooperative launch 2x64 shared 51200 stream 7 launch 1x32 shared 512 stream 7"
     )
 
 

@@ -100,6 +100,7 @@ Function functions[] = {
 float weights[4];
 
 std::set<std::string> loaded;  // kernels that were launched before
+std::map<void*, int> allowed;  // dynamic shared memory that was asked for, by kernel
 
 // The gate ends when the host has opened it, or gives up.
 double end_of_gate(double begin, volatile uint32_t* flags, uint64_t limit_ns) {
@@ -179,6 +180,7 @@ void fake_reset() {  // one library serves many tests
     timeline::troubles.clear();
     timeline::dice.seed(1);
     loaded.clear();
+    allowed.clear();
     timeline::set_from_environment();
 }
 void fake_pass(double us) { timeline::host_us += us; }  // the host does something else
@@ -479,7 +481,10 @@ int cuFuncGetAttribute(int* value, int attribute, void* function) {
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
     CALL("cuFuncSetAttribute");
-    say("attribute %d of %s is %d", attribute, ((Function*)function)->name.c_str(), value);
+    auto& it = *(Function*)function;
+    if (attribute == 8 && it.shared + value > 227 * 1024) return 1;
+    if (attribute == 8) allowed[function] = value;
+    say("attribute %d of %s is %d", attribute, it.name.c_str(), value);
     return 0;
 }
 int cuFuncSetBlockShape(void*, int, int, int) { return 0; }
@@ -496,6 +501,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
                    unsigned shared, void* stream, void** values, void** extra) {
     CALL("cuLaunchKernel");
     auto& it = *(Function*)function;
+    if (shared > unsigned(allowed.count(function) ? allowed[function] : 48 * 1024 - it.shared)) return 1;
     say("launch %s %ux%ux%u %ux%ux%u %u on %p", it.name.c_str(), gx, gy, gz, bx, by, bz, shared, stream);
     std::vector<char> bytes;  // a copy: the caller's values may go
     std::vector<size_t> offsets;

@@ -58,7 +58,8 @@ struct Op {
 using Queue = std::vector<std::shared_ptr<Op>>;
 struct Event { std::shared_ptr<Op> record; int device = current; };
 struct Graph { Queue ops; };
-struct Kernel { const fusiond_entry* entry; std::size_t shared = 48 << 10; int carveout_pct = -1; };
+// Dynamic shared memory must be asked for: as if each kernel had 48 KiB of its own.
+struct Kernel { const fusiond_entry* entry; std::size_t shared = 0; int carveout_pct = -1; };
 
 inline std::map<const void*, Kernel>& kernels() { static std::map<const void*, Kernel> all; return all; }
 inline std::map<const void*, fusiond_symbol>& symbols() { static std::map<const void*, fusiond_symbol> all; return all; }
@@ -260,9 +261,11 @@ inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute at
     stub::kernels().at(kernel).shared = static_cast<std::size_t>(value);
     return cudaSuccess;
 }
-struct cudaFuncAttributes { int numRegs; };
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
-    return stub::kernels().count(kernel) ? cudaSuccess : cudaErrorInvalidValue;
+struct cudaFuncAttributes { int numRegs, maxDynamicSharedSizeBytes; };
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* into, const void* kernel) {
+    if (!stub::kernels().count(kernel)) return cudaErrorInvalidValue;
+    *into = {16, static_cast<int>(stub::kernels().at(kernel).shared)};
+    return cudaSuccess;
 }
 inline cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
                                     cudaStream_t stream) {

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.program import Bytes, FillStep, Launch, Memory, Pointer, Program, Role, Scalar, SourceKind
 
-VERSION = 1
+VERSION = 2
 LAUNCH, FILL = 0, 1
 ADDRESS, NUMBER, STRUCT = 0, 1, 2
 ALIGNMENT = 256
@@ -45,6 +45,11 @@ class LaunchPlan:
     """Entries, in the order of their numbers."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The bytes of each scratch buffer."""
+        return tuple(self.words[4 : 4 + int(self.words[3])].tolist())
 
 
 def flat(

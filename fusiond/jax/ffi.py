@@ -176,7 +176,10 @@ def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -
     if getattr(context.module_context.axis_context, "num_devices", 1) > 1:  # else XLA gathers what is spread
         return _as_written(context, *arguments, jaxpr=jaxpr, code=code)
     rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=False)
-    return rule(context, *arguments, **code.attributes())
+    # Scratch memory is a result, so that XLA keeps it for as long as a CUDA graph into which it records the launches.
+    scratch = [jax.core.ShapedArray((each,), np.dtype(np.uint8)) for each in code.plan.scratch]
+    made = context.replace(avals_out=[*context.avals_out, *scratch])
+    return rule(made, *arguments, **code.attributes())[: len(context.avals_out)]
 
 
 def _as_written(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -> Any:

@@ -26,7 +26,7 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 enum Kind : int64_t { kLaunch = 0, kFill = 1 };
 enum Argument : int64_t { kAddress = 0, kNumber = 1, kStruct = 2 };
 
@@ -111,6 +111,12 @@ bool read(const int64_t* words, size_t count, std::string_view entries, Plan* pl
         start = end + 1;
     }
     return whole && at == count;
+}
+
+// Scratch memory comes as results that nobody reads. What XLA's allocator gives is given back when a handler returns,
+// and a CUDA graph into which the handler was recorded would use it long after.
+bool fits(const Plan& plan, size_t arguments, size_t results) {
+    return int64_t(arguments) == plan.inputs && int64_t(results) == plan.outputs + int64_t(plan.scratch.size());
 }
 
 // A step's arguments with the addresses in them.
@@ -202,7 +208,7 @@ ffi::Error on_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi:
     }
     Loaded& code = *known->second;
     if (!code.problem.empty()) return ffi::Error::Internal("fusiond: " + code.problem);
-    if (int64_t(arguments.size()) != code.plan.inputs || int64_t(results.size()) != code.plan.outputs)
+    if (!fits(code.plan, arguments.size(), results.size()))
         return ffi::Error::InvalidArgument("fusiond: other arguments than the plan's");
     std::vector<void*> buffers;
     std::vector<std::unique_ptr<unsigned char[]>> memory;
@@ -225,7 +231,6 @@ ffi::Error on_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi:
     };
     for (size_t i = 0; i < arguments.size(); ++i) aligned(*arguments.get<ffi::AnyBuffer>(i), true);
     for (size_t i = 0; i < results.size(); ++i) aligned(**results.get<ffi::AnyBuffer>(i), false);
-    for (int64_t bytes : code.plan.scratch) buffers.push_back(allocated(size_t(bytes)));
     for (const Step& step : code.plan.steps) {
         if (step.kind == kFill) {
             std::memset(static_cast<char*>(buffers[size_t(step.buffer)]) + step.offset, int(step.byte), size_t(step.bytes));
@@ -391,20 +396,14 @@ ffi::Error initialize_cuda(ffi::Dictionary attributes) {
     return prepared(driver(), attributes, &code);
 }
 
-ffi::Error on_cuda(void* stream, ffi::ScratchAllocator scratch, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                   ffi::Dictionary attributes) {
+ffi::Error on_cuda(void* stream, ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Dictionary attributes) {
     Kernels* code = nullptr;
     if (ffi::Error error = prepared(driver(), attributes, &code); error.failure()) return error;
-    if (int64_t(arguments.size()) != code->plan.inputs || int64_t(results.size()) != code->plan.outputs)
+    if (!fits(code->plan, arguments.size(), results.size()))
         return ffi::Error::InvalidArgument("fusiond: other arguments than the plan's");
     std::vector<void*> buffers;
     for (size_t i = 0; i < arguments.size(); ++i) buffers.push_back(arguments.get<ffi::AnyBuffer>(i)->untyped_data());
     for (size_t i = 0; i < results.size(); ++i) buffers.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
-    for (int64_t bytes : code->plan.scratch) {
-        const std::optional<void*> memory = scratch.Allocate(size_t(bytes), 256);
-        if (!memory.has_value()) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "fusiond: no scratch memory");
-        buffers.push_back(*memory);
-    }
     const std::string problem = launch_kernels(driver(), *code, buffers, stream);
     return problem.empty() ? ffi::Error::Success() : ffi::Error::Internal("fusiond: " + problem);
 }
@@ -418,7 +417,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fusiond_initialize_cuda, initialize_cuda,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fusiond_on_cuda, on_cuda,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::PlatformStream<void*>>()
-                                  .Ctx<ffi::ScratchAllocator>()
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attrs(),

@@ -248,6 +248,7 @@ class Doubling:
 
     def load(self, executor: Any, of: Program, about: Any) -> Called:
         self.work = executor.load(two_kernels(), self.gpu.binaries(two_kernels())) if self.kernel is None else None
+        self.launches = self.work.bare_launches() if self.work else ()  # now: loading waits for the device
         made = Called(executor.cuda, executor.spans, of, self.framework, self.function)
         self.framework.on = self.on  # type: ignore[method-assign]
         return made
@@ -258,7 +259,7 @@ class Doubling:
 
     def function(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(given) == {"x", "y"}
-        for each in self.work.bare_launches() if self.work else ():
+        for each in self.launches:
             values = np.frombuffer(each.packed, np.uint8)
             self.gpu.driver.launch(
                 each.function, each.step.grid, each.step.block, 0, self.streams[-1],

@@ -327,9 +327,10 @@ class FakeGpu:
 
 
 def built(folder: Path) -> Path:
-    """The fake driver as a library in a folder."""
-    path = folder / "libcuda.so"
-    text = Path(__file__).with_name("fake_libcuda.cpp")
+    """The fake driver as a library in a folder, and a fake NVML beside it, both named as a GPU's are."""
     flags = ("-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC")
-    subprocess.run([gxx.find() or "", *flags, str(text), "-o", str(path)], check=True)
-    return path
+    for source, name in (("fake_libcuda.cpp", "libcuda.so"), ("fake_nvml.cpp", "libnvidia-ml.so.1")):
+        text = Path(__file__).with_name(source)
+        subprocess.run([gxx.find() or "", *flags, str(text), "-o", str(folder / name)], check=True)
+    (folder / "libcuda.so.1").symlink_to("libcuda.so")
+    return folder / "libcuda.so"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from fusiond.devices import protocol
 from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.supervisor import Supervisor
-from fusiond.devices.timing import Sampling
+from fusiond.devices.timing import Sampling, throttled
 from fusiond.exporting.bundle import write_bundle
 from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import Program
@@ -69,12 +68,9 @@ def bundle(fake_libcuda: Path, tmp_path: Path) -> Bundle:
 
 
 @pytest.fixture
-def board(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Supervisor]]:
+def board(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Supervisor]]:
     """Makes a supervisor whose children find a board with such knobs."""
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    shutil.copy(fake_libcuda, folder / "libcuda.so.1")
-    paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    paths = [str(fake_libcuda.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(paths))
     made: list[Supervisor] = []
 
@@ -97,6 +93,43 @@ def test_a_planted_gain_is_recovered_through_pycuda(board: Any, bundle: Bundle, 
     assert reply.ratio == pytest.approx(planted, rel=0.005)
     assert reply.before.canary_mhz == pytest.approx(1980, rel=0.01)
     assert reply.effort.steady is True
+
+
+DENIED = " ".join(
+    f"deny=nvmlDeviceGet{each}"
+    for each in (
+        "ClockInfo", "Temperature", "PowerUsage", "CurrentClocksEventReasons", "ComputeRunningProcesses_v3"
+    )
+)  # fmt: skip
+RESTED = "context_ms=4000 plateau_us=60000 event_cycles=1 event_step_us=0.5 idle_after_us=1e6"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "nvml", "throttle", "others"),
+    [
+        ("", "deny=nvmlInitWithFlags", "", 0),
+        ("", f"{DENIED} self", "", 0),
+        ("", "lack=nvmlDeviceGetHandleByUUID", "", 0),
+        (RESTED, "reasons=0x3 self mhz=345", "", 0),  # without persistence mode, idle, its clocks set by a user
+        ("", "reasons=0x5 self", "power_cap", 0),
+        ("", "other=1 self", "", 1),
+    ],
+    ids=["no NVML", "nothing permitted", "unknown to NVML", "rested", "power limit", "another process"],
+)
+def test_a_lease_as_it_may_be(
+    board: Any, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, knobs: str, nvml: str, throttle: str, others: int
+) -> None:
+    monkeypatch.setenv("FUSIOND_FAKE_NVML", nvml)
+    supervisor = board(f"us:double_it=80 us:add={80 * 1.05} {knobs}")
+    request = protocol.SampleRequest(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
+    reply = supervisor.call(request, 60)
+    assert isinstance(reply, Measurement), reply
+    assert reply.ratio == pytest.approx(1.05, rel=0.005)
+    assert reply.before.canary_mhz == pytest.approx(1980, rel=0.01)
+    assert (reply.after.throttle, reply.after.others) == (throttle, others)
+    assert reply.effort.gate_failures == 0
+    assert (supervisor.replaced, bool(throttled(reply.after))) == (0, False)
 
 
 def test_a_kernel_that_hangs_costs_a_child_and_nothing_more(board: Any, bundle: Bundle, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fusiond.model import Outcome
 # The driver's own texts (cuGetErrorString); PyCUDA's message is "cuLaunchKernel failed: TEXT".
 _MEANINGS: tuple[tuple[str, Outcome], ...] = (
     ("launch timed out", Outcome.TIMED_OUT),
+    ("address space", Outcome.CRASHED),  # "operation not supported on global/shared address space"
     ("illegal memory access", Outcome.CRASHED),
     ("misaligned address", Outcome.CRASHED),
     ("assert", Outcome.CRASHED),

@@ -157,6 +157,7 @@ const struct { int code; const char *name, *text; } errors[] = {
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
     {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
+    {717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "operation not supported on global/shared address space"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 const char* unknown = "unknown";
@@ -262,6 +263,7 @@ int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
 int cuCtxPushCurrent_v2(void* context) { contexts::stack.push_back((contexts::Context*)context); return 0; }
 int cuCtxPopCurrent_v2(void** context) {
+    if (stuck) return stuck;
     if (contexts::stack.empty()) return 201;
     *context = contexts::stack.back();
     contexts::stack.pop_back();

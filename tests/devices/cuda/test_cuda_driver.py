@@ -73,6 +73,8 @@ def test_stream_ordered_memory(gpu: Any) -> None:
         ("cuLaunchKernel failed: too many resources requested for launch", Outcome.LAUNCH_REFUSED),
         ("cuStreamSynchronize failed: an illegal memory access was encountered", Outcome.CRASHED),
         ("cuStreamSynchronize failed: misaligned address", Outcome.CRASHED),
+        ("cuCtxSynchronize failed: operation not supported on global/shared address space", Outcome.CRASHED),
+        ("cuStreamBeginCapture failed: operation not supported", Outcome.LAUNCH_REFUSED),
         ("cuCtxSynchronize failed: device-side assert triggered", Outcome.CRASHED),
         ("cuCtxSynchronize failed: the launch timed out and was terminated", Outcome.TIMED_OUT),
         ("cuMemAlloc failed: out of memory", Outcome.LAUNCH_REFUSED),

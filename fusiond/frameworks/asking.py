@@ -152,7 +152,9 @@ class Asker:
         self._lock = threading.Lock()
         self._wanted: dict[str, tuple[Askable, list[Callable[[], None]]]] = {}
         self._submitted: dict[str, float] = {}
-        """Digest -> when the daemon has to be asked again; infinite once it took the job."""
+        """Digest -> when the daemon has to be asked again; infinite once it took the job, or never will."""
+        self._not_taken: dict[str, str] = {}
+        """Digest -> why it was not handed in."""
         self._tasks: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
@@ -267,6 +269,8 @@ class Asker:
         asked = self._submitted.get(question.digest)
         if _inherited:
             return _INHERITED
+        if question.digest in self._not_taken:
+            return f"not handed in: {self._not_taken[question.digest]}"
         if asked is None:
             return "not asked for yet"
         if asked == float("inf"):
@@ -345,9 +349,10 @@ class Asker:
         try:
             handing.hand_in(self.db, [(question.path, question.job(), question.workload)])
             self._submitted[question.digest] = float("inf")
-        except DaemonError:
+        except (DaemonError, NothingKnown):  # a daemon that is started makes a store, too
             self._submitted[question.digest] = time.monotonic() + AGAIN_SECS
         except Exception as problem:  # a mistake in what was asked, or another version's: not the caller's matter
+            self._not_taken[question.digest] = _line(problem)
             log.info("%s was not handed in: %s", question.name, _line(problem))
             self._submitted[question.digest] = float("inf")
 

@@ -15,7 +15,7 @@ import pytest
 
 from fusiond.client import client
 from fusiond.daemon import lock
-from fusiond.errors import DaemonError
+from fusiond.errors import DaemonError, NothingKnown, RequestError
 from fusiond.frameworks import asking, handing
 from fusiond.frameworks.asking import Question
 
@@ -92,3 +92,26 @@ def test_what_was_not_handed_in_is_left_to_another_process(
     left = json.loads(written.getvalue())
     assert left["db"] == str(tmp_path / "db")
     assert [each["workload"] for each in left["jobs"]] == [QUESTIONS[1].workload]
+
+
+@pytest.mark.parametrize(
+    ("problem", "standing"),
+    [
+        (None, "handed to the daemon, which has no answer yet"),
+        (DaemonError("no daemon answers"), "no daemon answers; `fusiond serve` starts one"),
+        (NothingKnown("there is no store yet"), "no daemon answers; `fusiond serve` starts one"),
+        (RequestError("unknown key 'trails'"), "not handed in: unknown key 'trails'"),
+    ],
+)
+def test_what_is_said_of_a_question_is_what_became_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, problem: Exception | None, standing: str
+) -> None:
+    def hand_in(db: Path, jobs: Iterable[Any]) -> None:
+        if problem is not None:
+            raise problem
+
+    monkeypatch.setattr(handing, "hand_in", hand_in)
+    asker = asking.Asker(tmp_path / "db")
+    assert asker.standing(QUESTIONS[0]) == "not asked for yet"
+    asker._submit(QUESTIONS[0])
+    assert asker.standing(QUESTIONS[0]) == standing

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import fusiond.jax
 
-WIDTH, HEADS, HIDDEN = 64, 4, 160
+WIDTH, HEADS, HIDDEN, LENGTH = 64, 4, 160, 16
 
 
 def rms(x: Any, scale: Any) -> Any:
@@ -59,10 +59,16 @@ def parameters(key: Any) -> dict[str, Any]:
     return {**found, "attention_norm": jnp.ones(WIDTH), "mlp_norm": jnp.ones(WIDTH)}
 
 
+def example() -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(the step, its arguments, what `jax.jit` is told)"""
+    x = jax.random.normal(jax.random.key(1), (2, LENGTH, WIDTH))
+    return jax.value_and_grad(loss), (parameters(jax.random.key(0)), x), {}
+
+
 def main(here: bool) -> None:
     options: dict[str, Any] = {"block": True, "always": True, "search": {"trials": 1}} if here else {}
-    step = fusiond.jax.fuse(jax.value_and_grad(loss), **options)
-    p, x = parameters(jax.random.key(0)), jax.random.normal(jax.random.key(1), (2, 16, WIDTH))
+    function, (p, x), _ = example()
+    step = fusiond.jax.fuse(function, **options)
     found, gradients = step(p, x)
     wanted, others = jax.jit(jax.value_and_grad(loss))(p, x)
     apart = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (gradients, others)), strict=True))

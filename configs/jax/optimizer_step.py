@@ -34,14 +34,19 @@ def step(p: Any, gradients: Any, state: dict[str, Any], *, rate: float = 1e-3) -
     return jax.tree.map(moved, p, first, second), {"count": count, "first": first, "second": second}
 
 
-def main(here: bool) -> None:
-    options: dict[str, Any] = {"block": True, "always": True, "search": {"trials": 1}} if here else {}
-    fused = fusiond.jax.fuse(step, static_argnames="rate", **options)
+def example() -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(the step, its arguments, what `jax.jit` is told)"""
     keys = jax.random.split(jax.random.key(0), len(SHAPES))
     p = {name: jax.random.normal(key, shape) for key, (name, shape) in zip(keys, SHAPES.items(), strict=True)}
     zeros = partial(jax.tree.map, jnp.zeros_like)
-    ours, others = ((p, {"count": jnp.float32(0), "first": zeros(p), "second": zeros(p)}) for _ in range(2))
-    plain = jax.jit(step, static_argnames="rate")
+    return step, (p, p, {"count": jnp.float32(0), "first": zeros(p), "second": zeros(p)}), {"static_argnames": "rate"}
+
+
+def main(here: bool) -> None:
+    options: dict[str, Any] = {"block": True, "always": True, "search": {"trials": 1}} if here else {}
+    function, (p, _, state), told = example()
+    fused, plain = fusiond.jax.fuse(function, **told, **options), jax.jit(function, **told)
+    ours, others = (p, state), (p, state)
     for _ in range(3):
         ours, others = fused(ours[0], ours[0], ours[1], rate=1e-2), plain(others[0], others[0], others[1], rate=1e-2)
     apart = max(float(abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (ours, others)), strict=True))

@@ -1,0 +1,210 @@
+"""Whole functions end to end: steps a second of configs/jax's scripts at the sizes of models, fused beside `jax.jit`.
+
+    python -m benchmarks.steps --device cuda:0 --store FILE --out FILE [--minutes M]
+
+In this order, each in processes of its own, what was found kept after each:
+
+    unknown    `fusiond.jax.fuse` with an empty store and no daemon: what asking costs when nothing is known
+    tune       the function's regions are tuned in its own process (`block=True`), for most of the time; what is cut
+               goes on from the store the next time
+    known      with the answers of that store: how many regions are fused, and how fast the function is
+
+Both functions are called in turn (ABBA), so many times in a row that a round takes about a quarter of a second; the
+ratio's interval is Student's over the rounds. Their results are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import commands, runs
+from benchmarks.commands import say
+from fusiond.devices import check
+from fusiond.devices.base import MORE
+from fusiond.tuning import verdict
+
+SCRIPTS = Path(__file__).parents[1] / "configs" / "jax"
+LARGE: Mapping[str, Mapping[str, Any]] = {
+    "optimizer_step": {
+        "SHAPES": {"query": (4096, 4096), "up": (4096, 11008), "down": (11008, 4096), "scale": (4096,),
+                   "shift": (4096,)},
+    },
+    "llama_layer": {"WIDTH": 4096, "HEADS": 32, "HIDDEN": 11008, "LENGTH": 2048},
+}  # fmt: skip
+"""Script -> what is different at the sizes of models."""
+ROUNDS, ROUND_SECS = 9, 0.25
+SEARCH = {"trials": 3, "timeout": "20s"}
+CLOSE = 5e-3
+STATES = ("unknown", "known")
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 done, 1 something failed, 2 the request was wrong, 75 some regions are not tuned yet."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda:0", help="or cpu, at the scripts' own sizes, to try it out")
+    parser.add_argument("--store", type=Path, metavar="FILE", help="for the answers")
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--one", nargs=2, metavar=("STATE", "SCRIPT"), help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    if given.one:
+        print(json.dumps(one(*given.one, store=given.store, tiny=given.device == "cpu")))
+        return 0
+    ended: list[int] = []
+    return commands.status(lambda: ended.append(_measure(given))) or ended[0]
+
+
+def _measure(given: argparse.Namespace) -> int:
+    end = time.monotonic() + 60 * given.minutes
+    _, device = check.find(given.device)
+    about = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
+    run = runs.new("steps", "", "python -m benchmarks.steps", device.evidence, about) | {"functions": {}}
+    if given.out.exists():
+        known = json.loads(given.out.read_text(encoding="utf-8"))
+        run = known if known["device"]["model"] == device.model else run
+    left = 0
+    for number, name in enumerate(LARGE):
+        found = run["functions"].setdefault(name, {})
+        share = (end - time.monotonic()) / (len(LARGE) - number)  # of the time that is left
+        begun = time.monotonic()
+
+        def ask(state: str, secs: float, name: str = name, found: dict[str, Any] = found) -> None:
+            with tempfile.TemporaryDirectory() as empty:
+                store = Path(empty) / "empty.sqlite" if state == "unknown" else given.store
+                found[state] = asked(state, name, store, given.device, secs)
+            runs.write(given.out, run)
+            say(f"{name}, {state}: {told(found[state])}")
+
+        if "ratio" not in found.get("unknown", {}):
+            ask("unknown", share / 3)
+        if not found.get("tune", {}).get("tuned"):
+            ask("tune", share - (time.monotonic() - begun) - share / 4)
+        ask("known", max(share / 4, share - (time.monotonic() - begun)))
+        left += not found["tune"].get("tuned")
+    failed = [name for name, found in run["functions"].items() if "ratio" not in found.get("known", {})]
+    return 1 if failed else MORE if left else 0
+
+
+def asked(state: str, name: str, store: Path, device: str, secs: float) -> dict[str, Any]:
+    """What a process for one state of one function says; the `problem` where it says nothing."""
+    command = [sys.executable, "-m", "benchmarks.steps", "--one", state, name, "--device", device,
+               "--store", str(store)]  # fmt: skip
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "FUSIOND_DB": str(store)}
+    if device == "cpu":
+        environment["JAX_PLATFORMS"] = "cpu"
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=max(1.0, secs),
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"problem": f"did not end within its {secs:.0f} s"}
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return {"problem": f"ended with status {done.returncode}: {said}"[:300]}
+    return found
+
+
+def told(found: Mapping[str, Any]) -> str:
+    if "problem" in found:
+        return str(found["problem"])
+    if "ratio" not in found:
+        return f"{found['fused']} of {found['regions']} regions are fused"
+    low, high = found["ci95"]
+    return (
+        f"{found['fused_steps_per_sec']:.1f} steps a second, {found['ratio']:.3f}x ({low:.3f} to {high:.3f}) jax.jit,"
+        f" {found['fused']} of {found['regions']} regions are fused"
+    )
+
+
+# --- one process ----------------------------------------------------------------------------------------
+
+
+def one(state: str, name: str, *, store: Path, tiny: bool) -> dict[str, Any]:
+    """One state of one function, in this process."""
+    jax = importlib.import_module("jax")
+    fusing = importlib.import_module("fusiond.jax")
+    function, given, static = functions(name, tiny=tiny)
+    options: dict[str, Any] = {"db": store, "search": SEARCH, "always": tiny}
+    if state == "tune":
+        options["block"] = True
+    fused, plain = fusing.fuse(function, **options, **static), jax.jit(function, **static)
+    results = jax.block_until_ready(fused(*given))
+    regions = [each for each in fusing.explain(fused, *given).regions if each.state != "library"]
+    found: dict[str, Any] = {
+        "regions": len(regions),
+        "fused": sum(each.state == "fused" for each in regions),
+        "states": [{"state": each.state, "reason": each.reason, "speedup": each.speedup} for each in regions],
+    }
+    if state == "tune":
+        return found | {"tuned": all(each.state != "unknown" for each in regions)}
+    apart = difference(jax, results, jax.block_until_ready(plain(*given)))
+    found["difference"] = apart
+    if not apart <= CLOSE:
+        return found | {"problem": f"its results are {apart:.2g} from jax.jit's"}
+    return found | beside(lambda: jax.block_until_ready(fused(*given)), lambda: jax.block_until_ready(plain(*given)))
+
+
+def functions(name: str, *, tiny: bool) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """(the function, its arguments, what jax.jit is told) of a script."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for constant, value in {} if tiny else LARGE[name].items():
+        setattr(script, constant, value)
+    function, given, static = script.example()
+    return function, given, static
+
+
+def difference(jax: Any, ours: Any, theirs: Any) -> float:
+    """The largest difference of a leaf over its largest element."""
+    worst = 0.0
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        far = float(abs(one - other).max()) / max(float(abs(other).max()), 1e-30)
+        worst = max(worst, far if math.isfinite(far) else math.inf)
+    return worst
+
+
+def beside(fused: Callable[[], object], plain: Callable[[], object]) -> dict[str, Any]:
+    """Steps a second of both, and the ratio with its 95 % interval."""
+    for _ in range(2):
+        fused(), plain()
+    begun = time.perf_counter()
+    plain()
+    calls = max(1, min(1000, round(ROUND_SECS / (time.perf_counter() - begun))))
+    secs: dict[str, list[float]] = {"fused": [], "jit": []}
+    for number in range(ROUNDS):
+        pair = (("fused", fused), ("jit", plain))
+        for name, call in pair if number % 2 else reversed(pair):
+            begun = time.perf_counter()
+            for _ in range(calls):
+                call()
+            secs[name].append((time.perf_counter() - begun) / calls)
+    estimate = verdict.estimate([math.log(b / a) for a, b in zip(secs["fused"], secs["jit"], strict=True)], 1)
+    return {
+        "fused_steps_per_sec": round(1 / statistics.median(secs["fused"]), 3),
+        "jit_steps_per_sec": round(1 / statistics.median(secs["jit"]), 3),
+        "ratio": round(estimate.speedup, 4),
+        "ci95": [round(estimate.low, 4), round(estimate.high, 4)],
+        "secs": {name: [round(each, 7) for each in values] for name, values in secs.items()},
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -81,8 +81,8 @@ class Spans:
         return self._between(begin, end)
 
     def between_us(self, stream: Any, enqueue: Callable[[], None], commands: int) -> float:
-        """Microseconds that what is enqueued takes, without the events' own. ExecutionError when the gate always gives
-        up."""
+        """Microseconds that what is enqueued takes, without the events' own; run it once before. ExecutionError when
+        the gate always gives up."""
         for attempt in range(_ATTEMPTS):
             begin, end = self._cuda.Event(), self._cuda.Event()
             self._gate.close(stream, commands=commands + 2, patience=1 << attempt)

@@ -13,6 +13,7 @@ from fusiond.build import nvcc
 from fusiond.devices import steadiness
 from fusiond.devices.calibration import FIGURES, fitted
 from fusiond.devices.cuda import calibrate
+from fusiond.devices.cuda.spans import Spans
 from fusiond.devices.timing import SHORT_US, Sampling
 from fusiond.model import Purpose
 from tests.devices.cuda.stand_in import FakeGpu
@@ -53,6 +54,27 @@ def test_what_was_planted_is_found(figures: dict[str, float]) -> None:
     assert found == pytest.approx(PLANTED, rel=0.01)
     assert 0.02 < figures["settle_secs"] < 0.06  # 30 ms of work, the canary's share of it, and what was done after it
     assert figures["release_us"] > 0
+
+
+def test_nothing_is_loaded_behind_the_gate(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the kernels nor the graphs, which would wait for it until it gives up."""
+    monkeypatch.setenv(
+        "FUSIOND_FAKE_GPU", "event_us=1.7 load_us=900 launch_us=4 fma_tflops=60 copy_gbs=3000 up_gbs=50 down_gbs=40"
+    )
+    monkeypatch.setattr(calibrate, "COPY_BYTES", 1 << 22)
+    monkeypatch.setattr(calibrate, "PAUSE_SECS", 0.0)
+    gave_up = []
+    wait = Spans._between
+
+    def looked(begin: Any, end: Any) -> float:
+        span = wait(begin, end)
+        gave_up.append(gpu.executor._gate.gave_up)
+        return span
+
+    gpu: Any = FakeGpu(fake_libcuda, tmp_path)
+    monkeypatch.setattr(Spans, "_between", staticmethod(looked))
+    gpu.executor.calibrate()
+    assert gave_up.count(True) == 0
 
 
 @pytest.mark.parametrize(

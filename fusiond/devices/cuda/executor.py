@@ -175,8 +175,7 @@ class CudaExecutor:
             return
         self._flush = self._spans = self._gate = self._canary = None
         self._kept.close()
-        with contextlib.suppress(self.cuda.Error):
-            context.pop()
+        context.pop()
         for each in (context, *self._beside.values()):
             with contextlib.suppress(self.cuda.Error):
                 each.detach()

@@ -263,8 +263,7 @@ int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
 int cuCtxPushCurrent_v2(void* context) { contexts::stack.push_back((contexts::Context*)context); return 0; }
 int cuCtxPopCurrent_v2(void** context) {
-    if (stuck) return stuck;
-    if (contexts::stack.empty()) return 201;
+    if (contexts::stack.empty()) return 201;  // after an error that sticks, too
     *context = contexts::stack.back();
     contexts::stack.pop_back();
     return 0;

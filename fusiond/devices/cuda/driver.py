@@ -51,9 +51,7 @@ class Attribute:
     SHARED_BYTES_PER_BLOCK_OPTIN = 97
     BLOCKS_PER_SM = 106
     RESERVED_SHARED_BYTES_PER_BLOCK = 111
-    COOPERATIVE_LAUNCH = 95
     CONCURRENT_MANAGED_ACCESS = 89
-    MEMORY_POOLS = 115
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,6 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemFree_v2": (c_ulonglong,),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
-    "cuLaunchHostFunc": (c_void_p, c_void_p, c_void_p),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
@@ -249,10 +246,6 @@ class Driver:
     def destroy_graph(self, graph: CudaGraph) -> None:
         self.call("cuGraphExecDestroy", graph.executable)
         self.call("cuGraphDestroy", graph.graph)
-
-    def call_host(self, function: int, arguments: int, stream: int) -> None:
-        """Let a thread of the driver call `void function(void* arguments)` in stream order."""
-        self.call("cuLaunchHostFunc", stream, function, arguments)
 
     # --- memory -----------------------------------------------------------------------------------------
 

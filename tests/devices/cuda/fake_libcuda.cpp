@@ -17,7 +17,7 @@ namespace {
 std::string call_log;
 std::map<std::string, int> failures;  // function -> error code of its next call
 std::map<uint64_t, size_t> live;      // address -> bytes
-int next_handle = 1;
+int64_t next_handle = (1ll << 32) + 1;  // as wide as a pointer: whoever passes it as an int is noticed
 int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 
 struct Node { void* stream; std::function<void()> work; std::function<double(double)> end; };
@@ -41,7 +41,7 @@ int fails(const char* name) {
     failures.erase(found);
     return code;
 }
-void* handle() { return (void*)(intptr_t)next_handle++; }
+void* handle() { return (void*)next_handle++; }
 // Calls that CUDA forbids while a stream is captured break the capture.
 int uncapturable() {
     if (!capturing) return 0;

@@ -28,6 +28,7 @@ struct Knobs {
     double launch_us = 0;        // of the host, for each call that enqueues
     double load_us = 0;          // of the host, at the first launch of each kernel (lazy loading)
     double implicit = 1;         // what may wait for an idle device does: loading, allocating, freeing
+    double depth = 1024;         // commands that a launch queue holds; with more the host waits
     double context_ms = 0;       // of the host, for real: how long a process waits for its first context
     double prefetches = 1;       // whether the device takes managed memory ahead of its use
     double peers = 0;            // whole boards beside the first, behind the slice
@@ -107,7 +108,6 @@ struct Work {
 };
 inline std::vector<Work> queue;
 
-inline void add(void* stream, std::function<double(double)> end) { queue.push_back({stream, end}); }
 
 inline double start_of(void* stream, double enqueued) {
     double begin = std::max({ends[stream], barrier, enqueued});
@@ -151,6 +151,11 @@ inline void wait_implicitly() {
     if (knobs.implicit) wait_for_all();
 }
 
+inline void add(void* stream, std::function<double(double)> end) {
+    if (queue.size() >= knobs.depth) wait_for_all();
+    queue.push_back({stream, end});
+}
+
 inline double drawn(double duration_us) {
     if (knobs.noise <= 0) return duration_us;
     return duration_us * std::exp(std::normal_distribution<double>(0, knobs.noise)(dice));
@@ -181,7 +186,7 @@ inline double watch(double begin, uint64_t ticks, uint64_t limit_cycles, Watched
 inline int set(const std::string& name, double value) {
     const std::map<std::string, double*> known = {
         {"event_us", &knobs.event_us}, {"event_step_us", &knobs.event_step_us}, {"event_cycles", &knobs.event_cycles},
-        {"implicit", &knobs.implicit}, {"context_ms", &knobs.context_ms}, {"plateau_us", &knobs.plateau_us},
+        {"implicit", &knobs.implicit}, {"depth", &knobs.depth}, {"context_ms", &knobs.context_ms}, {"plateau_us", &knobs.plateau_us},
         {"launch_us", &knobs.launch_us}, {"load_us", &knobs.load_us},
         {"kernel_us", &knobs.kernel_us}, {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us},
         {"release_us", &knobs.release_us}, {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz},

@@ -352,6 +352,17 @@ def test_the_gate_waits_for_as_long_as_a_plan_takes_to_enqueue(gpu: Any, steps: 
     assert loaded.gate_failures == 0
 
 
+@pytest.mark.parametrize(("steps", "runs"), [(900, 1), (300, 4), (1, 1000)])
+@pytest.mark.parametrize("restored", [False, True])
+def test_what_is_behind_a_gate_fits_into_a_launch_queue(gpu: Any, steps: int, runs: int, restored: bool) -> None:
+    """With more the host would wait for room, and nobody would open the gate."""
+    loaded = filled(gpu, program(tuple(launch(f"s{index}") for index in range(steps))))
+    if restored:
+        loaded.snapshot()
+    assert loaded.sample_us(runs) == pytest.approx(10 * steps, rel=1e-3)
+    assert loaded.gate_failures == 0
+
+
 def test_a_plan_longer_than_a_launch_queue_is_timed_on_the_wall_clock(gpu: Any) -> None:
     assert gpu.load(program(tuple(launch(f"s{index}") for index in range(901)))).clock == "wall"
     assert gpu.load(program(tuple(launch(f"s{index}") for index in range(900)))).clock == "device"

@@ -102,7 +102,7 @@ class Calibrator:
         found["release_us"] = self._release_us()
         found |= self._copies()
         self._settle()  # copies need no clock, and may have let it fall
-        seconds = min(self._gated_us(self._launch_fma) for _ in range(TIMES)) / 1e6
+        seconds = min(self._gated_us(self._launch_fma, TIMES)) / 1e6
         found["fp32_tflops"] = 2 * CHAINS * ROUNDS * THREADS * self._blocks / seconds / 1e12
         return found
 
@@ -155,7 +155,7 @@ class Calibrator:
             for _ in range(count):
                 self._launch_empty()
 
-        return median(tuple(self._gated_us(enqueue, count) for _ in range(SPANS // 4)))
+        return median(self._gated_us(enqueue, SPANS // 4, count))
 
     def _graph_us(self, count: int) -> float:
         self._driver.begin_capture(self._stream.handle)
@@ -163,12 +163,7 @@ class Calibrator:
             self._launch_empty()
         graph = self._driver.end_capture(self._stream.handle)
         try:
-            return median(
-                tuple(
-                    self._gated_us(lambda: self._driver.launch_graph(graph, self._stream.handle))
-                    for _ in range(SPANS // 4)
-                )
-            )
+            return median(self._gated_us(lambda: self._driver.launch_graph(graph, self._stream.handle), SPANS // 4))
         finally:
             self._driver.destroy_graph(graph)
 
@@ -196,20 +191,17 @@ class Calibrator:
             "to_host_gbs": (1, lambda: self._cuda.memcpy_dtoh_async(pinned, int(one), self._stream)),
         }
         try:
-            return {
-                name: times * size / min(self._gated_us(copy) for _ in range(TIMES)) / 1e3
-                for name, (times, copy) in ways.items()
-            }
+            return {name: times * size / min(self._gated_us(copy, TIMES)) / 1e3 for name, (times, copy) in ways.items()}
         finally:
             one.free()
             other.free()
 
     # --- enqueuing ---
 
-    def _gated_us(self, enqueue: Callable[[], None], commands: int = 1) -> float:
+    def _gated_us(self, enqueue: Callable[[], None], times: int, commands: int = 1) -> tuple[float, ...]:
         enqueue()  # code is loaded, a graph uploaded: behind the gate that would wait for the gate
         self._stream.synchronize()
-        return self._spans.between_us(self._stream, enqueue, commands)
+        return tuple(self._spans.between_us(self._stream, enqueue, commands) for _ in range(times))
 
     def _launch_empty(self) -> None:
         self._empty(grid=(1, 1), block=(1, 1, 1), stream=self._stream)

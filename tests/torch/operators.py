@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,38 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Case:
+    """What is expected is computed when it is asked for, not when tests are collected."""
+
     name: str
-    graph: FxGraph
+    operator: str
+    arguments: tuple[Any, ...]
+    """Refs stand for the inputs."""
+    named: Mapping[str, Any]
     inputs: tuple[Array, ...]
-    wanted: tuple[Array | None, ...]
+    gives: Any
+
+    @functools.cached_property
+    def wanted(self) -> tuple[Array | None, ...]:
+        found = self.gives(*self.inputs) if callable(self.gives) else self.gives
+        each = found if isinstance(found, tuple) else (found,)
+        return tuple(None if one is None else np.asarray(one) for one in each)
+
+    @functools.cached_property
+    def graph(self) -> FxGraph:
+        results = tuple(None if each is None else tensor(each) for each in self.wanted)
+        nodes = [
+            FxNode(name="out", operator=self.operator, arguments=self.arguments, named=self.named, results=results)
+        ]
+        outputs = ("out",)
+        if len(results) > 1:
+            kept = [at for at, each in enumerate(results) if each is not None]
+            nodes += [
+                FxNode(name=f"out{at}", operator="getitem", arguments=(Ref("out"), at), results=(results[at],))
+                for at in kept
+            ]
+            outputs = tuple(f"out{at}" for at in kept)
+        inputs = {f"in{at}": tensor(each) for at, each in enumerate(self.inputs)}
+        return FxGraph(inputs=inputs, nodes=tuple(nodes), outputs=outputs)
 
 
 def tensor(array: Array) -> Tensor:
@@ -44,24 +73,8 @@ def case(operator: str, *arguments: Any, gives: Any, **named: Any) -> Case:
         return tuple(given(each) for each in value) if isinstance(value, list | tuple) else value
 
     arguments = tuple(given(each) for each in arguments)
-    found = gives(*inputs) if callable(gives) else gives
-    several = isinstance(found, tuple)
-    wanted = tuple(None if each is None else np.asarray(each) for each in (found if several else (found,)))
     whole = operator if operator.startswith("prims.") else f"aten.{operator}"
-    results = tuple(None if each is None else tensor(each) for each in wanted)
-    nodes = [FxNode(name="out", operator=whole, arguments=arguments, named=named, results=results)]
-    outputs = ("out",)
-    if several:
-        kept = [at for at, each in enumerate(results) if each is not None]
-        nodes += [
-            FxNode(name=f"out{at}", operator="getitem", arguments=(Ref("out"), at), results=(results[at],))
-            for at in kept
-        ]
-        outputs = tuple(f"out{at}" for at in kept)
-    graph = FxGraph(
-        inputs={f"in{at}": tensor(each) for at, each in enumerate(inputs)}, nodes=tuple(nodes), outputs=outputs
-    )
-    return Case(f"{operator}-{next(_numbers)}", graph, tuple(inputs), wanted)
+    return Case(f"{operator}-{next(_numbers)}", whole, arguments, named, tuple(inputs), gives)
 
 
 def floats(*dims: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Array:
@@ -86,6 +99,11 @@ def jaxed(function: Callable[..., Any]) -> Callable[..., Array]:
 def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Of a function of one array at a point, times what comes from above: (above, point)."""
     return lambda above, point: np.asarray(jax.vjp(function, jnp.asarray(point))[1](jnp.asarray(above))[0])
+
+
+def of(function: Callable[..., Any], *arrays: Array) -> Callable[..., Any]:
+    """Of these arrays, not of the inputs."""
+    return lambda *_: function(*arrays)
 
 
 X, Y, ROW, POSITIVE = floats(4, 6), floats(4, 6, seed=1), floats(6, seed=2), floats(4, 6, low=0.1, seed=3)
@@ -186,8 +204,8 @@ def _elementwise() -> list[Case]:
         case("threshold_backward.default", Y, X, 0, gives=gradient(jax.nn.relu)),
         case("hardtanh_backward.default", Y, X, -1.0, 1.0, gives=gradient(jax.nn.hard_tanh)),
         case("leaky_relu_backward.default", Y, X, 0.01, False, gives=gradient(jax.nn.leaky_relu)),
-        case("tanh_backward.default", Y, np.tanh(X), gives=gradient(jnp.tanh)(Y, X)),
-        case("sigmoid_backward.default", Y, scipy.special.expit(X), gives=gradient(jax.nn.sigmoid)(Y, X)),
+        case("tanh_backward.default", Y, np.tanh(X), gives=of(gradient(jnp.tanh), Y, X)),
+        case("sigmoid_backward.default", Y, scipy.special.expit(X), gives=of(gradient(jax.nn.sigmoid), Y, X)),
         case("_to_copy.default", X * 3, dtype="int32", gives=(X * 3).astype(np.int32)),
         case("_to_copy.default", WHOLE, dtype="bool", gives=WHOLE.astype(bool)),
         case("to.dtype", X, "bfloat16", gives=BRAIN),
@@ -239,20 +257,23 @@ def _normalisations() -> list[Case]:
         return (x - middle) / jnp.sqrt(spread + 1e-5) * weight + bias
 
     middle, inverse = X.mean(1, keepdims=True), 1 / np.sqrt(X.var(1, keepdims=True) + np.float32(1e-5))
-    gradients = jax.vjp(normal, *map(jnp.asarray, (X, scale, shift)))[1](jnp.asarray(Y))
+
+    def gradients(above: Array, *point: Array) -> tuple[Array, ...]:
+        return tuple(map(np.asarray, jax.vjp(normal, *map(jnp.asarray, point))[1](jnp.asarray(above))))
+
     return [
         case("_softmax.default", CUBE, 1, False, gives=f32(lambda x: scipy.special.softmax(x, 1))),
         case("_log_softmax.default", CUBE * 50, -1, False, gives=f32(lambda x: scipy.special.log_softmax(x, -1))),
         case("_softmax_backward_data.default", Y, scipy.special.softmax(X, 1), 1, "float32",
-             gives=gradient(lambda x: jax.nn.softmax(x, 1))(Y, X)),
+             gives=of(gradient(lambda x: jax.nn.softmax(x, 1)), Y, X)),
         case("_log_softmax_backward_data.default", Y, scipy.special.log_softmax(X, 0), 0, "float32",
-             gives=gradient(lambda x: jax.nn.log_softmax(x, 0))(Y, X)),
+             gives=of(gradient(lambda x: jax.nn.log_softmax(x, 0)), Y, X)),
         case("native_layer_norm.default", X, [6], scale, shift, 1e-5,
-             gives=(np.asarray(normal(X, scale, shift)), middle, inverse)),
+             gives=of(lambda *each: (np.asarray(normal(*each)), middle, inverse), X, scale, shift)),
         case("native_layer_norm_backward.default", Y, X, [6], middle, inverse, scale, shift, [True, True, True],
-             gives=tuple(map(np.asarray, gradients))),
+             gives=of(gradients, Y, X, scale, shift)),
         case("native_layer_norm_backward.default", Y, X, [6], middle, inverse, scale, shift, [True, False, True],
-             gives=(np.asarray(gradients[0]), None, np.asarray(gradients[2]))),
+             gives=of(lambda *each: (gradients(*each)[0], None, gradients(*each)[2]), Y, X, scale, shift)),
     ]  # fmt: skip
 
 
@@ -276,16 +297,16 @@ def _losses() -> list[Case]:
             above = floats(4, seed=9) if reduction == 0 else ZERO
             cases += [
                 case("nll_loss_forward.default", X, CLASSES, weight, reduction, -100,
-                     gives=(np.asarray(loss(X)), total)),
+                     gives=of(lambda x, loss=loss, total=total: (np.asarray(loss(x)), total), X)),
                 case("nll_loss_backward.default", above, X, CLASSES, weight, reduction, -100, np.asarray(total),
-                     gives=gradient(loss)(above, X)),
+                     gives=of(gradient(loss), above, X)),
             ]  # fmt: skip
     for reduction, function in ((0, lambda d: d), (1, jnp.mean), (2, jnp.sum)):
         squares = lambda x, function=function: function((x - Y) ** 2)  # noqa: E731
         above = floats(4, 6, seed=9) if reduction == 0 else ZERO
         cases += [
-            case("mse_loss.default", X, Y, reduction, gives=np.asarray(squares(jnp.asarray(X)))),
-            case("mse_loss_backward.default", above, X, Y, reduction, gives=gradient(squares)(above, X)),
+            case("mse_loss.default", X, Y, reduction, gives=of(jaxed(squares), X)),
+            case("mse_loss_backward.default", above, X, Y, reduction, gives=of(gradient(squares), above, X)),
         ]
     return cases
 

@@ -179,18 +179,25 @@ def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: floa
 
 
 def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
-    """A clock that changed by over 5 % between two readings counts as throttled, whatever the driver says."""
-    if after.throttle or not before.sm_mhz or not after.sm_mhz:
+    """A clock that changed by over 5 % between two readings counts as throttled, unless the driver names the power
+    limit alone."""
+    if not before.sm_mhz or not after.sm_mhz or (_words(after) and _words(after) <= _STEADY):
         return after
     least, most = sorted((before.sm_mhz, after.sm_mhz))
     changed = "clock_fell" if after.sm_mhz == least else "clock_rose"
-    return dataclasses.replace(after, throttle=changed) if least < (1 - DRIFT) * most else after
+    words = ",".join(filter(None, (after.throttle, changed)))
+    return dataclasses.replace(after, throttle=words) if least < (1 - DRIFT) * most else after
 
 
-def throttled(state: DeviceState) -> str:
-    """Why a batch that ended in this state says nothing; empty when it is good."""
-    reasons = set(filter(None, state.throttle.split(","))) - _STEADY
+def throttled(state: DeviceState, before: DeviceState | None = None) -> str:
+    """Why a batch that ended in this state says nothing; empty when it is good. What the driver said `before` the
+    batch, too, is how this device is: whether its clock stands still, and is the usual one, is looked at besides."""
+    reasons = _words(state) - _STEADY - (_words(before) if before and before.canary_mhz else set())
     return f"the device throttled ({state.throttle})" if reasons else ""
+
+
+def _words(state: DeviceState) -> set[str]:
+    return set(filter(None, state.throttle.split(",")))
 
 
 class Session:
@@ -212,5 +219,5 @@ class Session:
             return ""
         usual = median(tuple(self._clocks)) if len(self._clocks) >= self._least else None
         self._clocks.append(clock)
-        slower = usual is not None and clock < (1 - DRIFT) * usual and not state.throttle
+        slower = usual is not None and clock < (1 - DRIFT) * usual and not _words(state) & _STEADY
         return f"clock {clock:.0f} MHz, usually {usual:.0f}" if slower else ""

@@ -253,7 +253,7 @@ class Measurer:
     def _spoilt(self, measured: Measurement) -> str:
         """Why a batch says nothing; empty when it is good."""
         off = self._session.off(measured.after)
-        if reason := throttled(measured.after):
+        if reason := throttled(measured.after, measured.before):
             return reason
         if off:
             return f"the device is slower than it was ({off})"

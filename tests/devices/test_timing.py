@@ -14,7 +14,7 @@ from fusiond.devices import timing
 from fusiond.devices.base import Array, DataPlane, ExecutionError
 from fusiond.devices.data import HostData
 from fusiond.devices.steadiness import half_width
-from fusiond.devices.timing import Sampling, sample_pair
+from fusiond.devices.timing import Sampling, Session, sample_pair, throttled
 from fusiond.model import DeviceState, Outcome, Purpose
 from fusiond.program import Buffer, Launch, Program, Role, Source
 
@@ -258,7 +258,8 @@ def test_the_interval_of_a_median_holds_it(count: int) -> None:
     [
         (DeviceState(clock_mhz=1000), DeviceState(clock_mhz=960), ""),
         (DeviceState(clock_mhz=1000), DeviceState(clock_mhz=940, temperature_c=80, others=1), "clock_fell"),
-        (DeviceState(clock_mhz=1000), DeviceState(clock_mhz=500, throttle="hot"), "hot"),
+        (DeviceState(clock_mhz=1000), DeviceState(clock_mhz=500, throttle="hot"), "hot,clock_fell"),
+        (DeviceState(clock_mhz=1000), DeviceState(clock_mhz=990, throttle="hot"), "hot"),
         (DeviceState(), DeviceState(clock_mhz=500), ""),
         (DeviceState(clock_mhz=1000), DeviceState(), ""),
         (DeviceState(clock_mhz=345), DeviceState(clock_mhz=1980), "clock_rose"),  # it rested when it began
@@ -277,6 +278,20 @@ def test_a_clock_that_changed_is_flagged(before: DeviceState, after: DeviceState
     found = sample_pair(executor, a, b, PLAN)
     assert found.before == before
     assert found.after == dataclasses.replace(after, throttle=throttle)
+
+
+def test_what_a_driver_always_says_spoils_no_batch() -> None:
+    """In a virtual machine a brake that nobody wired may be on for ever, at the full clock."""
+    braked = DeviceState(throttle="hw_power_brake", canary_mhz=1980)
+    assert throttled(braked, braked) == ""
+    assert "hw_power_brake" in throttled(braked, DeviceState(canary_mhz=1980))
+    fell = dataclasses.replace(braked, canary_mhz=1500, throttle="hw_power_brake,clock_fell")
+    assert "clock_fell" in throttled(fell, braked)
+    blind = DeviceState(throttle="hw_power_brake", clock_mhz=1980)  # no canary: the driver is all there is
+    assert "hw_power_brake" in throttled(blind, blind)
+    session = Session()
+    assert [session.off(DeviceState(canary_mhz=1980)) for _ in range(5)] == [""] * 5
+    assert session.off(dataclasses.replace(braked, canary_mhz=1500)) == "clock 1500 MHz, usually 1980"
 
 
 @pytest.mark.parametrize("role", ["A", "B"])

@@ -16,7 +16,6 @@ after each step, and goes on where it was (measured: --go-on).
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import json
 import sys
@@ -27,9 +26,9 @@ from typing import Any
 from benchmarks import commands, runs
 from benchmarks.corpus import xla
 from benchmarks.models import counted, measured, models, page
+from benchmarks.models.models import STEPS
 from fusiond.errors import RequestError
 
-STEPS = tuple(f"{name}/{dtype}/{each}" for name in models.REAL for dtype in models.DTYPES for each in measured.WAYS)
 KEPT = runs.RESULTS / "static" / f"models-{counted.GPU}.json"
 
 
@@ -39,7 +38,6 @@ def main(argv: Sequence[str]) -> int:
     commands.only(made, STEPS)
     made.add_argument("--tune", type=int, default=0, metavar="N", help="tune each region first, with N trials")
     made.add_argument("--minutes", type=float, default=30.0, help="after which nothing more is begun; default: 30")
-    made.add_argument("--batch", type=int, default=0, help="sequences; default: gpt2 8, llama 1")
     return commands.status(functools.partial(_run, made, made.parse_args(argv)))
 
 
@@ -47,28 +45,23 @@ def _run(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     commands.check_only(given, STEPS, "step")
     if given.page:
         kept = list(runs.kept("models"))
-        commands.page(page.PAGE, page.render(kept), kept)
-    else:
-        (_measured if given.device else _counted)(made, given)
-
-
-def _sizes(given: argparse.Namespace, name: str) -> models.Sizes:
-    found = (models.TINY if given.quick else models.REAL)[name]
-    return dataclasses.replace(found, batch=given.batch or found.batch)
+        return commands.page(page.PAGE, page.render(kept), kept)
+    return (_measured if given.device else _counted)(made, given)
 
 
 def _counted(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.quick and not given.out:
+        raise RequestError("small sizes are not results: name a folder outside benchmarks/results", where="--out")
     where = (given.out / KEPT.name) if given.out else KEPT
-    if (given.quick or given.batch) and not given.out:
-        raise RequestError("other sizes are not results: name a folder outside benchmarks/results", where="--out")
     run = runs.new("models", "", made.prog, "counted", {"name": counted.GPU, "arch": counted.ARCH})
     kept: dict[str, Any] = json.loads(where.read_text(encoding="utf-8")) if where.is_file() else {}
     steps, regions = run["steps"], run["regions"] = kept.get("steps", {}), kept.get("regions", {})
+    keep = functools.partial(runs.write, where, run)
     for name in given.only or [each for each in STEPS if each not in steps]:
         model, dtype, framework = name.split("/")
-        keep = functools.partial(runs.write, where, run)
+        sizes = (models.TINY if given.quick else models.REAL)[model]
         try:
-            steps[name] = counted.step(framework, _sizes(given, model), dtype, regions, keep)
+            steps[name] = counted.step(framework, sizes, dtype, regions, keep)
         except xla.Unavailable as problem:
             raise RequestError(str(problem)) from None
         keep()
@@ -76,23 +69,22 @@ def _counted(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     used = {digest for step in steps.values() for digest in step["digests"]}
     run["steps"] = {each: steps[each] for each in STEPS if each in steps}
     run["regions"] = {digest: each for digest, each in regions.items() if digest in used}
-    runs.write(where, run)
+    keep()
 
 
 def _measured(made: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     place = commands.place("models", given, without="python -m benchmarks.models", small="small sizes and ")
-    said = commands.said(made, given, ("device", "only", "quick", "tune", "minutes", "batch"))
+    said = commands.said(made, given, ("device", "only", "quick", "tune", "minutes"))
     new = runs.new("models", "", said, place.device.evidence, place.described())
     run, where = commands.begun(place.folder, given, new)
-    rows = run.setdefault("steps", [])
-    until = time.monotonic() + 60 * given.minutes
+    rows, until = run.setdefault("steps", []), time.monotonic() + 60 * given.minutes
     for name in given.only or STEPS:
         if time.monotonic() < until and not any(each["name"] == name and not each["failed"] for each in rows):
             model, dtype, framework = name.split("/")
-            found = measured.step(framework, _sizes(given, model), dtype, given, until)
-            commands.put(rows, {"name": name, **found}, "name")
+            sizes = (models.TINY if given.quick else models.REAL)[model]
+            commands.put(rows, {"name": name, **measured.step(framework, sizes, dtype, given, until)}, "name")
             runs.write(where, run)
-            commands.say(f"{name}: {found}")
+            commands.say(f"{name}: {[each for each in rows if each['name'] == name]}")
     commands.say(f"written to {where}")
 
 

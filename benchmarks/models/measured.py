@@ -13,27 +13,29 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from benchmarks.models import models
+import fusiond.jax
+import fusiond.torch
+from benchmarks.models import in_jax, models
 
 ROUNDS, QUICK_ROUNDS, LEAST_ROUNDS = 60, 5, 5
 SAMPLE_MS = 50.0
 """Steps are repeated in a sample until it takes so long."""
 TOLERANCE = {"float32": 2e-3, "bfloat16": 5e-2}
 """Of the largest difference in an output over the largest value there; GPUs multiply float32 in TF32."""
-WAYS = {"jax": ("jax.jit", "fusiond"), "torch": ("inductor", "fusiond", "eager")}
 Way = Callable[[], Any]
 
 
 def step(framework: str, s: models.Sizes, dtype: str, given: argparse.Namespace, until: float) -> dict[str, Any]:
     """The row of a step; what fails is its reason."""
-    row: dict[str, Any] = {"batch": s.batch, "regions": {}}
+    row: dict[str, Any] = {"batch": s.batch, "regions": {}, "apart": {}}
     try:
-        ways, states = (_jax if framework == "jax" else _torch)(s, dtype, given)
+        ways, states = (_in_jax if framework == "jax" else _in_torch)(s, dtype, given)
         base, *others = ways
-        results = {name: _leaves(run()) for name, run in ways.items()}
-        row |= {"regions": dict(Counter(states())), "apart": {}}
+        results = {name: run() for name, run in ways.items()}
+        row["regions"] = dict(Counter(states()))
         for name in others:
             row["apart"][name] = found = apart(results[base], results[name])
             if not found <= TOLERANCE[dtype]:
@@ -42,11 +44,10 @@ def step(framework: str, s: models.Sizes, dtype: str, given: argparse.Namespace,
         taken = samples(ways, QUICK_ROUNDS if given.quick else ROUNDS, until)
     except Exception as problem:  # out of memory, a compiler's refusal: the other steps are measured
         return {**row, "failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"}
-    rounds = len(taken[base])
-    row |= {"rounds": rounds, "ms": {name: round(float(np.median(each)), 3) for name, each in taken.items() if each}}
-    if rounds < LEAST_ROUNDS:
-        return {**row, "failed": f"{rounds} rounds until --minutes was over"}
-    return {**row, "failed": "", "gain": {name: gain(taken[base], taken[name]) for name in others}}
+    if len(taken[base]) < LEAST_ROUNDS:
+        return {**row, "failed": f"{len(taken[base])} rounds until --minutes was over"}
+    row["ms"] = {name: round(float(np.median(each)), 3) for name, each in taken.items()}
+    return {**row, "failed": "", "gain": {name: gain(taken[base], taken[name]) for name in others}, "samples": taken}
 
 
 def samples(ways: Mapping[str, Way], rounds: int, until: float) -> dict[str, list[float]]:
@@ -56,9 +57,9 @@ def samples(ways: Mapping[str, Way], rounds: int, until: float) -> dict[str, lis
         began = time.perf_counter()
         for _ in range(steps):
             run()
-        return (time.perf_counter() - began) / steps * 1e3
+        return round((time.perf_counter() - began) / steps * 1e3, 4)
 
-    steps = {name: max(1, math.ceil(SAMPLE_MS / min(timed(run, 1) for _ in range(2)))) for name, run in ways.items()}
+    steps = {name: math.ceil(SAMPLE_MS / max(1e-3, *(timed(run, 1) for _ in "ab"))) for name, run in ways.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds):
         for name in list(ways)[:: -1 if number % 2 else 1] if time.monotonic() < until else ():
@@ -73,16 +74,15 @@ def gain(base: Sequence[float], other: Sequence[float]) -> list[float]:
     return [round(float(each), 4) for each in (np.median(ratios), *np.percentile(drawn, (2.5, 97.5)))]
 
 
-def apart(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """The largest difference in an output, over the largest value there."""
-    found = [np.abs(a - b).max() / max(np.abs(a).max(), 1e-30) for a, b in zip(one, other, strict=True)]
+def apart(one: Any, other: Any) -> float:
+    """The largest difference in an output of a step, over the largest value there."""
+    pairs = zip(*(map(_array, jax.tree.leaves(each)) for each in (one, other)), strict=True)
+    found = [np.abs(a - b).max() / max(np.abs(a).max(), 1e-30) for a, b in pairs]
     return math.inf if np.isnan(found).any() else float(max(found))
 
 
-def _leaves(tree: Any) -> list[Any]:
-    if isinstance(tree, Mapping | tuple | list):
-        return [leaf for each in (tree.values() if isinstance(tree, Mapping) else tree) for leaf in _leaves(each)]
-    return [np.asarray(tree.detach().float().cpu() if hasattr(tree, "detach") else tree, np.float32)]
+def _array(value: Any) -> Any:
+    return np.asarray(value.detach().float().cpu() if hasattr(value, "detach") else value, np.float32)
 
 
 def options(given: argparse.Namespace) -> dict[str, Any]:
@@ -91,46 +91,39 @@ def options(given: argparse.Namespace) -> dict[str, Any]:
     return {"device": given.device, "always": given.device == "cpu", **tuned}
 
 
-def _jax(s: models.Sizes, dtype: str, given: argparse.Namespace) -> tuple[dict[str, Way], Callable[[], list[str]]]:
+def _in_jax(s: models.Sizes, dtype: str, given: argparse.Namespace) -> tuple[dict[str, Way], Callable[[], list[str]]]:
     """(the ways, the states of the regions once they have run)"""
-    import jax
-
-    import fusiond.jax
-    from benchmarks.models import in_jax
-
     arguments, function = jax.device_put(models.arrays(s, 0)), in_jax.step(s, dtype)
     fused = fusiond.jax.fuse(function, **options(given))
-    ways = {"jax.jit": _way(jax.jit(function), arguments, jax), "fusiond": _way(fused, arguments, jax)}
+    ways = {name: _way(each, arguments, jax.block_until_ready) for name, each in
+            (("jax.jit", jax.jit(function)), ("fusiond", fused))}  # fmt: skip
     return ways, lambda: [each.state for each in fusiond.jax.explain(fused, *arguments).regions]
 
 
-def _torch(s: models.Sizes, dtype: str, given: argparse.Namespace) -> tuple[dict[str, Way], Callable[[], list[str]]]:
+def _in_torch(s: models.Sizes, dtype: str, given: argparse.Namespace) -> tuple[dict[str, Way], Callable[[], list[str]]]:
     import torch
-    from torch.utils import _pytree as trees
 
-    import fusiond.torch
     from benchmarks.models import in_torch
 
     torch._dynamo.reset()
     torch.set_float32_matmul_precision("high")  # as JAX multiplies float32 on a GPU
-    arguments = trees.tree_map(lambda each: torch.from_numpy(each).to(given.device), models.arrays(s, 0))
+    arguments = jax.tree.map(lambda each: torch.from_numpy(each).to(given.device), models.arrays(s, 0))
     before = len(fusiond.torch.explain().regions)
-    compiling: Any = ({"backend": "inductor"}, {"backend": "fusiond", "options": options(given)}, {})
+    backend = {"backend": "fusiond", "options": options(given)}
+    compiling: dict[str, Any] = {"inductor": {"backend": "inductor"}, "fusiond": backend, "eager": {}}
 
-    ways = {
-        name: _way(in_torch.step(s, dtype, **each), arguments, torch)
-        for name, each in zip(WAYS["torch"], compiling, strict=True)
-    }
+    def ready(_: Any) -> None:
+        if given.device != "cpu":
+            torch.cuda.synchronize()
+
+    ways = {name: _way(in_torch.step(s, dtype, **each), arguments, ready) for name, each in compiling.items()}
     return ways, lambda: [each.state for each in fusiond.torch.explain().regions[before:]]
 
 
-def _way(function: Callable[..., Any], arguments: Sequence[Any], framework: Any) -> Way:
+def _way(function: Callable[..., Any], arguments: Sequence[Any], ready: Callable[[Any], Any]) -> Way:
     def run() -> Any:
         found = function(*arguments)
-        if framework.__name__ == "jax":
-            framework.block_until_ready(found)
-        elif framework.cuda.is_available():
-            framework.cuda.synchronize()
+        ready(found)
         return found
 
     return run

@@ -19,10 +19,9 @@ RATE, BETAS, DECAY, TINIEST, CLIP = 6e-4, (0.9, 0.95), 0.1, 1e-8, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of a model, and of the batch that it is trained with."""
+    """Of a model, and of the batch that it is trained with. No layers: one of llama's; else GPT-2's."""
 
     layers: int
-    """0: a llama layer; else GPT-2's."""
     width: int
     heads: int
     hidden: int
@@ -39,6 +38,7 @@ TINY: Mapping[str, Sizes] = {
     "gpt2": Sizes(layers=2, width=32, heads=4, hidden=64, length=12, batch=2, vocabulary=50),
     "llama": Sizes(layers=0, width=32, heads=4, hidden=48, length=12, batch=2),
 }
+STEPS = tuple(f"{model}/{dtype}/{each}" for model in REAL for dtype in DTYPES for each in ("jax", "torch"))
 
 
 def shapes(s: Sizes) -> dict[str, tuple[int, ...]]:

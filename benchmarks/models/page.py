@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks.models.counted import moved
+from benchmarks.models.models import STEPS
 from benchmarks.pages import DOCS, table
 from benchmarks.runs import Run
 from fusiond.cli.counts import size
@@ -41,7 +43,7 @@ UNMEASURED = "Not yet measured on a GPU: `python -m benchmarks.models --device c
 def render(kept: Iterable[Run]) -> str:
     """The page; what is not there is said."""
     runs = list(kept)
-    counted = [line for run in runs if run["evidence"] == "counted" for line in _counted(run)]
+    counted = [line for run in runs if run["evidence"] == "counted" and run["steps"] for line in _counted(run)]
     measured = [line for run in runs if run["evidence"] == "measured" and run.get("vouched") for line in _measured(run)]
     return "\n".join([HEAD, *(counted or ["Not counted yet.\n"]), "## Milliseconds\n", *(measured or [UNMEASURED])])
 
@@ -57,8 +59,10 @@ def _counted(run: Run) -> Iterator[str]:
     yield table(("PyTorch", *head), [_torch(name, each) for name, each in steps.items() if "xla" not in each])
     refused = [f"{count} of {name} ({why})" for name, each in steps.items() for why, count in each["refused"].items()]
     reckoned = [f"{each['uncounted']} of {name}" for name, each in steps.items() if each["uncounted"]]
-    yield f"Regions that are refused: {'; '.join(refused) or 'none'}.\n"
-    yield f"Regions too large to be counted, whose bytes the planner reckons: {', '.join(reckoned) or 'none'}.\n"
+    lacking = [name for name in STEPS if name not in steps]
+    for what, named in (("Regions that are refused", refused), ("Steps that are not counted yet", lacking),
+                        ("Regions too large to be counted, whose bytes the planner reckons", reckoned)):  # fmt: skip
+        yield textwrap.fill(f"{what}: {'; '.join(named) or 'none'}.", 120) + "\n"
     yield f"Regions that move more than {FAR:g} times their least:\n"
     far = [
         (name, each["name"], str(times), str(each["kernels"]), size(each["least_bytes"]),
@@ -69,7 +73,10 @@ def _counted(run: Run) -> Iterator[str]:
     ]  # fmt: skip
     yield table(("step", "region", "times", "launches", "least", "x least"), far)
     cut, planned = (max(each[secs] for each in steps.values()) for secs in ("cut_secs", "plan_secs"))
-    yield f"Cutting a step took at most {cut:.0f} s, planning all its regions {planned:.0f} s, on a shared box.\n"
+    yield textwrap.fill(
+        f"Tracing and cutting a step took at most {cut:.0f} s by the clock of a busy shared box, planning and emitting its "
+        f"regions {planned:.0f} s of a processor.", 120,
+    ) + "\n"  # fmt: skip
     yield f"`{run['command']}`, {run['date'][:10]}, nvcc {run['nvcc']}.\n"
 
 

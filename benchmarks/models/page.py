@@ -74,8 +74,8 @@ def _counted(run: Run) -> Iterator[str]:
     yield table(("step", "region", "times", "launches", "least", "x least"), far)
     cut, planned = (max(each[secs] for each in steps.values()) for secs in ("cut_secs", "plan_secs"))
     yield textwrap.fill(
-        f"Tracing and cutting a step took at most {cut:.0f} s by the clock of a busy shared box, planning and emitting its "
-        f"regions {planned:.0f} s of a processor.", 120,
+        f"Tracing and cutting a step took at most {cut:.0f} s by the clock of a busy shared box, planning and emitting "
+        f"its regions {planned:.0f} s of a processor.", 120,
     ) + "\n"  # fmt: skip
     yield f"`{run['command']}`, {run['date'][:10]}, nvcc {run['nvcc']}.\n"
 

@@ -36,7 +36,7 @@ def test_an_array_module_computes_the_same_images_to_the_bit(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", paper.APPLICATIONS)
 def test_pytorch_computes_the_same_images(name: str) -> None:
-    torch = pytest.importorskip("torch", reason="needs PyTorch as the rival")
+    torch = pytest.importorskip("torch", reason="needs PyTorch as the rival: pip install torch")
     pipeline = small(name)
     given = peers.inputs(pipeline)
     names = images.TorchNames(torch, "cpu")
@@ -113,7 +113,7 @@ def test_jax_as_a_rival(gpu: Any) -> None:
 
 @pytest.mark.slow
 def test_torch_compile_as_a_rival(gpu: Any) -> None:
-    pytest.importorskip("torch", reason="needs PyTorch as the rival")
+    pytest.importorskip("torch", reason="needs PyTorch as the rival: pip install torch")
     found = outputs(gpu, "sobel", *mincut.compiled(small("sobel"), Torch("cpu")))
     expected = oracle.run(small("sobel"), peers.inputs(small("sobel")))
     assert np.mean(found["magnitude"] != expected["magnitude"].reshape(-1)) <= mincut.CLOSE

@@ -124,7 +124,7 @@ def test_the_best_so_far_at_each_second(small: Path) -> None:
 
 def test_the_community_s_score(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the optimum at once 1, of random choice about 0; of what never comes to anything far below."""
-    pytest.importorskip("autotuning_methodology")
+    pytest.importorskip("autotuning_methodology", reason="needs the community's score: pip install 'fusiond[peers]'")
     lines: list[Any] = [{"replay": 1, "name": "line", "parameters": {"x": list(range(400))}, "warmups": 0}]
     lines += [[[x], [1.0 + x], 0.5] for x in range(400)]
     path = small.parent / "line.jsonl"

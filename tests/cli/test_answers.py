@@ -74,7 +74,7 @@ def test_the_manual_has_every_command_and_option(fusiond: Run, tmp_path: Path) -
         for action in cli.command_of(name)[1]._actions:
             assert all(each in words for each in action.option_strings), (name, action)
     if shutil.which("groff") is None:
-        pytest.skip("groff is not installed: the page is not set")
+        pytest.skip("no groff to set the page with: apt install groff-base")
     page = tmp_path / "fusiond.1"
     page.write_text(source)
     made = subprocess.run(["groff", "-man", "-ww", "-Tutf8", page], capture_output=True, text=True, check=True)
@@ -98,7 +98,7 @@ def test_a_shell_completes(fusiond: Run, shell: str, tmp_path: Path) -> None:
     assert all(command in script for command in COMMANDS)
     assert "--older-than" in script
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed here: its syntax is not checked")
+        pytest.skip(f"no {shell} to check the syntax with: apt install {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 

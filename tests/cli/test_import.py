@@ -189,7 +189,7 @@ def test_cut_short_and_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_schema_s_own_words(tmp_path: Path) -> None:
     """Against the schema as its authors wrote it, where Kernel Tuner is installed (the extra `peers`)."""
-    kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install 'fusiond[peers]'")
+    kernel_tuner = pytest.importorskip("kernel_tuner", reason="needs the schema: pip install 'fusiond[peers]'")
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(kernel_tuner.__file__).parent / "schema/T4/1.0.0/results-schema.json").read_text())
     values = (

@@ -36,7 +36,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    pytest.importorskip("ray", reason="pip install 'fusiond[ray]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install 'fusiond[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -134,7 +134,7 @@ def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
     toolkit = nvcc.find()
     header = toolkit.root / "include" / "cuda_occupancy.h" if toolkit else None
     if header is None or not header.is_file():
-        pytest.skip("needs cuda_occupancy.h of a CUDA toolkit")
+        pytest.skip("needs cuda_occupancy.h of a CUDA toolkit (its package cuda-cudart-dev)")
     (tmp_path / "oracle.cpp").write_text(ORACLE)
     oracle = tmp_path / "oracle"
     subprocess.run(

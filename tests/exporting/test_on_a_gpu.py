@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs_gpu
 @pytest.fixture
 def cuda() -> Any:
     """PyCUDA with the primary context current."""
-    driver = pytest.importorskip("pycuda.driver")
+    driver = pytest.importorskip("pycuda.driver", reason="needs PyCUDA: pip install 'fusiond[cuda]', with nvcc on PATH")
     pytest.importorskip("pycuda.autoprimaryctx")
     return driver
 
@@ -67,8 +67,8 @@ def test_it_computes_what_numpy_does(name: str, cuda: Any, tmp_path: Path) -> No
 def test_it_builds_for_this_gpu_where_no_cubin_is_there(cuda: Any, tmp_path: Path) -> None:
     from pycuda import gpuarray
 
-    if nvcc.missing():
-        pytest.skip("needs nvcc too")
+    if missing := nvcc.missing():
+        pytest.skip(missing)
     case = programs.one()
     launcher = Launcher(written(case.program, tmp_path / "out", None), cache=tmp_path / "cache")
     given = programs.inputs(case.program)

@@ -70,7 +70,7 @@ def test_what_is_not_set_is_explained_and_not_set() -> None:
     assert not set(left_out) & set(settings(SYSTEM))
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze: apt install systemd")
 def test_the_exposure_of_the_system_unit() -> None:
     command = ["systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={10 * MOST_EXPOSED:.0f}"]
     done = subprocess.run([*command, str(SYSTEM)], capture_output=True, text=True, check=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fusiond.build import nvcc
 from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.cpu import commands
 from fusiond.devices.cpu.lower import lower
@@ -645,24 +646,21 @@ def test_the_portable_switch(folder: Path, features: NativeModule) -> None:
         "o = np.zeros(2, np.int32); l = NativeLaunch(grid=(2, 1, 1), block=(256, 1, 1), shared_bytes=1024, seed=3);"
         "r.launch(m.entry('block_sum'), l, [d, o]); assert list(o) == [d[:256].sum(), d[256:].sum()], o"
     )
-    subprocess.run(
-        [shutil.which("python") or "python3", "-c", script, library, folder / "features.cu.plain.so"], check=True
-    )
+    subprocess.run([sys.executable, "-c", script, library, folder / "features.cu.plain.so"], check=True)
 
 
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["features.cu", "faults.cu", "races.cu"])
 def test_the_same_kernels_compile_with_nvcc(folder: Path, file: str) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not on PATH")
+    toolkit = nvcc.find()
+    assert toolkit is not None
     source = folder / file
     text = (KERNELS / file).read_text()
     if file == "races.cu":  # instantiate the templates
         names = (*RACES, "wrong_barrier")
         text += "".join(f"template __global__ void {n}<{s}>(int*);\n" for n in names for s in ("true", "false"))
     source.write_text(text)
-    command = [nvcc, "-std=c++17", "-arch=sm_80", "-cubin", str(source), "-o", str(source.with_suffix(".cubin"))]
+    command = [toolkit.nvcc, "-std=c++17", "-arch=sm_80", "-cubin", source, "-o", source.with_suffix(".cubin")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

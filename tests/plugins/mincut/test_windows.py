@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from fusiond.build import nvcc
 from fusiond.cuda.limits import limits
 from fusiond.requests.planning import NvccFacts
 from fusiond_mincut.analysis import blocks
@@ -133,7 +132,7 @@ def test_floats_are_split_and_contracted_where_that_is_allowed(runner):
             np.testing.assert_allclose(images(each, got)["big"][..., 0], oracle, rtol=1e-5)
 
 
-needs_nvcc = pytest.mark.skipif(nvcc.missing() is not None, reason="no nvcc")
+needs_nvcc = pytest.mark.needs_nvcc
 
 
 @needs_nvcc

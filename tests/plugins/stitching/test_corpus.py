@@ -18,7 +18,7 @@ from . import oracle
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
-NEEDED = "pip install flax optax equinox"
+NEEDED = "the function is of a library: pip install flax optax equinox"
 
 
 def inputs(module: HloModule) -> tuple[np.ndarray, ...]:

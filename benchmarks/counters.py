@@ -99,7 +99,7 @@ def _there(given: argparse.Namespace) -> int:
     why = counters.missing()
     with device_lock(device, stop=lambda: False, waiting=say):
         for name, bundle in programs(given.bundles).items():
-            if name in run["counters"]:
+            if "launches" in run["counters"].get(name, {}):
                 continue
             if time.monotonic() > until:
                 return MORE

@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.headlines import measure
-from benchmarks.headlines.catalogue import HEADLINES
+from benchmarks.headlines.order import ORDER
 from fusiond.devices import check
 from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     writing = words.add_parser("write", help="here: every headline's programs as bundles")
     writing.add_argument("folder", type=Path)
     writing.add_argument("--arch", default="sm_90", help="or cpu, at small sizes")
-    writing.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join(HEADLINES)}")
+    writing.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join(ORDER)}")
     writing.set_defaults(do=_write)
     for name, do, what in (("measure", _measure, "NAME"), ("beside", _beside, "GROUP")):
         there = words.add_parser(name, help=(do.__doc__ or "").splitlines()[0])
@@ -76,11 +76,11 @@ def _write(given: argparse.Namespace) -> int:
     from benchmarks.headlines import field
     from fusiond.registry import Registry
 
-    unknown = sorted(set(given.only or ()) - set(HEADLINES))
+    unknown = sorted(set(given.only or ()) - set(ORDER))
     if unknown:
-        raise RequestError(f"unknown headline {unknown[0]!r}; there are {', '.join(HEADLINES)}")
+        raise RequestError(f"unknown headline {unknown[0]!r}; there are {', '.join(ORDER)}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        failed = field.write_all(Registry.load(), given.folder, given.arch, given.only or tuple(HEADLINES), pool)
+        failed = field.write_all(Registry.load(), given.folder, given.arch, given.only or ORDER, pool)
     for line in failed:
         say(f"not built: {line}")
     return int(bool(failed))
@@ -146,9 +146,8 @@ def told(found: Mapping[str, Any]) -> str:
 def _new(entry: Mapping[str, Any], device: DeviceInfo) -> measure.Document:
     described = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
     command = f"python -m benchmarks.headlines measure {entry['name']}"
-    about = HEADLINES[entry["name"]]
     run = runs.new("headlines", "", command, device.evidence, described)
-    return run | measure.new(entry) | {"strategy": about.strategy, "what": about.what}
+    return run | measure.new(entry) | {"strategy": entry["strategy"], "what": entry["what"]}
 
 
 def _known(where: Path, device: DeviceInfo) -> measure.Document | None:

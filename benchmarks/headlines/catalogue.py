@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.headlines.functions import FUNCTIONS
+from benchmarks.headlines.order import ORDER
 from benchmarks.hfuse import pairs
 
 PAIRS = {
@@ -60,9 +61,4 @@ def _headlines() -> Mapping[str, Headline]:
     return {name: made[name] for name in ORDER}
 
 
-ORDER = (
-    "hist+maxpool", "softmax", "harris", "layer_norm", "adamw", "batchnorm+hist", "unsharp", "layer_norm_gradient",
-    "llama_rows", "maxpool+upsample", "sobel", "blake2b+ethash",
-)  # fmt: skip
-"""Of each strategy one, then the next: a machine may go away at any moment."""
 HEADLINES = _headlines()

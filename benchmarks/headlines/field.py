@@ -73,7 +73,8 @@ def write(
             "name": each.name, "role": each.role, "config": dict(each.config), "path": f"{number}",
             "program_key": program.key,
         })  # fmt: skip
-    return {"name": headline.name, "sizes": dict(found.workload.sizes), "entries": entries}, failed
+    about = {"name": headline.name, "strategy": headline.strategy, "what": headline.what}
+    return {**about, "sizes": dict(found.workload.sizes), "entries": entries}, failed
 
 
 def taken(found: Plan) -> Iterator[Entry]:

@@ -108,12 +108,15 @@ def _screen(
     screened, best = found["screened"], {"unfused": 0.0, "fused": 0.0}
     for name in in_turn(entry):
         if name in screened:
+            role = found["entries"][name]["role"]
+            best[role] = max(best[role], screened[name].get("ratio") or 0.0)
             continue
         if time.monotonic() > until and all(best.values()):
             break
         role = found["entries"][name]["role"]
         screened[name] = _one(runner, paths[name], paths[native], references, best[role])
         best[role] = max(best[role], screened[name].get("ratio") or 0.0)
+        keep()
     found["untried"] = len(paths) - len(screened)
     for role in best:
         ratios = {

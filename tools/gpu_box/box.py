@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -16,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 CUDA = Path("/usr/local")
-QUERY = "name,uuid,driver_version,memory.total"
+QUERY = ",".join((
+    "name", "uuid", "driver_version", "memory.total", "persistence_mode", "clocks.sm", "clocks.max.sm", "clocks.mem",
+    "power.limit", "temperature.gpu",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,24 +47,18 @@ class Box:
         return found
 
     def unpack(self) -> None:
-        """The wheels, into site/: pip where it is, else by hand (a wheel is a zip file)."""
+        """The wheels, into site/. By hand: a wheel is a zip file, and pip takes ten times as long."""
         wheels = sorted((self.folder / "wheels").glob("*.whl"))
         if self.site.exists() or not wheels:
             return
         unfinished = self.site.with_name(f"{self.site.name}.new")
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [
-            sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir",
-            "--disable-pip-version-check", "--target", str(unfinished),
-        ]  # fmt: skip
-        done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines()[-1:] or "failed"
-            print(f"pip: {said}; the wheels are unpacked by hand", flush=True)
-            unfinished.mkdir(exist_ok=True)
-            for wheel in wheels:
-                with zipfile.ZipFile(wheel) as archive:
-                    archive.extractall(unfinished)
+        unfinished.mkdir()
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unfinished)
+        for part in [*unfinished.glob("*.data/purelib"), *unfinished.glob("*.data/platlib")]:
+            shutil.copytree(part, unfinished, dirs_exist_ok=True)
         unfinished.replace(self.site)
 
     def environment(self, work: Path) -> dict[str, str]:
@@ -93,6 +92,17 @@ def toolkits() -> list[Path]:
 def tool(name: str) -> str | None:
     """Where a tool of CUDA's is; None where it is not installed."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]))
+
+
+def keep_awake() -> None:
+    """Hold the GPUs' device files open, through NVML, until this process ends: without persistence mode, and between
+    two units, the driver would else be taken down and be up again only after seconds. No setting is changed."""
+    with contextlib.suppress(OSError, AttributeError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml.nvmlInit_v2()
+        for index in range(16):
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(ctypes.c_void_p())):
+                break
 
 
 def there(module: str) -> bool:

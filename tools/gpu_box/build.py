@@ -4,8 +4,9 @@
     OUT/run_all.py      the one command there: `python run_all.py`
     OUT/source/         this repository's packages, benchmarks, tests and jobs, and what makes plugins known
     OUT/wheels/         what the box lacks, as wheels: fetched (wheels.py), and those in --wheels DIR (PyCUDA)
-    OUT/bundles/        every workload of the catalogue, unfused and with the first seeds of its strategy, built here by
-                        nvcc for --arch; and questions that only a GPU can answer (questions.py)
+    OUT/bundles/        built here by nvcc for --arch: every workload of the catalogue, unfused and with the first seeds
+                        of its strategy; a program of each kind of launch (alive.py); questions that only a GPU can
+                        answer (questions.py); headlines/ (benchmarks/headlines); null/ (null.py)
     OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
 
 Bundles need no compiler there. `--arch cpu` builds the same for the processor, at small sizes, to try it out.
@@ -30,18 +31,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.headlines import field
+from benchmarks.headlines.field import built
+from benchmarks.headlines.order import ORDER
 from benchmarks.hfuse.pairs import TINY
 from fusiond import __version__
 from fusiond.build import nvcc
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import BuildFailed, Job
+from fusiond.model import Job
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, prepare, reference, sound
-from tools.gpu_box import questions, wheels
+from tools.gpu_box import alive, null, questions, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -59,6 +62,19 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 }
 """For the processor: those of them that a workload has."""
 QUESTION_SECS = 10.0
+ALIVE = ("hfuse/hist+maxpool", "mincut/sobel", "stitching/lr_step", "transfer/fig2")
+"""A workload of each strategy, for the first look."""
+COMMANDS = """\
+There, one command after the other, each in the folder to which the file was carried; OUT is the folder that comes back:
+
+    tar xzf gpu-box.tar.gz && python3 gpu-box/run_all.py --minutes 8.5 --call 1 --archive $OUT/results.tar.gz
+    tar xzf gpu-box.tar.gz && python3 gpu-box/run_all.py --minutes 3 --call 2 --archive $OUT/results.tar.gz \\
+        --after results.tar.gz
+
+Before the second one, put the results.tar.gz that came back beside gpu-box.tar.gz. Here, after each:
+
+    make gpu-results RESULTS=results.tar.gz
+"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,7 +85,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--no-fetch", action="store_true", help="only the wheels in --wheels")
     parser.add_argument("--python", default="3.12", metavar="X.Y", help="of the box; default: 3.12")
     parser.add_argument(
-        "--there", nargs="*", default=wheels.THERE, metavar="NAME", help="what the box has; default: numpy pip"
+        "--there",
+        nargs="*",
+        default=wheels.THERE,
+        metavar="NAME",
+        help="what the box has; default: what one with PyTorch and JAX has",
     )
     parser.add_argument("--arch", default="sm_90", help="sm_90, sm_80, ...; or cpu; default: sm_90")
     parser.add_argument("--seeds", type=int, default=2, help="candidates of each workload; default: 2")
@@ -92,13 +112,21 @@ def main(argv: Sequence[str]) -> int:
         problem = wheels.fetch(given.out / "wheels", own=given.wheels, python=given.python, there=given.there)
     shutil.copy(HERE / "there.py", given.out / "run_all.py")
     begun = time.monotonic()
-    entries, failed = write_bundles(Registry.load(), given.out / "bundles", given.arch, given.seeds, given.only)
+    registry, bundles = Registry.load(), given.out / "bundles"
+    headlines = [name for name in ORDER if not given.only or {"headlines", f"headlines:{name}"} & set(given.only)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
+        failed = field.write_all(registry, bundles / "headlines", given.arch, headlines, pool) if headlines else []
+    if not given.only or "null" in given.only:
+        write_null(registry, bundles, given.arch)
+    entries, others = write_bundles(registry, bundles, given.arch, given.seeds, given.only)
+    failed += others
     manifest = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "fusiond": __version__,
         "commit": _commit(),
         "arch": given.arch,
         "nvcc": nvcc.version(),
+        "headlines": headlines,
         "entries": len(entries),
         "candidates": sum(len(each["candidates"]) for each in entries),
         "build_secs": round(time.monotonic() - begun, 1),
@@ -108,8 +136,8 @@ def main(argv: Sequence[str]) -> int:
     }
     (given.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     packed = _packed(given.out)
-    said = f"{manifest['entries']} workloads, {manifest['candidates']} candidates, {len(manifest['wheels'])} wheels"
-    sys.stdout.write(f"{packed}: {said}, {packed.stat().st_size / 2**20:.1f} MiB\n")
+    said = f"{len(headlines)} headlines, {manifest['entries']} workloads, {len(manifest['wheels'])} wheels"
+    sys.stdout.write(f"{packed}: {said}, {packed.stat().st_size / 2**20:.1f} MiB\n\n{COMMANDS}\n")
     for line in manifest["not_built"]:
         sys.stdout.write(f"not built: {line}\n")
     return 1 if manifest["not_built"] else 0
@@ -150,6 +178,8 @@ def write_bundles(
         for entry, lines in pool.map(made, asked):
             failed += lines
             entries += [entry] if entry is not None else []
+    if not only or "alive" in only:
+        entries += _alive(provider, entries, folder, arch)
     if not only or "questions" in only:
         entries += [_question(provider, each, folder, arch) for each in questions.QUESTIONS]
     folder.mkdir(exist_ok=True)
@@ -183,7 +213,7 @@ def _workload(
 ) -> tuple[dict[str, Any], list[str]]:
     strategy, arch = found.prepared.strategy, found.target.arch
     native = provider.normalise(sound(strategy.name, reference(strategy, found.analysis)))
-    problem = _write(provider, native, arch, folder / name / "native")
+    problem = built(provider, native, arch, folder / name / "native")
     if problem:
         raise FusiondError(problem)
     candidates: list[dict[str, Any]] = []
@@ -199,7 +229,7 @@ def _workload(
             continue
         keys.add(normal.key)
         path = f"{name}/{label}"
-        problem = _write(provider, normal, arch, folder / path)
+        problem = built(provider, normal, arch, folder / path)
         if problem:
             lines.append(f"{label}: {problem}")
         else:
@@ -208,12 +238,38 @@ def _workload(
     return {"name": name, "native": f"{name}/native", "candidates": candidates, "sizes": sizes}, lines
 
 
+def _alive(
+    provider: DeviceProvider, entries: Sequence[dict[str, Any]], folder: Path, arch: str
+) -> Iterator[dict[str, Any]]:
+    """Every kind of launch beside a plain one; and of each strategy a workload that is there already."""
+    made = {each.name: each for each in (alive.NATIVE, *alive.programs())}
+    for name, program in made.items():
+        if problem := built(provider, provider.normalise(program), arch, folder / "alive" / name):
+            raise FusiondError(f"alive/{name}: {problem}")
+    native, *kinds = (f"alive/{name}" for name in made)
+    candidates = [{"name": path.removeprefix("alive/"), "path": path} for path in kinds]
+    yield {"name": "alive/launches", "native": native, "candidates": candidates}
+    yield from ({**each, "name": f"alive/{each['name']}"} for each in entries if each["name"] in ALIVE)
+
+
+def write_null(registry: Registry, bundles: Path, arch: str) -> None:
+    """What is measured against itself, with an index of its own."""
+    provider = registry.provider("cpu" if arch == "cpu" else "cuda")
+    entries = [{"name": name, "native": path} for name, path in null.of_headlines(bundles)]
+    for name, program in null.programs(tiny=arch == "cpu"):
+        path = name.replace(" ", "-")
+        if problem := built(provider, provider.normalise(program), arch, bundles / "null" / path):
+            raise FusiondError(f"null/{name}: {problem}")
+        entries.append({"name": name, "native": path})
+    (bundles / "null" / "index.json").write_text(json.dumps({"entries": entries}, indent=1) + "\n")
+
+
 def _question(provider: DeviceProvider, question: questions.Question, folder: Path, arch: str) -> dict[str, Any]:
     name = f"questions/{question.name}"
     candidates = []
     for index, entry in enumerate(("copy", *question.entries)):
         path = f"{name}/{'native' if index == 0 else f'{index}'}"
-        problem = _write(provider, provider.normalise(questions.program(entry)), arch, folder / path)
+        problem = built(provider, provider.normalise(questions.program(entry)), arch, folder / path)
         if problem:
             raise FusiondError(f"{name}: {problem}")
         if index:
@@ -226,18 +282,6 @@ def _question(provider: DeviceProvider, question: questions.Question, folder: Pa
         "timeout_secs": QUESTION_SECS,
         "question": question.text,
     }
-
-
-def _write(provider: DeviceProvider, program: Program, arch: str, folder: Path) -> str:
-    """Build and write one bundle; what went wrong, in one line."""
-    binaries = {}
-    for source in program.sources:
-        built = provider.build(source, arch)
-        if isinstance(built, BuildFailed):
-            return f"{source.name} does not build: {built.reason}"
-        binaries[source.name] = built.path
-    write_bundle(folder, dataclasses.replace(program), binaries)
-    return ""
 
 
 # --- source ---------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Everything that is to be done on a GPU box: `python run_all.py`. Needs the standard library only to begin with.
 
-    python run_all.py --list                what there is to do, in units of a minute, the most valuable first
-    python run_all.py                       all of it, on cuda:0
-    python run_all.py --minutes 8 --call 1  the first of the half hour's commands; ends within that time
-    python run_all.py --units control job:* only these, done already or not
-    python run_all.py --device cpu          tries the folder out where there is no GPU (built with --arch cpu)
+    python run_all.py --list                  what there is to do, in units of a minute at most, in its order
+    python run_all.py --minutes 8.5 --call 1  the first ten minutes; ends within that time
+    python run_all.py --minutes 3 --call 2    what did not end well once more, then the rest of the correctness sweep
+    python run_all.py --units control job:*   only these, done already or not
+    python run_all.py                         all of it, on cuda:0
+    python run_all.py --device cpu            tries the folder out where there is no GPU (built with --arch cpu)
 
 After every unit all results are in one file (--archive; results.tar.gz): what the units wrote, raw samples and stores
 with them. The same command goes on with what is left, and on a fresh machine, too: `--after results.tar.gz` names the
@@ -27,20 +28,20 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tools.gpu_box import box
 from tools.gpu_box.box import Box
-from tools.gpu_box.units import Unit, units
+from tools.gpu_box.units import FIRST, SECOND, Unit, units
 
 TAIL = 6000
 """Characters of a unit's output that are kept."""
-LEAST_SECS = 20.0
+LEAST_SECS = 5.0
 """No unit that can go on later is begun with less time than this."""
-MARGIN_SECS = 6.0
-"""Of a unit's time, left to it for ending."""
+MARGIN_SECS, MARGIN_SHARE = 6.0, 0.2
+"""Of a unit's time, left to it for ending: the less of the two."""
 MORE = 75
 ENDED = ("done", "failed", "timed out")
 LEFT = "to be gone on with"
@@ -66,17 +67,18 @@ def main(here: Box) -> int:
     if given.after is not None and not given.out.exists():
         go_on_from(given.after, given.out)
     every = units(here, given.device, given.out)
+    report = earlier(given.out)
     try:
-        wanted = chosen(every, given.units, given.call)
+        wanted = chosen(every, given.units, given.call, report["units"])
     except ValueError as problem:
         parser.error(str(problem))
-    report = earlier(given.out)
     if given.list:
         print("\n".join(listed(every, report["units"])))
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
     here.unpack()
     environment = here.environment(given.out / "work")
+    box.keep_awake()
     session = {
         "date": now(),
         "command": " ".join(["python run_all.py", *sys.argv[1:]]),
@@ -87,7 +89,10 @@ def main(here: Box) -> int:
     report["runs"].append(session)
     archive = given.archive or given.out.with_name(f"{given.out.name}.tar.gz")
     run = Run(here, report, given.out, archive, environment)
-    run.all_of(wanted, begun + 60 * given.minutes, again=given.units is not None)
+    if given.units is not None:  # whoever names a unit wants it, and has the time for it
+        wanted = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
+    again = {each.name for each in wanted if given.units is not None or each.call not in (given.call or (each.call,))}
+    run.all_of(wanted, begun + 60 * given.minutes, again=again)
     session["secs"] = round(time.monotonic() - begun, 1)
     run.keep(every)
     return run.told(every)
@@ -105,15 +110,12 @@ class Run:
         self.ran: list[str] = []
         self._pack_secs = 1.0
 
-    def all_of(self, wanted: Sequence[Unit], end: float, *, again: bool) -> None:
-        """Each in its turn, until nothing is left or no time is. What can go on goes to the end of its call,
-        unless only the whole of it is worth anything."""
-        if again:  # whoever names a unit wants it, and has the time for it
-            queue = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
-            for each in queue:
-                self.entries.pop(each.name, None)
-        else:
-            queue = [each for each in wanted if self.entries.get(each.name, {}).get("state") not in ENDED]
+    def all_of(self, wanted: Sequence[Unit], end: float, *, again: Collection[str] = ()) -> None:
+        """Each in its turn, until nothing is left or no time is; those of `again` from their beginning, however they
+        ended before. What can go on goes to the end of its call, unless only the whole of it is worth anything."""
+        for name in again:
+            self.entries.pop(name, None)
+        queue = [each for each in wanted if self.entries.get(each.name, {}).get("state") not in ENDED]
         while queue:
             unit = queue.pop(0)
             left = end - time.monotonic() - 2 * self._pack_secs
@@ -124,7 +126,11 @@ class Run:
             if entry["state"] != "skipped" or before.get("state") in (None, "skipped"):
                 self.entries[unit.name] = entry
             if entry["state"] == LEFT:
-                place = 0 if unit.whole else sum(each.call <= unit.call for each in queue)
+                place = (
+                    0
+                    if unit.whole
+                    else max([number + 1 for number, each in enumerate(queue) if each.call == unit.call], default=0)
+                )
                 queue.insert(place, unit)
             if entry["state"] != "skipped":
                 self.keep([*wanted, unit])
@@ -155,9 +161,16 @@ class Run:
         return 1 if failed else 0
 
 
-def chosen(every: list[Unit], words: list[str] | None, calls: list[int] | None) -> list[Unit]:
-    """The units that are named, of the calls that are; ValueError where there is none such."""
+def chosen(
+    every: list[Unit], words: list[str] | None, calls: list[int] | None, before: Sequence[dict[str, Any]] = ()
+) -> list[Unit]:
+    """The units that are named, of the calls that are; before those of the second one, what of the first did not end
+    well, once more. ValueError where there is none such."""
     found = [each for each in every if calls is None or each.call in calls]
+    if before and calls is not None and SECOND in calls and FIRST not in calls and not words:
+        ended = {each["name"]: each["state"] for each in before}
+        again = [each for each in every if each.call == FIRST and ended.get(each.name) not in ("done", "skipped")]
+        found = sorted(again, key=lambda each: ended.get(each.name) == "failed") + found
     if not found:
         raise ValueError(f"no call {calls}; there are {sorted({each.call for each in every})}")
     for word in words or ():
@@ -203,7 +216,7 @@ def one(
     secs = min(unit.secs, left_secs)
     if unit.skip or lacking:
         entry |= {"state": "skipped", "reason": unit.skip or f"not installed: {', '.join(lacking)}"}
-    elif secs < (LEAST_SECS if unit.goes > 1 else unit.secs):
+    elif secs < (min(LEAST_SECS, unit.secs) if unit.goes > 1 else unit.secs):
         entry |= {"state": "skipped", "reason": "no time left"}
     else:
         entry |= executed(here, unit, out, environment, secs)
@@ -223,8 +236,8 @@ def executed(here: Box, unit: Unit, out: Path, environment: dict[str, str], limi
     begun = time.monotonic()
     log = out / f"{unit.name.replace(':', '-')}.log"
     printed = log.with_suffix(".out")
-    own = max(1.0, limit_secs - MARGIN_SECS)
-    words = [each.replace("{secs}", f"{own:.0f}").replace("{minutes}", f"{own / 60:.3f}") for each in unit.command]
+    own = max(1.0, limit_secs - min(MARGIN_SECS, MARGIN_SHARE * limit_secs))
+    words = [each.replace("{secs}", f"{own:.1f}").replace("{minutes}", f"{own / 60:.3f}") for each in unit.command]
     # What can go on and does not know its time is told to end, and gets the rest for finishing what it is at.
     wait_secs = own if unit.goes > 1 and words == list(unit.command) else limit_secs
     with log.open("w") as errors, printed.open("w") as output:
@@ -307,7 +320,7 @@ def pack(out: Path, archive: Path) -> list[str]:
     large = sorted(found, key=lambda each: (each.suffix == ".sqlite", each.stat().st_size))
     left_out: list[Path] = []
     while True:
-        with tarfile.open(unfinished, "w:gz", compresslevel=6) as packed:
+        with tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
             for each in found:
                 if each not in left_out:
                     packed.add(each, arcname=f"{out.name}/{each.relative_to(out)}")

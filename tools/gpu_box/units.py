@@ -1,15 +1,19 @@
-"""What there is to do on a machine with a GPU, in units of a minute at most, the most valuable second first.
+"""What there is to do on a machine with a GPU, in units with a slice of time each, in the order in which they are done.
 
-A unit that had not enough of its time goes on when it is its turn again: what it found is in its file, or in its store.
+The first command's units fill the first ten minutes there: the ruler, native against native, one program of each kind,
+the headlines with their rivals, whole functions, the count against the counter. A unit that had not enough of its slice
+goes on when all others of its command have had theirs: what it found is in its file, or in its store.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.headlines.order import ORDER
 from tools.gpu_box.box import Box, tool
 
 GPU_TESTS = (
@@ -33,8 +37,12 @@ MODULES = (
 GRAPHS = ("fig2", "horner", "cg", "cholesky", "matmul", "random24")
 TUNING = ("numpy", "optuna", "sqlite_utils", "pluggy", "yaml", "clang")
 SLICE = 60.0
-HANGS = 4
-"""The call in which a kernel may hang: after all others."""
+SLOWER = 4
+"""So many times as long a slice is where there is no GPU, and everything is emulated."""
+FIRST, SECOND, LONG, HANGS = 1, 2, 3, 4
+"""Calls: the first ten minutes; the three after them; what takes hours; where a kernel may hang, after all others."""
+HEADLINE_SECS, OVERLAP_SECS = 11.0, 18.0
+RIVALS_SECS = {"issue": 8.0, "torch": 40.0, "triton": 10.0, "jax": 20.0, "cupy": 12.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +53,8 @@ class Unit:
     name: str
     command: tuple[str, ...]
     what: str
-    call: int = 1
-    """In which of the half hour's commands it belongs."""
-    value: float = 1.0
-    """Of a minute of it, beside others of the same call."""
+    call: int = FIRST
+    """In which command it belongs."""
     secs: float = SLICE
     goes: int = 1
     whole: bool = False
@@ -64,32 +70,82 @@ class Unit:
 
 def units(box: Box, device: str, out: Path) -> list[Unit]:
     """All of them, in the order in which they are done; `out` is the results' folder."""
-    made = [*_first(box, device, out), *_tuned(box, device, out), *_rest(box, device, out)]
-    return sorted(made, key=lambda each: (each.call, -each.value))
+    made = [*_first(box, device, out), *_second(box, device, out), *_long(box, device, out)]
+    return sorted(made, key=lambda each: each.call)
+
+
+# --- the first ten minutes ------------------------------------------------------------------------------
 
 
 def _first(box: Box, device: str, out: Path) -> Iterator[Unit]:
-    """Is it right, and what does the ruler read?"""
-    python, gpu = sys.executable, device != "cpu"
-    no_nvcc = _no_nvcc()
-    for kind, value in (("mincut", 6.0), ("hfuse", 5.0), ("stitching", 4.0), ("transfer", 3.0)):
-        yield _check(box, device, out, kind, 1, value, without="ethash" if kind == "hfuse" else "")
+    yield from _ruler(device, out)
+    yield _python(
+        "null", "benchmarks.control", device, out / "null.json", secs=30,
+        what="native against native, warm and cold: each must come out `keep`",
+        options=("--bundles", str(box.bundles / "null"), "--cold"), skip=_lacking(box, "null"),
+    )  # fmt: skip
+    yield _check(box, device, out, "alive", FIRST, secs=45)
+    yield from _headlines(box, device, out)
+    yield _python(
+        "steps", "benchmarks.steps", device, out / "steps.json", secs=60,
+        what="steps a second of whole functions, fused beside jax.jit, with nothing known and with answers",
+        options=("--store", str(out / "work" / "steps.sqlite")), needs=(*TUNING, "jax", "flatbuffers"),
+        skip=_gpu_only(device) or _no_nvcc(),
+    )  # fmt: skip
+    yield _python(
+        "counters", "benchmarks.counters", device, out / "counters.json", secs=60,
+        what="DRAM bytes, sectors and instructions by ncu, to be put beside the count",
+        options=("--bundles", str(box.bundles / "headlines")), skip=_gpu_only(device) or _lacking(box, "headlines"),
+    )  # fmt: skip
+
+
+def _ruler(device: str, out: Path) -> Iterator[Unit]:
     yield Unit(
         name="calibrate",
         what="what measuring costs on this device, and its ceilings",
-        command=(python, "-m", "fusiond", "calibrate", device, "--json"),
-        value=9.0,
+        command=(sys.executable, "-m", "fusiond", "calibrate", device, "--json"),
+        secs=20,
         needs=(*TUNING, "rich", "httpx"),
         result="calibrate.json",
     )
     yield Unit(
         name="agreement",
-        what="one kernel by fusiond, torch's profiler, do_bench and ncu: without it no figure is shown",
-        command=(python, "-m", "benchmarks.agreement", "--device", device, "--out", str(out)),
-        value=8.0,
+        what="one kernel by fusiond, CUDA events, do_bench, the profiler and ncu: without it no figure is shown",
+        command=(sys.executable, "-m", "benchmarks.agreement", "--device", device, "--out", str(out), "--go-on",
+                 "--minutes", "{minutes}"),
+        secs=25,
+        goes=9,
         needs=TUNING,
-        skip=_no_nvcc() if gpu else "only for a GPU",
-    )
+        skip=_gpu_only(device) or _no_nvcc(),
+    )  # fmt: skip
+
+
+def _headlines(box: Box, device: str, out: Path) -> Iterator[Unit]:
+    """Ours in the order of their worth, the rivals behind those that they stand beside."""
+    bundles = box.bundles / "headlines"
+    built = _names(bundles)
+    common = ("--bundles", str(bundles), "--figures", str(out / "calibrate.json"))
+    for name in (each for each in ORDER if each in built):
+        yield _python(
+            f"headline:{name}", "benchmarks.headlines", device, out / "headlines", secs=HEADLINE_SECS,
+            what="unfused and fused programs that were built before, to a verdict",
+            words=("measure", name), options=common,
+        )  # fmt: skip
+    yield _bench(device, out, "transfer", "overlap", FIRST, ("--overlap", str(1 << 24)), store=False, secs=OVERLAP_SECS)
+    for group, secs in RIVALS_SECS.items():
+        yield _python(
+            f"rivals:{group}", "benchmarks.headlines", device, out / "headlines", secs=secs,
+            what="what one would use today, in the same pairs", words=("beside", group), options=common,
+            skip=_gpu_only(device) or ("" if built else "none were built"),
+        )  # fmt: skip
+
+
+# --- the three minutes after them -----------------------------------------------------------------------
+
+
+def _second(box: Box, device: str, out: Path) -> Iterator[Unit]:
+    """What failed is done once more before these (`run_all`)."""
+    python, gpu = sys.executable, device != "cpu"
     pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
               "-o", "filterwarnings=", "-rs")  # fmt: skip
     for path in GPU_TESTS if gpu else ("tests/devices/test_cpu_contract.py",):
@@ -97,70 +153,40 @@ def _first(box: Box, device: str, out: Path) -> Iterator[Unit]:
             name=f"test:{path.removeprefix('tests/').removesuffix('.py').replace('/', '.')}",
             what="the tests that need a GPU; the device keeps the contract of devices",
             command=(*pytest, path),
-            value=2.0,
+            call=SECOND,
             needs=("pytest", "pytest_timeout", "hypothesis", "pluggy", "yaml"),
-            skip=no_nvcc if gpu else "",
+            skip=_no_nvcc() if gpu else "",
         )
+    for kind in ("mincut", "hfuse", "stitching", "transfer"):
+        yield _check(box, device, out, kind, SECOND, without="ethash" if kind == "hfuse" else "")
 
 
-def _tuned(box: Box, device: str, out: Path) -> Iterator[Unit]:
-    """The papers' figures, and the rivals."""
-    for number, pair in enumerate(PAIRS):
-        sweep = ("--pairs", pair, "--factors", "1", "--trials", "24", "--search-secs", "30", "--no-plots")
-        yield _bench(device, out, "hfuse", pair, 2, 20.0 - number, sweep)
-    for number, module in enumerate(MODULES):
-        yield _bench(device, out, "stitching", module, 3, 20.0 - number, ("--only", module), store=False)
-    for number, application in enumerate(APPLICATIONS):
-        options = ("--only", application, "--trials", "16", "--blocks", "6", "--search-secs", "30")
-        yield _bench(device, out, "mincut", application, 3, 19.5 - number, options)
-    for number, graph in enumerate(GRAPHS):
-        yield _bench(device, out, "transfer", graph, 3, 18.0 - number, ("--only", graph), store=False)
+# --- what takes longer ----------------------------------------------------------------------------------
 
 
-def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
+def _long(box: Box, device: str, out: Path) -> Iterator[Unit]:
+    """The papers' figures whole, and the jobs."""
     python, gpu = sys.executable, device != "cpu"
-    bundles = str(box.bundles)
-    yield _check(box, device, out, "hfuse", 3, 10.0, only="ethash")
-    yield Unit(
-        name="control",
-        what="native against native: how often it is called faster",
-        command=(python, "-m", "benchmarks.control", "--device", device, "--bundles", bundles,
-                 "--most", "12" if gpu else "2", "--minutes", "{minutes}", "--out", str(out / "control.json")),
-        call=3,
-        value=9.0,
-        goes=6,
-        needs=("numpy",),
+    for pair in PAIRS:
+        sweep = ("--pairs", pair, "--factors", "1", "--trials", "24", "--search-secs", "30", "--no-plots")
+        yield _bench(device, out, "hfuse", pair, LONG, sweep)
+    for module in MODULES:
+        yield _bench(device, out, "stitching", module, LONG, ("--only", module), store=False)
+    for application in APPLICATIONS:
+        options = ("--only", application, "--trials", "16", "--blocks", "6", "--search-secs", "30")
+        yield _bench(device, out, "mincut", application, LONG, options)
+    for graph in GRAPHS:
+        yield _bench(device, out, "transfer", graph, LONG, ("--only", graph), store=False)
+    yield _check(box, device, out, "hfuse", LONG, only="ethash")
+    yield _python(
+        "control", "benchmarks.control", device, out / "control.json", call=LONG,
+        what="native against native of the catalogue: how often it is called faster",
+        options=("--bundles", str(box.bundles), "--most", "12" if gpu else "2"),
     )  # fmt: skip
-    sanitizer = tool("compute-sanitizer")
-    yield Unit(
-        name="sanitize",
-        what="memcheck, racecheck and synccheck of the first candidate of each workload",
-        command=(python, "-m", "fusiond.devices.cuda.sanitize", bundles, "--out", str(out / "sanitize.json"),
-                 "--jobs", "6", "--minutes", "{minutes}"),
-        call=3,
-        value=1.0,
-        goes=9,
-        needs=("numpy", "pycuda"),
-        skip="" if sanitizer and gpu else "compute-sanitizer is not on PATH" if gpu else "only for a GPU",
-    )  # fmt: skip
-    yield Unit(
-        name="worker",
-        what="what a lost child process costs",
-        command=(python, str(box.source / "benchmarks" / "worker.py"), "--device", device),
-        call=3,
-        value=2.0,
-        needs=("numpy", "pluggy", "yaml"),
-        result="worker.json",
-    )
-    yield Unit(
-        name="data_plane",
-        what="what a checked run of hist and maxpool costs beside its kernels, and moves over the bus",
-        command=(python, "-m", "benchmarks.data_plane", "--device", device,
-                 "--bundle", str(box.bundles / "hfuse" / "hist+maxpool" / "native")),
-        value=4.0,
-        needs=("numpy", "pycuda", "pluggy", "yaml"),
-        skip="" if gpu else "only for a GPU",
-        result="data_plane.json",
+    yield _python(
+        "models", "benchmarks.models", device, out, call=LONG,
+        what="the training steps of GPT-2 small and of a llama layer, by jax and by torch",
+        needs=(*TUNING, "jax", "torch"), skip=_gpu_only(device) or _no_nvcc(),
     )  # fmt: skip
     jobs = box.source / "configs" / "jobs"
     for job in sorted((jobs / "gpu" if gpu else jobs).glob("*.yaml")):
@@ -169,8 +195,7 @@ def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
             what=f"fusiond run {job.name}",
             command=(python, "-m", "fusiond", "run", str(job), "--device", device,
                      "--trials", "16" if gpu else "2", "--json"),
-            call=3,
-            value=3.0,
+            call=LONG,
             goes=3,
             whole=True,
             needs=(*TUNING, "rich", "httpx"),
@@ -178,36 +203,73 @@ def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
             forced=not gpu,
             result=f"job-{job.stem}.json",
         )  # fmt: skip
-    yield _check(box, device, out, "questions", HANGS, 1.0)
+    yield Unit(
+        name="data_plane",
+        what="what a checked run of hist and maxpool costs beside its kernels, and moves over the bus",
+        command=(python, "-m", "benchmarks.data_plane", "--device", device,
+                 "--bundle", str(box.bundles / "hfuse" / "hist+maxpool" / "native")),
+        call=LONG,
+        needs=("numpy", "pycuda", "pluggy", "yaml"),
+        skip=_gpu_only(device) or _lacking(box, "hfuse"),
+        result="data_plane.json",
+    )  # fmt: skip
+    yield Unit(
+        name="worker",
+        what="what a lost child process costs",
+        command=(python, str(box.source / "benchmarks" / "worker.py"), "--device", device),
+        call=LONG,
+        needs=("numpy", "pluggy", "yaml"),
+        result="worker.json",
+    )
+    sanitizer = tool("compute-sanitizer")
+    yield Unit(
+        name="sanitize",
+        what="memcheck, racecheck and synccheck of the first candidate of each workload",
+        command=(python, "-m", "fusiond.devices.cuda.sanitize", str(box.bundles), "--out", str(out / "sanitize.json"),
+                 "--jobs", "6", "--minutes", "{minutes}"),
+        call=LONG,
+        goes=9,
+        needs=("numpy", "pycuda"),
+        skip=_gpu_only(device) or ("" if sanitizer else "compute-sanitizer is not on PATH"),
+    )  # fmt: skip
+    yield _check(box, device, out, "questions", HANGS)
+
+
+# --- kinds of units -------------------------------------------------------------------------------------
+
+
+def _python(
+    name: str, module: str, device: str, out: Path, *, what: str, words: tuple[str, ...] = (),
+    options: tuple[str, ...] = (), call: int = FIRST, secs: float = SLICE, needs: tuple[str, ...] = ("numpy",),
+    skip: str = "",
+) -> Unit:  # fmt: skip
+    """A module that keeps what it finds in --out, ends within --minutes and goes on."""
+    command = (sys.executable, "-m", module, *words, "--device", device, "--out", str(out), *options,
+               "--minutes", "{minutes}")  # fmt: skip
+    driver = ("pycuda",) if device != "cpu" else ()
+    return Unit(name=name, command=command, what=what, call=call, secs=secs, goes=9, needs=(*needs, *driver), skip=skip)
 
 
 def _check(
-    box: Box, device: str, out: Path, kind: str, call: int, value: float, *, without: str = "", only: str = ""
+    box: Box, device: str, out: Path, kind: str, call: int, *, without: str = "", only: str = "", secs: float = SLICE
 ) -> Unit:
     name = "-".join(filter(None, ("check", kind, only)))
     what = "every workload of the catalogue, fused and unfused, compared and timed"
     if kind == "questions":
         what = "what only a GPU can tell: barriers when threads have returned"
-    command = (
-        sys.executable, "-m", "fusiond.devices.check", str(box.bundles), "--device", device,
-        "--only", f"{kind}/", "--out", str(out / f"{name}.json"), "--minutes", "{minutes}",
-        *(("--without", without) if without else ()), *(("--with", only) if only else ()),
+    if kind == "alive":
+        what = "a program of each strategy, and of each kind of launch and memory, right on two seeds"
+    return _python(
+        name.replace("-", ":"), "fusiond.devices.check", device, out / f"{name}.json", what=what, call=call, secs=secs,
+        words=(str(box.bundles),), skip=_lacking(box, kind),
+        options=("--only", f"{kind}/", *(("--without", without) if without else ()),
+                 *(("--with", only) if only else ())),
     )  # fmt: skip
-    return Unit(
-        name=name.replace("-", ":"),
-        what=what,
-        command=command,
-        call=call,
-        value=value,
-        goes=9,
-        needs=("numpy", *(("pycuda",) if device != "cpu" else ())),
-        skip="" if (box.bundles / kind).is_dir() else "none were built",
-    )
 
 
 def _bench(
-    device: str, out: Path, name: str, part: str, call: int, value: float, options: tuple[str, ...], *,
-    store: bool = True,
+    device: str, out: Path, name: str, part: str, call: int, options: tuple[str, ...], *, store: bool = True,
+    secs: float = SLICE,
 ) -> Unit:  # fmt: skip
     gpu = device != "cpu"
     kept = ("--store", str(out / "work" / f"{name}.sqlite")) if store else ()
@@ -217,13 +279,27 @@ def _bench(
         command=(sys.executable, "-m", f"benchmarks.{name}", "--device", device, "--out", str(out / name), "--go-on",
                  *kept, *options, *(() if gpu else ("--quick",))),
         call=call,
-        value=value,
+        secs=secs,
         goes=3,
-        whole=True,
+        whole=call != FIRST,
         needs=TUNING,
         skip=_no_nvcc() if gpu else "takes too long on a processor; name it",
         forced=not gpu,
     )  # fmt: skip
+
+
+def _names(folder: Path) -> set[str]:
+    """What the index of a folder of bundles has."""
+    index = folder / "index.json"
+    return {each["name"] for each in json.loads(index.read_text())["entries"]} if index.is_file() else set()
+
+
+def _lacking(box: Box, kind: str) -> str:
+    return "" if (box.bundles / kind).is_dir() else "none were built"
+
+
+def _gpu_only(device: str) -> str:
+    return "only for a GPU" if device == "cpu" else ""
 
 
 def _no_nvcc() -> str:

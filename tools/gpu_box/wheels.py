@@ -17,8 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 TESTS = ("hypothesis", "psutil", "pytest", "pytest-timeout")
 """What the tests on a GPU need, of the development tools."""
-THERE = ("numpy", "pip")
-"""What no box lacks; NumPy is a quarter of all."""
+THERE = (
+    "numpy", "pip", "scipy", "networkx", "pluggy", "pyyaml", "pytest", "hypothesis", "prometheus-client", "setuptools",
+)  # fmt: skip
+"""What a machine with PyTorch and JAX does not lack; NumPy and SciPy are the most of all."""
 GLIBC = (39, 35, 34, 31, 28, 27, 24, 17, 12, 5)
 PLATFORMS = (
     "linux_x86_64",
@@ -54,7 +56,8 @@ def wanted() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tests = [each for each in extras["dev"] if re.split(r"[<>=\[]", each)[0] in TESTS]
-    return [*project["dependencies"], *extras["hfuse"], *extras["cuda"], *tests]
+    of_jax = [each for each in extras["jax"] if not each.startswith("jax")]  # that is there, with its libraries
+    return [*project["dependencies"], *extras["hfuse"], *extras["cuda"], *of_jax, *tests]
 
 
 def name_of(wheel: Path) -> str:

@@ -10,7 +10,7 @@ PYCUDA := $(VENV)/.pycuda
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all test-alone test-all-alone fast lint format coverage docs bench screenshots bundle-gpu clean
+.PHONY: help install demo test test-all test-alone test-all-alone fast lint format coverage docs bench screenshots gpu-box gpu-results clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
@@ -23,7 +23,8 @@ help:
 	@echo "make coverage the tests, and which branches they take"
 	@echo "make screenshots  docs/images/ anew, from a run of its own (needs chromium)"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
-	@echo "make bundle-gpu WHEELS=DIR   gpu-box.tar.gz: all that a GPU machine without a registry runs with one command"
+	@echo "make gpu-box WHEELS=DIR   gpu-box.tar.gz: all that a GPU machine without a registry runs with one command"
+	@echo "make gpu-results RESULTS=results.tar.gz   what it brought home, into benchmarks/results and the pages"
 
 install: $(STAMP)
 
@@ -88,10 +89,14 @@ bench: $(STAMP)
 screenshots: $(STAMP)
 	$(BIN)/python -m tools.screenshots
 
-# Then carry gpu-box.tar.gz to the machine with the GPU: docs/gpu-box.md
-bundle-gpu: $(STAMP)
-	$(BIN)/python -m tools.gpu_box.build $(or $(OUT),gpu-box) --arch $(or $(ARCH),sm_90) \
+# Then carry gpu-box.tar.gz to the machine with the GPU, and bring results.tar.gz home: docs/gpu-box.md
+gpu-box: $(STAMP)
+	rm -rf gpu-box gpu-box.tar.gz
+	$(BIN)/python -m tools.gpu_box.build gpu-box --arch $(or $(ARCH),sm_90) \
 		--python $(or $(PYTHON_THERE),3.12) $(if $(WHEELS),--wheels $(WHEELS))
+
+gpu-results: $(STAMP)
+	$(BIN)/python -m tools.gpu_box.home $(or $(RESULTS),results.tar.gz)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,311 @@
+"""Headlines: planted times come to their verdict, functions are what NumPy says, pages show what is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import counters, runs
+from benchmarks.headlines import field, measure, page, rivals
+from benchmarks.headlines.catalogue import HEADLINES
+from benchmarks.headlines.functions import EPSILON, FUNCTIONS
+from fusiond.devices import protocol
+from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare
+from fusiond.search.space import Parameter, Space
+
+TIMES = {"native": 100.0, "streams": 80.0, "graph": 90.0, "seed": 50.0, "near": 40.0, "slow": 300.0, "wrong": 10.0}
+"""Microseconds that are planted; `wrong` computes something else."""
+ROLES = {"native": "unfused", "streams": "unfused", "graph": "unfused"}
+
+
+class Board:
+    """Answers as a worker would whose programs take what is planted."""
+
+    def __init__(self, times: Mapping[str, float] = TIMES, **failures: MeasureFailed) -> None:
+        self.times, self.failures, self.processes = times, failures, 0
+        self.asked: list[Any] = []
+
+    def fresh(self) -> None:
+        self.processes += 1
+
+    def call(self, request: Any, timeout_secs: float) -> Any:
+        self.asked.append(request)
+        if isinstance(request, protocol.Reference):
+            return self.failures.get("native") or protocol.Checked(worst=0.0)
+        if isinstance(request, protocol.CheckRequest):
+            name = Path(request.bundle).name
+            wrong = MeasureFailed(outcome=Outcome.WRONG_RESULT, reason="y differs") if name == "wrong" else None
+            return self.failures.get(name) or wrong or protocol.Checked(worst=0.0)
+        one, other = (self.times[Path(each).name] for each in (request.candidate, request.baseline))
+        wobble = 1 + 0.001 * (self.processes % 3)
+        return Measurement(span_us=(one * wobble,) * 6, baseline_us=(other,) * 6, clock="device", purpose=Purpose.FINAL)
+
+
+def index(names: Mapping[str, float] = TIMES) -> dict[str, Any]:
+    entries = [
+        {"name": name, "role": ROLES.get(name, "fused"), "config": {"k": name}, "path": name, "program_key": name}
+        for name in names
+    ]  # fmt: skip
+    return {"name": "softmax", "strategy": "stitching", "what": "it", "sizes": {}, "entries": entries}
+
+
+def ran(board: Board, tmp_path: Path, *, screen_until: float = math.inf, until: float = math.inf,
+        found: dict[str, Any] | None = None) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+    entry = index(board.times)
+    document = found or measure.new(entry)
+    kept: list[str] = []
+    done = measure.measure(
+        board, entry, tmp_path, tmp_path, document, screen_until=screen_until, until=until,
+        keep=lambda: kept.append(json.dumps(document)),
+    )  # fmt: skip
+    assert not kept or json.loads(kept[-1]) == document
+    return done, document
+
+
+def test_the_verdict_is_over_the_fastest_unfused_way(tmp_path: Path) -> None:
+    done, found = ran(Board(), tmp_path)
+    assert done
+    assert found["finalists"] == {"unfused": ["streams", "graph"], "fused": ["near", "seed"]}
+    result = found["conclusion"]
+    assert (result["winner"], result["opponent"], result["verdict"]) == ("near", "streams", "fuse")
+    assert result["speedup"] == pytest.approx(2.0, rel=0.002)
+    assert result["ci95"][0] <= 2.0 <= result["ci95"][1] * 1.001
+    assert (round(result["time_us"]), result["opponent_us"]) == (40, 80.0)
+    assert found["screened"]["wrong"] == {"outcome": "wrong_result", "reason": "y differs"}
+    assert found["untried"] == 0
+
+
+@pytest.mark.parametrize("fused", [85.0, 80.0])
+def test_what_is_not_faster_is_kept_apart(tmp_path: Path, fused: float) -> None:
+    _, found = ran(Board({"native": 100.0, "streams": 80.0, "seed": fused}), tmp_path)
+    assert found["conclusion"]["verdict"] == "keep"
+
+
+def test_a_slice_that_is_over_is_gone_on_from(tmp_path: Path) -> None:
+    """Screening always tries one of each side; no process of the finals begins after the end; nothing is lost."""
+    done, found = ran(Board(), tmp_path, screen_until=-math.inf, until=-math.inf)
+    assert (done, found["conclusion"], sorted(found["screened"])) == (False, None, ["native", "seed"])
+    assert found["untried"] == len(TIMES) - 2
+    board = Board()
+    done, found = ran(board, tmp_path, found=json.loads(json.dumps(found)))
+    assert done
+    assert not any(isinstance(each, protocol.CheckRequest) for each in board.asked)
+    assert (found["conclusion"]["winner"], found["conclusion"]["opponent"]) == ("seed", "native")
+
+
+def test_sides_are_tried_in_turn() -> None:
+    names = measure.in_turn(index())
+    assert names[:4] == ["native", "seed", "streams", "near"]
+    assert sorted(names) == sorted(TIMES)
+
+
+def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
+    broken = MeasureFailed(outcome=Outcome.CRASHED, reason="illegal access")
+    done, found = ran(Board(native=broken), tmp_path)
+    assert (done, found["problem"]) == (True, "the unfused program: crashed: illegal access")
+    done, found = ran(Board({"native": 100.0, "wrong": 1.0}), tmp_path)
+    assert found["problem"] == "nothing fused could be measured: wrong: wrong_result: y differs"
+
+
+# --- fields ---------------------------------------------------------------------------------------------
+
+
+def test_each_knob_is_turned_and_thinned_evenly() -> None:
+    space = Space(parameters=(Parameter(name="a", values=(1, 2, 3)), Parameter(name="b", values=("x", "y"))))
+    start = Config.of({"a": 1, "b": "x"})
+    found = [dict(each) for each in field.one_pass(space, start)]
+    assert found == [{"a": 2, "b": "x"}, {"a": 3, "b": "x"}, {"a": 1, "b": "y"}]
+    assert field.spread(list(range(10)), 4) == [0, 2, 5, 7]
+    assert field.spread([1, 2], 0) == []
+
+
+@pytest.mark.parametrize("name", HEADLINES)
+def test_every_headline_is_a_job(real: Any, name: str) -> None:
+    (job,) = jobs.read(f"{name}.yaml", HEADLINES[name].job(tiny=True))
+    assert prepare(real, job).strategy.name == HEADLINES[name].strategy
+
+
+# --- functions ------------------------------------------------------------------------------------------
+
+
+def _norm(x: Any, scale: Any, shift: Any) -> Any:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON) * scale + shift
+
+
+def _softmax(x: Any) -> Any:
+    raised = np.exp(x - x.max(-1, keepdims=True))
+    return (raised / raised.sum(-1, keepdims=True),)
+
+
+def _norm_gradient(x: Any, scale: Any, shift: Any, towards: Any) -> Any:
+    """By differences in float64, of a few elements of each argument."""
+    given, found = [x, scale, shift], []
+    for number, each in enumerate(given):
+        slope = np.full(each.shape, np.nan)
+        for place in list(np.ndindex(each.shape))[:: max(1, each.size // 5)]:
+            low, high = ([np.array(one) for one in given] for _ in range(2))
+            low[number][place] -= 1e-5
+            high[number][place] += 1e-5
+            slope[place] = ((_norm(*high) - _norm(*low)) * towards).sum() / 2e-5
+        found.append(slope)
+    return found
+
+
+def _adamw(*given: Any) -> Any:
+    """The tenth step of AdamW, as it is in the paper (Loshchilov and Hutter, algorithm 2)."""
+    count = len(given) // 4
+    p, g, m, v = (given[n * count : (n + 1) * count] for n in range(4))
+    norm = math.sqrt(sum(float((each**2).sum()) for each in g))
+    g = [each / max(1.0, norm) for each in g]
+    m = [0.9 * old + 0.1 * new for old, new in zip(m, g, strict=True)]
+    v = [0.999 * old + 0.001 * new**2 for old, new in zip(v, g, strict=True)]
+    steps = [a / (1 - 0.9**10) / (np.sqrt(b / (1 - 0.999**10)) + 1e-8) for a, b in zip(m, v, strict=True)]
+    return (*(one - 1e-3 * (step + 0.01 * one) for one, step in zip(p, steps, strict=True)), *m, *v)
+
+
+def _llama_rows(x: Any, added: Any, scale: Any, gate: Any, up: Any) -> Any:
+    x = x + added
+    return x, x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * scale, gate / (1 + np.exp(-gate)) * up
+
+
+ORACLES = {
+    "softmax": _softmax, "layer_norm": lambda *given: (_norm(*given),), "layer_norm_gradient": _norm_gradient,
+    "adamw": _adamw, "llama_rows": _llama_rows,
+}  # fmt: skip
+
+
+def drawn(name: str) -> list[Any]:
+    dice = np.random.default_rng(3)
+    return [abs(dice.standard_normal(shape)) + 0.01 for shape in FUNCTIONS[name].tiny]
+
+
+def compared(name: str, made: Any) -> None:
+    wanted = ORACLES[name](*drawn(name))
+    assert len(made) == len(wanted)
+    for ours, theirs in zip(made, wanted, strict=True):
+        asked = ~np.isnan(theirs)
+        assert asked.any()
+        assert np.allclose(np.asarray(ours)[asked], theirs[asked], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_jax_computes_is_what_numpy_says(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    compared(name, jax.jit(FUNCTIONS[name].jax(jax))(*(each.astype(np.float32) for each in drawn(name))))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_pytorch_computes_is_what_numpy_says(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    given = [torch.from_numpy(each.astype(np.float32)) for each in drawn(name)]
+    compared(name, [each.detach().numpy() for each in FUNCTIONS[name].torch(torch)(*given)])
+
+
+def test_groups_of_rivals_have_names_of_their_own() -> None:
+    for headline in HEADLINES.values():
+        found = [rival.name for group in headline.rivals for rival in rivals.of(headline, group)]
+        assert found
+        assert len(set(found)) == len(found)
+        assert all(len(list(rivals.of(headline, group))) <= rivals.RANKS for group in headline.rivals)
+
+
+# --- counters -------------------------------------------------------------------------------------------
+
+
+def test_what_ncu_counts_stands_beside_what_is_counted() -> None:
+    values = {"dram__bytes_read.sum": 60.0, "dram__bytes_write.sum": 40.0, "smsp__inst_executed.sum": 7.0}
+    assert counters._columns(values) == {"dram_bytes": 100.0, "warp_instructions": 7.0}
+    run = {
+        "counters": {"a: native": {"launches": {"k<long>": {"dram_bytes": 100.0}}}, "b: native": {"problem": "no"}},
+        "counted": {"a: native": {"launches": {"k<int>": {"dram_bytes": 90.0, "instructions": 5.0}}}},
+    }
+    (row,) = counters.errors(run)
+    assert row == ("a: native", "k", {"dram_bytes": (90.0, 100.0)})
+    assert "0.900" in page._counters(run)
+    assert counters.spearman([(1.0, 10.0), (2.0, 30.0), (3.0, 20.0)]) == 0.5
+    assert counters.spearman([(1.0, 10.0)]) is None
+
+
+# --- the page -------------------------------------------------------------------------------------------
+
+RUN = {
+    "benchmark": "headlines", "evidence": "measured", "date": "2026-11-28T10:00:00+00:00", "command": "run_all",
+    "driver": "580", "nvcc": "13.0", "device": {"model": "NVIDIA H100", "env": {"driver": "580.159"}},
+}  # fmt: skip
+AGREEMENT = RUN | {"benchmark": "agreement", "agrees": True, "rows": []}
+
+
+def kept(folder: Path, board: Board, tmp_path: Path, *, agrees: bool = True) -> None:
+    """A lease of one headline."""
+    _, found = ran(board, tmp_path)
+    found |= {"strategy": "stitching", "what": "it"}
+    rival = {"name": "torch.compile", "ratio": 1.25, "clock": "device"}
+    found["rivals"] = {"torch.compile": rival, "Liger": {"name": "Liger", "problem": "not installed"}}
+    runs.write(folder / "nvidia-h100" / "headlines-1.json", RUN | {"headlines": {"softmax": found}})
+    runs.write(folder / "nvidia-h100" / "agreement-1.json", AGREEMENT | {"agrees": agrees})
+
+
+def site(root: Path) -> Path:
+    (root / "docs").mkdir(parents=True)
+    for name in ("README.md", "docs/results.md", "docs/frameworks.md"):
+        (root / name).write_text((page.ROOT / name).read_text())
+    return root
+
+
+def test_pages_say_what_a_gpu_has_shown_and_only_that(tmp_path: Path) -> None:
+    root, results = site(tmp_path / "root"), tmp_path / "results"
+    page.write(results, root)
+    before = {name: (root / name).read_text() for name in ("README.md", "docs/results.md", "docs/results-gpu.md")}
+    assert all("not yet measured on a GPU" in each for each in before.values())
+    kept(results, Board(), tmp_path)
+    assert "docs/images/results-gpu.png" in page.write(results, root)
+    text = (root / "docs" / "results-gpu.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| `softmax`"))
+    assert "| 80.0 us | 40.0 us | **2.00** (2.00 to 2.00) | 1.25 (torch.compile) | `fuse` |" in row
+    assert "| `harris`: the Harris corner detector, 8192 x 8192 | not yet measured on a GPU |" in text
+    readme = (root / "README.md").read_text()
+    assert "measured on an NVIDIA H100" in readme
+    assert "**2.00**" in readme
+    assert "not yet measured" not in readme
+    standing = (root / "docs" / "results.md").read_text()
+    assert standing.count("**not yet measured on a GPU**") == before["docs/results.md"].count("**not yet measured") - 2
+    assert "[1 headline](results-gpu.md)" in standing
+    page.write(tmp_path / "nothing", root)  # and back again
+    assert (root / "README.md").read_text() == before["README.md"]
+
+
+def test_what_no_rulers_vouch_for_is_shown_nowhere_else(tmp_path: Path) -> None:
+    root, results = site(tmp_path / "root"), tmp_path / "results"
+    kept(results, Board(), tmp_path, agrees=False)
+    page.write(results, root)
+    assert "The rulers do not agree here" in (root / "docs" / "results-gpu.md").read_text()
+    assert "**not yet measured on a GPU**" in (root / "README.md").read_text()
+
+
+def test_emulated_runs_are_on_no_page(tmp_path: Path) -> None:
+    runs.write(tmp_path / "cpu" / "headlines-1.json", RUN | {"evidence": "emulated", "headlines": {}})
+    assert page.newest(tmp_path) == []
+
+
+def test_a_page_without_its_block_is_an_error() -> None:
+    assert page.replaced("a <!-- gpu:x -->old<!-- /gpu:x --> b", {"x": r"\1 new"}) == (
+        "a <!-- gpu:x -->\\1 new<!-- /gpu:x --> b"
+    )
+    with pytest.raises(ValueError, match="no block gpu:y"):
+        page.replaced("", {"y": ""})
+
+
+def test_the_pages_that_are_committed_are_what_is_kept(tmp_path: Path) -> None:
+    root = site(tmp_path)
+    page.write(page.RESULTS, root)
+    for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/results-gpu.md"):
+        assert (root / name).read_text() == (page.ROOT / name).read_text(), name

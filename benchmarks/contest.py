@@ -113,7 +113,7 @@ def _sampled(runner: Runner, match: Match, figures: Mapping[str, float]) -> Meas
         reply = sample(runner, match, plan)
         if isinstance(reply, MeasureFailed):
             return reply
-        if not (reason := throttled(reply.after)):
+        if not (reason := throttled(reply.after, reply.before)):
             return reply
     return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=reason)
 

@@ -21,7 +21,7 @@ from fusiond.devices.compare import compare
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.provider import index_of
-from fusiond.devices.timing import Sampling, sample_pair
+from fusiond.devices.timing import Sampling, sample_pair, throttled
 from fusiond.exporting.bundle import read_bundle
 from fusiond.keys import plain
 from fusiond.model import Measurement, Outcome, Purpose
@@ -113,9 +113,9 @@ def sampled(executor: Executor, ours: Loaded, theirs: Loaded, plan: Sampling) ->
     """As a job does it: a batch at whose end the device throttled, or its clock had fallen, is taken again once."""
     for _ in range(2):
         measurement = sample_pair(executor, ours, theirs, plan)
-        if not measurement.after.throttle:
+        if not (reason := throttled(measurement.after, measurement.before)):
             return measurement
-    raise ExecutionError(Outcome.TOO_NOISY, f"the device was not steady: {measurement.after.throttle}")
+    raise ExecutionError(Outcome.TOO_NOISY, reason)
 
 
 def compared(ours: Loaded, theirs: Loaded, close: float) -> dict[str, Any]:

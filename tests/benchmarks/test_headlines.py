@@ -309,3 +309,19 @@ def test_the_pages_that_are_committed_are_what_is_kept(tmp_path: Path) -> None:
     page.write(page.RESULTS, root)
     for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/results-gpu.md"):
         assert (root / name).read_text() == (page.ROOT / name).read_text(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in FUNCTIONS.values() if each.triton is not None])
+def test_what_triton_computes_is_what_numpy_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Triton's own interpreter; a row of the softmax takes several turns of its loops."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
+    from benchmarks.headlines import triton_kernels
+
+    monkeypatch.setattr(triton_kernels, "LARGEST", 128)
+    make = FUNCTIONS[name].triton
+    assert make is not None
+    given = [torch.from_numpy(each.astype(np.float32)) for each in drawn(name)]
+    compared(name, make(torch, triton)(*given))

@@ -104,7 +104,7 @@ def _ruler(device: str, out: Path) -> Iterator[Unit]:
         name="calibrate",
         what="what measuring costs on this device, and its ceilings",
         command=(sys.executable, "-m", "fusiond", "calibrate", device, "--json"),
-        secs=20,
+        secs=25,
         needs=(*TUNING, "rich", "httpx"),
         result="calibrate.json",
     )
@@ -113,7 +113,7 @@ def _ruler(device: str, out: Path) -> Iterator[Unit]:
         what="one kernel by fusiond, CUDA events, do_bench, the profiler and ncu: without it no figure is shown",
         command=(sys.executable, "-m", "benchmarks.agreement", "--device", device, "--out", str(out), "--go-on",
                  "--minutes", "{minutes}"),
-        secs=25,
+        secs=20,
         goes=9,
         needs=TUNING,
         skip=_gpu_only(device) or _no_nvcc(),

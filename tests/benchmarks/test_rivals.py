@@ -206,7 +206,7 @@ def test_the_child_says_why_it_cannot_measure(tmp_path: Path, gpu: FakeGpu) -> N
 
 @pytest.mark.skipif(
     importlib.util.find_spec("pycuda") is None,
-    reason="PyCUDA is not installed: pip install 'fusiond[cuda]', with nvcc on PATH",
+    reason="PyCUDA is not installed: python -m tools.pycuda_wheel builds it where nvcc is",
 )
 @pytest.mark.parametrize(("name", "ratio"), [("graph branches", 1.0), ("priorities", 0.5), ("green contexts", 0.5)])
 def test_the_child_measures_with_real_pycuda(

@@ -27,8 +27,7 @@ from tests.devices.cuda.test_rehearsal import _launch
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("pycuda") is None,
-    reason="PyCUDA is not installed: pip install 'fusiond[cuda]', with nvcc on PATH (it is linked with libcuda: the"
-    " fake driver will do, as libcuda.so in a folder of LIBRARY_PATH)",
+    reason="PyCUDA is not installed: python -m tools.pycuda_wheel builds it where nvcc is",
 )
 
 DEVICE = DeviceInfo(

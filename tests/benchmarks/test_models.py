@@ -81,6 +81,7 @@ def name(request: Any) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_are_those_of_numpy(name: str) -> None:
     """Gradients by finite differences of NumPy's, along a direction of each parameter."""
     s = models.TINY[name]
@@ -98,6 +99,7 @@ def test_losses_and_gradients_are_those_of_numpy(name: str) -> None:
         assert got == pytest.approx(wanted, rel=2e-3, abs=2e-5), each
 
 
+@pytest.mark.slow
 def test_adamw_is_what_is_written_down_of_it() -> None:
     """Kingma and Ba's with decoupled decay, on one vector of everything."""
     p, state, *_ = models.arrays(models.TINY["gpt2"], 0)
@@ -140,6 +142,7 @@ def test_arguments_without_values_take_no_memory() -> None:
 # --- counting -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_step_is_cut_into(name: str) -> None:
     """Three products for each that a loss has. Layers ask the same: one more of them is no new question."""
     s = models.TINY[name]
@@ -171,6 +174,7 @@ def test_totals_of_planted_rows() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_region_is_planned_without_its_arrays() -> None:
     """64 GiB in, 64 GiB out: one kernel that reads and writes each once."""
     x = jax.ShapeDtypeStruct((4096, 4096, 1024), np.float32)

@@ -39,14 +39,15 @@ class Entry:
 
 
 def write(
-    registry: Registry, headline: Headline, folder: Path, arch: str, pool: ThreadPoolExecutor
+    registry: Registry, headline: Headline, folder: Path, arch: str, pool: ThreadPoolExecutor, *, tiny: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """The headline's part of index.json, and a line for each program that could not be built. FusiondError where it
     cannot be planned, or its unfused program not be built."""
-    tiny = arch == "cpu"
-    provider = registry.provider("cpu" if tiny else "cuda")
-    (job,) = jobs.read(f"{headline.name}.yaml", headline.job(tiny=tiny), device="cpu" if tiny else None)
-    found = plan(registry, job, arch=None if tiny else arch)
+    emulated = arch == "cpu"
+    provider = registry.provider("cpu" if emulated else "cuda")
+    text = headline.job(tiny=emulated or tiny)
+    (job,) = jobs.read(f"{headline.name}.yaml", text, device="cpu" if emulated else None)
+    found = plan(registry, job, arch=None if emulated else arch)
     native = sound(headline.strategy, reference(found.prepared.strategy, found.analysis))
     wanted = [Entry(name="native", role="unfused", config=Config(()), program=native), *taken(found)]
     entries: list[dict[str, Any]] = []
@@ -138,12 +139,15 @@ def built(provider: DeviceProvider, program: Program, arch: str, folder: Path) -
     return ""
 
 
-def write_all(registry: Registry, folder: Path, arch: str, names: Iterable[str], pool: ThreadPoolExecutor) -> list[str]:
-    """The headlines' bundles, and index.json; a line for each thing that could not be built."""
+def write_all(
+    registry: Registry, folder: Path, arch: str, names: Iterable[str], pool: ThreadPoolExecutor, *, tiny: bool = False
+) -> list[str]:
+    """The headlines' bundles, and index.json; a line for each thing that could not be built. `tiny`: at small sizes, as
+    always for a processor."""
     entries, failed = [], []
     for name in names:
         try:
-            entry, lines = write(registry, HEADLINES[name], folder / name, arch, pool)
+            entry, lines = write(registry, HEADLINES[name], folder / name, arch, pool, tiny=tiny)
         except FusiondError as problem:
             failed.append(f"{name}: {problem}")
             continue

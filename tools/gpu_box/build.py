@@ -92,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
         help="what the box has; default: what one with PyTorch and JAX has",
     )
     parser.add_argument("--arch", default="sm_90", help="sm_90, sm_80, ...; or cpu; default: sm_90")
+    parser.add_argument("--small", action="store_true", help="small sizes of what is measured, to rehearse with")
     parser.add_argument("--seeds", type=int, default=2, help="candidates of each workload; default: 2")
     parser.add_argument("--only", nargs="*", metavar="STRATEGY[:NAME]", help="default: all of all strategies")
     given = parser.parse_args(argv)
@@ -114,10 +115,13 @@ def main(argv: Sequence[str]) -> int:
     begun = time.monotonic()
     registry, bundles = Registry.load(), given.out / "bundles"
     headlines = [name for name in ORDER if not given.only or {"headlines", f"headlines:{name}"} & set(given.only)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
-        failed = field.write_all(registry, bundles / "headlines", given.arch, headlines, pool) if headlines else []
+    failed: list[str] = []
+    if headlines:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
+            where = bundles / "headlines"
+            failed += field.write_all(registry, where, given.arch, headlines, pool, tiny=given.small)
     if not given.only or "null" in given.only:
-        write_null(registry, bundles, given.arch)
+        write_null(registry, bundles, given.arch, small=given.small)
     entries, others = write_bundles(registry, bundles, given.arch, given.seeds, given.only)
     failed += others
     manifest = {
@@ -252,11 +256,11 @@ def _alive(
     yield from ({**each, "name": f"alive/{each['name']}"} for each in entries if each["name"] in ALIVE)
 
 
-def write_null(registry: Registry, bundles: Path, arch: str) -> None:
+def write_null(registry: Registry, bundles: Path, arch: str, *, small: bool = False) -> None:
     """What is measured against itself, with an index of its own."""
     provider = registry.provider("cpu" if arch == "cpu" else "cuda")
     entries = [{"name": name, "native": path} for name, path in null.of_headlines(bundles)]
-    for name, program in null.programs(tiny=arch == "cpu"):
+    for name, program in null.programs(tiny=small or arch == "cpu"):
         path = name.replace(" ", "-")
         if problem := built(provider, provider.normalise(program), arch, bundles / "null" / path):
             raise FusiondError(f"null/{name}: {problem}")

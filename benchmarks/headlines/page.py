@@ -308,6 +308,7 @@ def standing(leases: Sequence[Lease], folder: Path) -> dict[str, dict[str, str]]
             **{name: _of_strategy(name, last, folder) for name in STRATEGIES},
         },
         "docs/frameworks.md": {"steps": _of_steps(last)},
+        "docs/measuring.md": {"rulers": f"they agree on an {model} ([table](results-gpu.md))" if last else NOT_YET},
     }
 
 

@@ -22,6 +22,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "kernel_gap_us": ("us", "from one empty kernel to the next"),
     "graph_node_us": ("us", "the same in a CUDA graph"),
     "release_us": ("us", "from the gate's opening until the host sees the stream's end"),
+    "flush_us": ("us", "flushing the cache, before a cold run"),
     "globaltimer_ns": ("ns", "a step of the device's own timer"),
     "rested_mhz": ("MHz", "the clock after a second's rest"),
     "steady_mhz": ("MHz", "the clock under work"),

@@ -256,7 +256,7 @@ def kept(folder: Path, board: Board, tmp_path: Path, *, agrees: bool = True) -> 
 
 def site(root: Path) -> Path:
     (root / "docs").mkdir(parents=True)
-    for name in ("README.md", "docs/results.md", "docs/frameworks.md"):
+    for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/measuring.md"):
         (root / name).write_text((page.ROOT / name).read_text())
     return root
 
@@ -307,7 +307,7 @@ def test_a_page_without_its_block_is_an_error() -> None:
 def test_the_pages_that_are_committed_are_what_is_kept(tmp_path: Path) -> None:
     root = site(tmp_path)
     page.write(page.RESULTS, root)
-    for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/results-gpu.md"):
+    for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/measuring.md", "docs/results-gpu.md"):
         assert (root / name).read_text() == (page.ROOT / name).read_text(), name
 
 

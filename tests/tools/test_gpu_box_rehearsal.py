@@ -238,7 +238,7 @@ def test_the_first_command(fake_libcuda: Path, headlines: Path, tmp_path: Path, 
 
     root = tmp_path / "root"
     (root / "docs").mkdir(parents=True)
-    for name in ("README.md", "docs/results.md", "docs/frameworks.md"):
+    for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/measuring.md"):
         shutil.copy(page.ROOT / name, root / name)
     words = [str(second / "results.tar.gz"), "--no-count", "--root", str(root)]
     assert home.main(words) == 0

@@ -100,6 +100,7 @@ class Calibrator:
         found["kernel_gap_us"] = (many - one) / (MANY - 1)
         found["graph_node_us"] = (self._graph_us(MANY) - self._graph_us(1)) / (MANY - 1)
         found["release_us"] = self._release_us()
+        found["flush_us"] = median(self._gated_us(lambda: self._spans.flush(self._stream), TIMES))
         found |= self._copies()
         self._settle()  # copies need no clock, and may have let it fall
         seconds = min(self._gated_us(self._launch_fma, TIMES)) / 1e6

@@ -54,6 +54,7 @@ def test_what_was_planted_is_found(figures: dict[str, float]) -> None:
     assert found == pytest.approx(PLANTED, rel=0.01)
     assert 0.02 < figures["settle_secs"] < 0.06  # 30 ms of work, the canary's share of it, and what was done after it
     assert figures["release_us"] > 0
+    assert figures["flush_us"] >= 0  # a fill takes no time of the stand-in's
 
 
 def test_nothing_is_loaded_behind_the_gate(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

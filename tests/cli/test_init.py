@@ -159,7 +159,7 @@ def test_a_kernel_of_a_header_is_drafted(fusiond: Run, source: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .dot, .sqlite)"),
+        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .sqlite)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
         (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "so it has to lie beside it"),

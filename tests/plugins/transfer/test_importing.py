@@ -1,14 +1,11 @@
-"""Drafts of graphs from traces of Nsight Systems and from CUDA graphs, up to the plan of what was filled in.
-
-The SQLite files follow NVIDIA's SQLite Export Schema Reference, the texts of graphs what cudaGraphDebugDotPrint is
-known to print; neither was made on a GPU here.
+"""Drafts of graphs from traces of Nsight Systems, up to the plan of what was filled in. The files follow NVIDIA's SQLite
+Export Schema Reference; they were not made on a GPU here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,8 +22,9 @@ from fusiond.inputs import documents
 from fusiond.model import Job
 from fusiond.requests.jobs import JobInputs
 from fusiond_transfer.analysis.trace_costs import Basis, _fitted, lines, savings
-from fusiond_transfer.frontend.importing import cuda_graph, nsight
+from fusiond_transfer.frontend.importing import nsight
 from fusiond_transfer.frontend.importing.nsight import Ran, Trace, TracedCopy
+from fusiond_transfer.frontend.importing.order import topological
 
 
 def _read(text: str) -> Any:
@@ -219,109 +217,7 @@ def test_what_is_no_trace_is_refused_in_one_line(draft: Callable[..., str], tmp_
         draft(tmp_path / "gone.sqlite")
 
 
-# --- CUDA graphs ----------------------------------------------------------------------------------------
-
-VERBOSE = r"""digraph dot {
-subgraph cluster_1 {
-label="graph_1" graph[style="dashed"];
-"graph_1_node_0"[style="solid" shape="record" label="{
-MEMCPY
-| {{ID | node handle} | {0 (topoId: 3) | 0x00007FC44A2F2AA0}}
-| {kind | HtoD (Host to Device PINNED)}
-| {{srcPtr | dstPtr} | {{pitch | ptr} | {pitch | ptr}} | {{0 | 0x1} | {0 | 0x2}}}
-| {Extent | {{Width | Height | Depth} | {4096 | 1 | 1}}}
-}"];
-"graph_1_node_1"[style="bold" shape="record" label="{KERNEL
-| {ID | 1 (topoId: 2) | _Z5blendPfS_i\<\<\<\{16,10,4\},128,0\>\>\>}
-| {{node handle | func handle} | {0x00007FC44A2F36D0 | 0x000000000D55C270}}
-| {cooperative | 0}
-}"];
-"graph_1_node_2"[style="solid" shape="record" label="{
-MEMCPY
-| {{ID | node handle} | {2 (topoId: 1) | 0x00007FC44A2F2BB0}}
-| {kind | DtoH (Device to Host PAGEABLE)}
-| {Extent | {{Width | 64} | {Height | 2} | {Depth | 1}}}
-}"];
-"graph_1_node_3"[style="solid" shape="record" label="{HOST
-| {{ID | node handle} | {3 (topoId: 0) | 0x00007FC44A2F2CC0}}
-}"];
-"graph_1_node_4"[style="solid" shape="rectangle" label="4
-EMPTY
-"];
-"graph_1_node_0" -> "graph_1_node_1"[headlabel=0];
-"graph_1_node_1" -> "graph_1_node_2"[headlabel=0];
-"graph_1_node_2" -> "graph_1_node_3"[headlabel=0];
-"graph_1_node_0" -> "graph_1_node_4";
-}
-}
-"""
-PLAIN = r"""digraph dot {
-subgraph cluster_1 {
-label="graph_1" graph[style="dashed"];
-"graph_1_node_0"[style="bold" shape="octagon" label="0
-_Z4scanIiEvPT_i
-\<\<\<1,128,0\>\>\>"];
-"graph_1_node_1"[style="solid" shape="rectangle" label="1
-MEMCPY
-(HtoD,400)
-"];
-"graph_1_node_1" -> "graph_1_node_0";
-}
-}
-"""
-
-
-def test_a_cuda_graph_is_drafted_filled_in_and_planned(
-    draft: Callable[..., str], analyse: Callable[..., Any], parse: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "step.dot"
-    path.write_text(VERBOSE)
-    text = draft(path)
-    root = _read(text)
-    assert root["vectors"] == {
-        "up": {"dtype": "uint8", "elements": 4096}, "down": {"dtype": "uint8", "elements": 128},
-    }  # fmt: skip
-    assert [(each["name"], each["on"]) for each in root["kernels"]] == [("_Z5blendPfS_i", "device"), ("host", "host")]
-    assert "<<<{16,10,4},128,0>>>, behind up" in text
-    assert "Not taken over: empty (empty)" in text
-    with pytest.raises(RequestError, match=r'not filled in yet, and still "\?": kernels\[0\]\.reads') as caught:
-        parse(text)
-    assert re.search(r"graph\.yaml:\d+", str(caught.value))
-    for filled in ('reads: ["up"]', 'writes: ["down"]', 'reads: ["down"]', 'writes: ["sum"]'):
-        text = text.replace(f'{filled.split(":")[0]}: "?"', filled, 1)
-    text = text.replace('outputs: ["down"]', 'outputs: ["down", "sum"]')
-    report = analyse(text).report
-    assert [(each["direction"], each["vectors"]) for each in report["schedule"]] == [("up", ["up"]), ("down", ["down"])]
-
-
-def test_plain_labels_are_read_too(draft: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "plain.dot"
-    path.write_text(PLAIN)
-    found = cuda_graph.read(PLAIN, str(path))
-    assert [(each.kind, each.name, each.way, each.bytes) for each in found.nodes] == [
-        ("MEMCPY", "", "HtoD", 400), ("KERNEL", "_Z4scanIiEvPT_i", "", 0),
-    ]  # fmt: skip
-
-
-def test_sizes_that_are_not_printed_are_asked_for(draft: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "sizes.dot"
-    path.write_text(PLAIN.replace("(HtoD,400)", "(HtoD)"))
-    assert _read(draft(path))["vectors"] == {"up": {"dtype": "uint8", "elements": "?"}}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("graph {}", "such a file begins with `digraph`"),
-        ("digraph dot {}", "has no node"),
-        (PLAIN.replace('"graph_1_node_1" ->', '"graph_1_node_9" ->'), "an edge names 'graph_1_node_9'"),
-        (PLAIN.replace("}\n}", '"graph_1_node_0" -> "graph_1_node_1";\n}\n}'), "form a cycle"),
-    ],
-)
-def test_what_is_no_cuda_graph_is_refused_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(RequestError, match=re.escape(said)) as caught:
-        cuda_graph.read(text, "x.dot")
-    assert "\n" not in str(caught.value)
+# --- orders ---------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
@@ -330,8 +226,10 @@ def test_nodes_come_behind_what_they_wait_for(count: int, seed: int) -> None:
     draw = random.Random(seed)
     order = draw.sample(range(count), count)
     edges = [(one, other) for at, one in enumerate(order) for other in order[at + 1 :] if draw.random() < 0.3]
-    nodes = [f'"n{k}"[label="{k}\nMEMCPY\n(HtoD,{k + 1})"];' for k in range(count)]
-    text = "\n".join(["digraph dot {", *nodes, *(f'"n{a}" -> "n{b}";' for a, b in edges), "}"])
-    found = [each.id for each in cuda_graph.read(text, "x.dot").nodes]
-    assert sorted(found) == sorted(f"n{k}" for k in range(count))
-    assert all(found.index(f"n{a}") < found.index(f"n{b}") for a, b in edges)
+    found = topological(range(count), edges)
+    assert found is not None
+    assert sorted(found) == list(range(count))
+    assert all(found.index(a) < found.index(b) for a, b in edges)
+    if edges:
+        (one, other), *_ = edges
+        assert topological(range(count), [*edges, (other, one)]) is None

@@ -38,7 +38,6 @@ MUTANTS = [
      "cuda_graph_handles"),
     ("frontend/importing/graph_driver.py", "for end in ends[one]) or before", "for end in ends[one])",
      "cuda_graph_handles"),
-    ("frontend/importing/cuda_graph.py", "size *= max(int(each), 1)", "size = max(int(each), 1)", "importing"),
     ("frontend/importing/operations.py", 'f"({value.text})"', "value.text", "importing_frameworks"),
     ("frontend/importing/jaxpr.py", "HOST if called in _HOST else DEVICE", "DEVICE", "importing_frameworks"),
     ("frontend/importing/jaxpr.py", "self._uses[outs[0]] > 1", "False", "importing_frameworks"),

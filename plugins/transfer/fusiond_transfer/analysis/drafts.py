@@ -8,10 +8,10 @@ from pathlib import PurePath
 from fusiond.strategy import Inputs
 from fusiond_transfer.analysis import trace_report
 from fusiond_transfer.analysis.trace_costs import probe_keys
-from fusiond_transfer.frontend.importing import cuda_graph, nsight
+from fusiond_transfer.frontend.importing import nsight
 
-ENDINGS = (".sqlite", ".dot")
-"""Nsight Systems' export; a CUDA graph as the driver prints it."""
+ENDINGS = (".sqlite",)
+"""Nsight Systems' export."""
 
 
 def drafted(path: str, name: str, inputs: Inputs) -> str:
@@ -19,8 +19,6 @@ def drafted(path: str, name: str, inputs: Inputs) -> str:
     path = inputs.beside(path, PurePath(path).name, where=path)
     plain = re.sub(r"\W+", "_", name or PurePath(path).stem).strip("_")[:60] or "imported"
     called = f"_{plain}" if plain[0].isdigit() else plain
-    if path.endswith(".dot"):
-        return cuda_graph.draft(cuda_graph.read(inputs.text(path, where=path), path), called).yaml()
     trace = nsight.read(path)
     answers = inputs.answered(trace.model, probe_keys()) if trace.model else {}
     return trace_report.draft(trace, called, answers).yaml()

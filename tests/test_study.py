@@ -210,7 +210,7 @@ def state_of(study: Study) -> list[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("space", "budget", "seeds"), [(CONDITIONAL, 30, SEEDS), (GRID, 6, ()), (GRID, 4, ())])
 @pytest.mark.parametrize("ahead", [1, 2, 3, 7])

@@ -128,6 +128,7 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())

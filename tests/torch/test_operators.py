@@ -21,6 +21,7 @@ def written(graph: FxGraph) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda each: each.name)
 def test_an_operator_gives_what_it_should(case: Case) -> None:
     tensors = case.graph.tensors()

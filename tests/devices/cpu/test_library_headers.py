@@ -70,6 +70,7 @@ KINDS = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "rows"), [(kind, (True, False)) for kind in KINDS] + [("half", (True, True)), ("int8", (False, True))]
 )

@@ -302,6 +302,7 @@ def emitted(strategy, analysis, config):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_pair_gives_the_same_bits_fused(analyse, strategy, same, pair):
     analysis = analyse(*pair, sizes=of_slots(pair, TINY))

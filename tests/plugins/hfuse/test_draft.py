@@ -105,6 +105,7 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "name", "said"),
     [

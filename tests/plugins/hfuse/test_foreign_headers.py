@@ -109,7 +109,7 @@ def arrays(beside_hist, strategy, runner):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", READ)
 def test_it_is_read_and_fused(arrays, name):
     for found in arrays(READ[name]):
@@ -147,6 +147,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_left_out_is_said(beside_hist, name):
     source, said = REFUSED[name]

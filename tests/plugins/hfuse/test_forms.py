@@ -297,7 +297,7 @@ def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORMS, *FOR_NVCC])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_nvcc_takes_every_form_and_nothing_leaks(beside_hist, strategy, tmp_path, name):
     program = chosen(strategy, beside_hist({**FORMS, **FOR_NVCC}[name]), CONFIGS[0])
     (tmp_path / "fused.cu").write_text(program.sources[0].text)

@@ -101,6 +101,7 @@ def test_three_in_one_launch(analyse, strategy, same, config):
     same(program, strategy.unfused(analysis, config))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "config",
     [

@@ -163,6 +163,7 @@ WRONG = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("old", "new", "problem"), WRONG, ids=[f"{old} -> {new}"[:60] for old, new, _ in WRONG])
 def test_a_mistake_is_one_line(analyse, scale, old, new, problem):
     with pytest.raises(RequestError) as caught:
@@ -187,6 +188,7 @@ SOURCES = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("before", "problem"), SOURCES)
 def test_sources_are_checked_too(analyse, strategy, scale, before, problem):
     name = scale(source=before + SOURCE)

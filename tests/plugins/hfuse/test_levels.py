@@ -81,6 +81,7 @@ def test_a_block_outside_the_grid_is_nobodys():
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_hist_beside_maxpool(analyse, strategy, same, config):
     sizes = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
@@ -89,6 +90,7 @@ def test_hist_beside_maxpool(analyse, strategy, same, config):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
     """7 and 13 blocks of 512 threads, 27 and 7 at 128 and 1024; both sides have dynamic shared memory."""
@@ -97,6 +99,7 @@ def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "config",
     [

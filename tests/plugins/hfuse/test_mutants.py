@@ -74,6 +74,7 @@ TEXT_MUTANTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEXT_MUTANTS)
 def test_a_changed_text_is_noticed(runner, strategy, pair, name):
     analysis, program = pair

@@ -114,6 +114,7 @@ MUTANTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(monkeypatch, name):
     what, instead = MUTANTS[name]

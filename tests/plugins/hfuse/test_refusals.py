@@ -88,6 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file, name):
     rule, line, source = REFUSED[name]

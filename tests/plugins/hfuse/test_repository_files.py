@@ -118,6 +118,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_is_said(beside_hist, name):
     source, said = REFUSED[name]

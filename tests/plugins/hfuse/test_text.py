@@ -73,6 +73,7 @@ def test_the_lint_is_silent_on_partial_barriers():
 
 
 @pytest.mark.needs_nvcc
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(
     ("pair", "config"),

@@ -239,7 +239,7 @@ def test_a_sum_that_is_read_on_the_way_stays() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize("seed", range(100))
 def test_a_random_loop_by_blocks(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "MOST_HELD", -1)  # no thread holds anything

@@ -50,6 +50,7 @@ def test_stitched_across_blocks(name, runner):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "policy"),
     [

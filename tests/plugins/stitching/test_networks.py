@@ -127,6 +127,7 @@ LARGE = ("block", "gradient")
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in LARGE else each for each in FUNCTIONS]
 )

@@ -51,6 +51,7 @@ def pairs(module: HloModule) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("function", "reduces"), [(both, 2), (guarded, 4)])

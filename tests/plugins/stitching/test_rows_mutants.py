@@ -59,7 +59,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("what", "name", "threads", "per_thread", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS]
 )

@@ -309,7 +309,7 @@ def test_a_mutant_of_the_front_end_dies(what: str, runner: Any, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("seed", range(150))
 def test_a_random_loop(seed: int, runner: Any) -> None:
     """As XLA has it, whether it is one launch, maps alone, or written out."""

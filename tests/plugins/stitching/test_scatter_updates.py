@@ -129,7 +129,7 @@ def batch(name: str) -> Batch:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)  # each name by a rule or two
+@pytest.mark.sampled(5)  # each name by a rule or two
 @pytest.mark.parametrize("rules", ["none", "xla", "stages", "blocks"])
 @pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_every_update_goes_where_xla_puts_it(name: str, rules: str, runner: Any) -> None:

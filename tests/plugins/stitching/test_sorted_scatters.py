@@ -59,7 +59,7 @@ def batch(name: str) -> Batch:
 @pytest.mark.parametrize("how", ["pairs", "digits"])
 @pytest.mark.parametrize("rules", ["blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "xla"))])
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 def test_sorted_updates_give_what_xla_gives(
     name: str, rules: str, how: str, runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,9 +140,9 @@ def test_what_is_no_tile_goes_on_as_before(function: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "shape", "dtype"),
     [
-        (lambda x: x.T * 0.5, (512, 1024), np.float32),
-        (lambda x: jnp.transpose(x, (0, 2, 3, 1)), (4, 64, 32, 32), np.float32),
-        (lambda x: jnp.transpose(x, (0, 3, 1, 2)), (4, 32, 32, 64), BF16),
+        (lambda x: x.T * 0.5, (128, 256), np.float32),
+        (lambda x: jnp.transpose(x, (0, 2, 3, 1)), (2, 64, 16, 16), np.float32),
+        (lambda x: jnp.transpose(x, (0, 3, 1, 2)), (2, 16, 16, 64), BF16),
     ],
     ids=["a matrix", "images to channels", "channels to images, bf16"],
 )
@@ -150,7 +150,7 @@ def test_each_sector_is_read_once_and_written_once(function: Any, shape: Any, dt
     module = importer.read(oracle.lowered(function, jax.ShapeDtypeStruct(shape, dtype)), "m.hlo")
     program = emit.program(module, planner.plan(module, RULES["blocks"], LIMITS).plan)
     assert isinstance(program, Program)
-    (row,) = apart.counted({"turned": program}, model="h100", whole=True, timeout_secs=60.0)
+    (row,) = apart.counted({"turned": program}, model="h100", whole=True, timeout_secs=100.0)
     sectors = math.prod(shape) * np.dtype(dtype).itemsize // 32
     assert (row["read_sectors"], row["write_sectors"]) == (sectors, sectors)
 

@@ -1,5 +1,5 @@
-"""Drafts of graphs from traces of Nsight Systems, up to the plan of what was filled in. The files follow NVIDIA's SQLite
-Export Schema Reference; they were not made on a GPU here.
+"""Drafts of graphs from traces of Nsight Systems, up to the plan of what was filled in. The files follow NVIDIA's
+SQLite Export Schema Reference; they were not made on a GPU here.
 """
 
 from __future__ import annotations

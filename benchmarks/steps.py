@@ -2,30 +2,33 @@
 
     python -m benchmarks.steps --device cuda:0 --store FILE --out FILE [--minutes M]
 
-In this order, each in processes of its own, what was found kept after each:
+Each function in a process of its own, which says what it found at each of these states:
 
     unknown    `fusiond.jax.fuse` with an empty store and no daemon: what asking costs when nothing is known
-    tune       the function's regions are tuned in its own process (`block=True`), for most of the time; what is cut
-               goes on from the store the next time
+    tune       the function's regions are tuned in its own process, as `block=True` does, one after the other as long as
+               there is time; the others are the next time's
     known      with the answers of that store: how many regions are fused, and how fast the function is
 
-Both functions are called in turn (ABBA), so many times in a row that a round takes about a quarter of a second; the
+Both functions are called in turn (ABBA), so many times in a row that a round takes a sixth of a second; the
 ratio's interval is Student's over the rounds. Their results are compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +47,12 @@ LARGE: Mapping[str, Mapping[str, Any]] = {
     "llama_layer": {"WIDTH": 4096, "HEADS": 32, "HIDDEN": 11008, "LENGTH": 2048},
 }  # fmt: skip
 """Script -> what is different at the sizes of models."""
-ROUNDS, ROUND_SECS = 9, 0.25
+ROUNDS, ROUND_SECS = 7, 0.15
+KNOWN_SECS = 8.0
+"""Of a function's time, left for the last state."""
 SEARCH = {"trials": 3, "timeout": "20s"}
 CLOSE = 5e-3
-STATES = ("unknown", "known")
+STATES = ("unknown", "tune", "known")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,10 +62,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--store", type=Path, metavar="FILE", help="for the answers")
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--one", nargs=2, metavar=("STATE", "SCRIPT"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", metavar="SCRIPT", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.one:
-        print(json.dumps(one(*given.one, store=given.store, tiny=given.device == "cpu")))
+        for found in one(given.one, store=given.store, secs=60 * given.minutes, tiny=given.device == "cpu"):
+            print(json.dumps(found), flush=True)
         return 0
     ended: list[int] = []
     return commands.status(lambda: ended.append(_measure(given))) or ended[0]
@@ -74,33 +80,24 @@ def _measure(given: argparse.Namespace) -> int:
     if given.out.exists():
         known = json.loads(given.out.read_text(encoding="utf-8"))
         run = known if known["device"]["model"] == device.model else run
-    left = 0
     for number, name in enumerate(LARGE):
-        found = run["functions"].setdefault(name, {})
         share = (end - time.monotonic()) / (len(LARGE) - number)  # of the time that is left
-        begun = time.monotonic()
-
-        def ask(state: str, secs: float, name: str = name, found: dict[str, Any] = found) -> None:
-            with tempfile.TemporaryDirectory() as empty:
-                store = Path(empty) / "empty.sqlite" if state == "unknown" else given.store
-                found[state] = asked(state, name, store, given.device, secs)
-            runs.write(given.out, run)
-            say(f"{name}, {state}: {told(found[state])}")
-
-        if "ratio" not in found.get("unknown", {}):
-            ask("unknown", share / 3)
-        if not found.get("tune", {}).get("tuned"):
-            ask("tune", share - (time.monotonic() - begun) - share / 4)
-        ask("known", max(share / 4, share - (time.monotonic() - begun)))
-        left += not found["tune"].get("tuned")
-    failed = [name for name, found in run["functions"].items() if "ratio" not in found.get("known", {})]
-    return 1 if failed else MORE if left else 0
+        kept = run["functions"].setdefault(name, {})
+        found = asked(name, given.store, given.device, share)
+        for state in STATES:  # what an earlier go has measured is not lost to one that was cut
+            if "problem" not in found[state] or state not in kept:
+                kept[state] = found[state]
+                say(f"{name}, {state}: {told(kept[state])}")
+        runs.write(given.out, run)
+    functions_ = run["functions"].values()
+    failed = [each for each in functions_ if "ratio" not in each["known"]]
+    return 1 if failed else 0 if all(each["tune"].get("tuned") for each in functions_) else MORE
 
 
-def asked(state: str, name: str, store: Path, device: str, secs: float) -> dict[str, Any]:
-    """What a process for one state of one function says; the `problem` where it says nothing."""
-    command = [sys.executable, "-m", "benchmarks.steps", "--one", state, name, "--device", device,
-               "--store", str(store)]  # fmt: skip
+def asked(name: str, store: Path, device: str, secs: float) -> dict[str, dict[str, Any]]:
+    """What the process of a function says of each state; the `problem` where it says nothing."""
+    command = [sys.executable, "-m", "benchmarks.steps", "--one", name, "--device", device, "--store", str(store),
+               "--minutes", f"{secs / 60:.3f}"]  # fmt: skip
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "FUSIOND_DB": str(store)}
     if device == "cpu":
         environment["JAX_PLATFORMS"] = "cpu"
@@ -109,13 +106,16 @@ def asked(state: str, name: str, store: Path, device: str, secs: float) -> dict[
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=max(1.0, secs),
             check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"problem": f"did not end within its {secs:.0f} s"}
-    try:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return {"problem": f"ended with status {done.returncode}: {said}"[:300]}
+        text, why = done.stdout, (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        why = f"ended with status {done.returncode}: {why}"[:300]
+    except subprocess.TimeoutExpired as problem:
+        text = problem.stdout.decode(errors="replace") if isinstance(problem.stdout, bytes) else problem.stdout or ""
+        why = f"did not end within its {secs:.0f} s"
+    found = {state: {"problem": why} for state in STATES}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            document = json.loads(line)
+            found[document.pop("state")] = document
     return found
 
 
@@ -123,7 +123,7 @@ def told(found: Mapping[str, Any]) -> str:
     if "problem" in found:
         return str(found["problem"])
     if "ratio" not in found:
-        return f"{found['fused']} of {found['regions']} regions are fused"
+        return f"{found['fused']} of {found['regions']} regions have answers"
     low, high = found["ci95"]
     return (
         f"{found['fused_steps_per_sec']:.1f} steps a second, {found['ratio']:.3f}x ({low:.3f} to {high:.3f}) jax.jit,"
@@ -134,29 +134,69 @@ def told(found: Mapping[str, Any]) -> str:
 # --- one process ----------------------------------------------------------------------------------------
 
 
-def one(state: str, name: str, *, store: Path, tiny: bool) -> dict[str, Any]:
-    """One state of one function, in this process."""
+def one(name: str, *, store: Path, secs: float, tiny: bool) -> Iterator[dict[str, Any]]:
+    """The states of one function, in this process."""
+    end = time.monotonic() + secs
     jax = importlib.import_module("jax")
     fusing = importlib.import_module("fusiond.jax")
+    asking = importlib.import_module("fusiond.frameworks.asking")
     function, given, static = functions(name, tiny=tiny)
-    options: dict[str, Any] = {"db": store, "search": SEARCH, "always": tiny}
-    if state == "tune":
-        options["block"] = True
-    fused, plain = fusing.fuse(function, **options, **static), jax.jit(function, **static)
-    results = jax.block_until_ready(fused(*given))
-    regions = [each for each in fusing.explain(fused, *given).regions if each.state != "library"]
-    found: dict[str, Any] = {
-        "regions": len(regions),
-        "fused": sum(each.state == "fused" for each in regions),
-        "states": [{"state": each.state, "reason": each.reason, "speedup": each.speedup} for each in regions],
-    }
-    if state == "tune":
-        return found | {"tuned": all(each.state != "unknown" for each in regions)}
-    apart = difference(jax, results, jax.block_until_ready(plain(*given)))
-    found["difference"] = apart
-    if not apart <= CLOSE:
-        return found | {"problem": f"its results are {apart:.2g} from jax.jit's"}
-    return found | beside(lambda: jax.block_until_ready(fused(*given)), lambda: jax.block_until_ready(plain(*given)))
+    plain = jax.jit(function, **static)
+    wanted = jax.block_until_ready(plain(*given))
+
+    def state(called: str, db: Path) -> dict[str, Any]:
+        fused = fusing.fuse(function, db=db, search=SEARCH, always=tiny, **static)
+        results = jax.block_until_ready(fused(*given))
+        regions = [each for each in fusing.explain(fused, *given).regions if each.state != "library"]
+        found = {
+            "state": called,
+            "regions": len(regions),
+            "fused": sum(each.state == "fused" for each in regions),
+            "states": [{"state": each.state, "reason": each.reason, "speedup": each.speedup} for each in regions],
+            "difference": difference(jax, results, wanted),
+        }
+        if not found["difference"] <= CLOSE:
+            return found | {"problem": f"its results are {found['difference']:.2g} from jax.jit's"}
+        return found | beside(
+            lambda: jax.block_until_ready(fused(*given)), lambda: jax.block_until_ready(plain(*given))
+        )
+
+    with tempfile.TemporaryDirectory() as empty:
+        nothing = Path(empty) / "empty.sqlite"
+        yield state("unknown", nothing)
+        questions = asking.of(nothing).waiting()
+    asker = asking.of(store)
+    left = [each for each in questions if asker.look(each).state == "unknown"]
+    while left and time.monotonic() < end - KNOWN_SECS:
+        with stopped_at(end - KNOWN_SECS):
+            asker.tune(left[-1], SEARCH)
+            left.pop()
+    yield {"state": "tune", "regions": len(questions), "fused": len(questions) - len(left), "tuned": not left}
+    yield state("known", store)
+
+
+@contextlib.contextmanager
+def stopped_at(moment: float) -> Iterator[None]:
+    """Ctrl-C at this moment, and again: tuning stops with what it has in the store, and goes on from there."""
+
+    over = threading.Event()
+
+    def press() -> None:
+        for _ in range(2):  # the first one ends a search, and begins its finals
+            if not over.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+            over.wait(0.5)
+
+    timer = threading.Timer(max(0.1, moment - time.monotonic()), press)
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        over.set()
+        timer.cancel()
+        timer.join()
 
 
 def functions(name: str, *, tiny: bool) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

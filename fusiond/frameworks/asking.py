@@ -264,6 +264,10 @@ class Asker:
             self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
             self._awake()
 
+    def waiting(self) -> tuple[Askable, ...]:
+        """The questions that were asked for, and are not known yet."""
+        return tuple(question for question, _ in list(self._wanted.values()))
+
     def standing(self, question: Askable) -> str:
         """Where an unknown question is, for people."""
         asked = self._submitted.get(question.digest)
@@ -334,7 +338,7 @@ class Asker:
         """Wait for what is being taken up, begin nothing more, and leave what was not handed in yet to a process that
         is not waited for."""
         self._taking_up.acquire()
-        left = [question for question, _ in list(self._wanted.values()) if question.digest not in self._submitted]
+        left = [question for question in self.waiting() if question.digest not in self._submitted]
         try:
             handing.leave(self.db, left)
         except Exception:

@@ -169,18 +169,18 @@ def order(report: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_a_headline_comes_to_the_verdict_that_was_planted(fake_libcuda: Path, headlines: Path, tmp_path: Path) -> None:
+def test_a_headline_comes_to_the_verdict_that_was_planted(fake_libcuda: Path, tmp_path: Path) -> None:
     """On a machine that is slow here and now as well: its slice is over before there is a verdict, and it goes on. Each
     kernel takes 120 us, so that a way is worth its launches."""
-    boxes = Boxes(headlines, fake_libcuda, tmp_path)
+    boxes = Boxes(carried(tmp_path, "headlines:llama_rows"), fake_libcuda, tmp_path)
     box = boxes.fresh("box")
     for _ in range(20):
-        status, report = boxes.run(box, "--units", "headline:softmax", "--minutes", "1")
+        status, report = boxes.run(box, "--units", "headline:llama_rows", "--minutes", "1")
         assert status == 0
-        if states(report)["headline:softmax"] == "done":
+        if states(report)["headline:llama_rows"] == "done":
             break
-    result = verdicts(box)["softmax"]
-    found = document(box, "headlines/softmax.json")
+    result = verdicts(box)["llama_rows"]
+    found = document(box, "headlines/llama_rows.json")
     assert (result["verdict"], found["evidence"]) == ("fuse", "measured")
     launched = result["opponent_us"] / result["time_us"]
     assert launched == pytest.approx(result["speedup"], rel=0.02)

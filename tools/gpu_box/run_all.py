@@ -42,6 +42,8 @@ LEAST_SECS = 5.0
 """No unit that can go on later is begun with less time than this."""
 MARGIN_SECS, MARGIN_SHARE = 6.0, 0.2
 """Of a unit's time, left to it for ending: the less of the two."""
+ENDING_SECS = 4.0
+"""Left at the end of a command for ending what runs then."""
 MORE = 75
 ENDED = ("done", "failed", "timed out")
 LEFT = "to be gone on with"
@@ -118,7 +120,7 @@ class Run:
         queue = [each for each in wanted if self.entries.get(each.name, {}).get("state") not in ENDED]
         while queue:
             unit = queue.pop(0)
-            left = end - time.monotonic() - 2 * self._pack_secs
+            left = end - time.monotonic() - 2 * self._pack_secs - ENDING_SECS
             before = self.entries.get(unit.name, {})
             entry = one(self.here, unit, self.out, self.environment, left, before)
             if unit.name not in self.ran:

@@ -39,6 +39,7 @@ def test_run_with_json_prints_one_document(machine: Any) -> None:
     assert said.json["trials"] == 3
 
 
+@pytest.mark.campaign
 def test_a_sweep_is_several_answers(machine: Any) -> None:
     said = machine.fusiond("run", machine.job(trials=2, more="sweep: {n: [64, 128]}\n"), "--json")
     assert [each["workload"]["sizes"] for each in said.json] == [{"n": 64}, {"n": 128}]
@@ -60,7 +61,7 @@ def test_ctrl_c_ends_the_search_and_measures_the_finals(machine: Any, end: End) 
 def test_finish_ends_the_search_of_a_job_of_the_daemon(machine: Any) -> None:
     with machine.serving():
         id = machine.fusiond("submit", machine.job(trials=400, side=40), "--json").json["id"]
-        machine.wait_for(lambda: machine.show(id)["trials"] > 2, about="the second trial")
+        machine.wait_for(lambda: machine.trials(id) > 2, about="the second trial")
         said = machine.fusiond("finish", id)
         assert (said.status, said.out) == (
             0,

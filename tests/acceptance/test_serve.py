@@ -41,16 +41,16 @@ def test_a_job_from_submission_to_answer(machine: Any, end: End) -> None:
 
 def test_sigterm_in_the_middle_keeps_what_was_measured(machine: Any, end: End) -> None:
     with machine.serving() as daemon:
-        job = machine.fusiond("submit", machine.job(trials=60, side=40), "--json").json["id"]
+        job = machine.fusiond("submit", machine.job(trials=30, side=40), "--json").json["id"]
         machine.wait_for(lambda: machine.trials(job) >= 2, about="the second trial")
         assert end(daemon, signal.SIGTERM) == 0
     stopped = machine.show(job)
     assert stopped["state"] == "queued"
-    assert 2 <= stopped["trials"] < 60
+    assert 2 <= stopped["trials"] < 30
     with machine.serving() as daemon:
         assert machine.fusiond("watch", job).status == 0
         assert end(daemon, signal.SIGTERM) == 0
-    assert machine.show(job)["trials"] == 60
+    assert machine.show(job)["trials"] == 30
 
 
 @pytest.mark.campaign

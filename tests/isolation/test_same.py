@@ -56,7 +56,7 @@ def everything(prepared: Prepared, registry: Registry) -> list[object]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", JOBS)
 def test_a_job_is_the_same_to_both(real: Registry, isolated: Registry, path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.headlines.catalogue import HEADLINES, SIDE, Headline
+from benchmarks.headlines.catalogue import HEADLINES, Headline
 from benchmarks.headlines.functions import EPSILON, FUNCTIONS, Function
 from benchmarks.rivals import asking, child, hfuse, mincut
 from benchmarks.rivals.asking import Row
@@ -67,8 +67,16 @@ class Written:
     def load(self, executor: CudaExecutor, program: Program, about: About) -> Loaded:
         framework = self.framework()
         call = self.make(self.function, framework)
-        shapes = self.function.tiny if about.get("tiny") else self.function.shapes
-        given = {each.name for each in program.buffers if each.role in (Role.INPUT, Role.INOUT)}
+        given = {each.name: each.elements for each in program.buffers if each.role in (Role.INPUT, Role.INOUT)}
+        shapes = next(
+            (
+                each for each in (self.function.shapes, self.function.tiny)
+                if all(math.prod(each[int(name.removeprefix("in_"))]) == size for name, size in given.items())
+            ),
+            None,
+        )  # fmt: skip
+        if shapes is None:
+            raise LookupError(f"the inputs of {program.name} are not those of {self.function.name}")
         ready: dict[str, Any] = {}
 
         def run(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -194,7 +202,7 @@ class Group:
         fused = (found["conclusion"] or {}).get("winner") or found["finalists"]["fused"][0]
         folder = self._bundles / headline.name
         unfused = folder / entries[found["finalists"]["unfused"][0]]["path"]
-        side = {"application": headline.name, "width": SIDE, "height": SIDE} if headline.strategy == "mincut" else {}
+        side = {"application": headline.name, **found["sizes"]} if headline.strategy == "mincut" else {}
         about = {**side, "bundles": {hfuse.UNFUSED: str(unfused)}}
         plan = Sampling(purpose=Purpose.BASELINE, warm_up_secs=0.2, pairs=16, budget_secs=0.5, short_us=SHORT_US)
         try:

@@ -46,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         kept = bring(given.archive, given.root, None if given.no_count else given.box)
-    except (RequestError, OSError, tarfile.TarError) as problem:
+    except tarfile.TarError:
+        sys.stderr.write(f"{given.archive}: is not an archive that `run_all.py` wrote\n")
+        return 2
+    except (RequestError, OSError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 2
     for path in kept:

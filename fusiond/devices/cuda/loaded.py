@@ -396,22 +396,10 @@ class CudaProgram:
                     function = found[step.source, step.entry, step.device][0]
                     function.set_attribute(attribute.PREFERRED_SHARED_MEMORY_CARVEOUT, step.carveout_pct)
             if step.cooperative:
-                self._check_residency(step, found[step.source, step.entry, step.device][0])
+                with named(f"step {step.name!r}"), self._contexts.on(step.device):
+                    function = found[step.source, step.entry, step.device][0]
+                    function.check_residency(step, self._limits.multiprocessors)
         return found
-
-    def _check_residency(self, step: Launch, function: DriverFunction) -> None:
-        """A grid whose blocks wait for each other must fit as a whole."""
-        with named(f"step {step.name!r}"), self._contexts.on(step.device):
-            threads = step.block[0] * step.block[1] * step.block[2]
-            each = function.resident_blocks(threads, step.shared_bytes)
-        most = each * self._limits.multiprocessors
-        blocks = step.grid[0] * step.grid[1] * step.grid[2]
-        if blocks > most:
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED,
-                f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
-                f" ({each} on each of {self._limits.multiprocessors} multiprocessors)",
-            )
 
     def _most_shared(self, source: str, entry: str) -> int:
         """The most dynamic shared memory that a launch of this kernel asks for, in bytes."""

@@ -10,7 +10,9 @@ import ctypes
 from typing import Any
 
 from fusiond.cuda.entries import EntryName
+from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import Driver
+from fusiond.model import Outcome
 from fusiond.program import Launch
 
 
@@ -44,9 +46,17 @@ class DriverFunction:
     def set_attribute(self, attribute: Any, value: int) -> None:
         self._driver.set_function_attribute(self.handle, int(attribute), value)
 
-    def resident_blocks(self, threads: int, dynamic_shared_bytes: int) -> int:
-        """On one multiprocessor at once."""
-        return self._driver.resident_blocks(self.handle, threads, dynamic_shared_bytes)
+    def check_residency(self, step: Launch, multiprocessors: int) -> None:
+        """A grid whose blocks wait for each other must fit as a whole: ExecutionError where it does not."""
+        threads = step.block[0] * step.block[1] * step.block[2]
+        each = self._driver.resident_blocks(self.handle, threads, step.shared_bytes)
+        most, blocks = each * multiprocessors, step.grid[0] * step.grid[1] * step.grid[2]
+        if blocks > most:
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED,
+                f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
+                f" ({each} on each of {multiprocessors} multiprocessors)",
+            )
 
     def launch(self, step: Launch, entry: EntryName, packed: bytes, stream: int) -> None:
         """`packed`: the argument buffer, laid out as `entry` says."""

@@ -96,12 +96,7 @@ class Place:
         return self.device.evidence != "measured"
 
     def described(self) -> dict[str, object]:
-        return {
-            "name": self.device.name,
-            "model": self.device.model,
-            "arch": self.device.arch,
-            "env": dict(self.device.env),
-        }
+        return runs.described(self.device)
 
 
 def begun(folder: Path, given: argparse.Namespace, run: Run) -> tuple[Run, Path]:

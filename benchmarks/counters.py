@@ -91,11 +91,8 @@ def programs(bundles: Path) -> dict[str, Path]:
 def _there(given: argparse.Namespace) -> int:
     until = time.monotonic() + 60 * given.minutes
     _, device = check.find(given.device)
-    about = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
-    run = runs.new("counters", "", "python -m benchmarks.counters", device.evidence, about) | {"counters": {}}
-    if given.out.exists():
-        known = json.loads(given.out.read_text(encoding="utf-8"))
-        run = known if known["device"]["model"] == device.model else run
+    new = runs.new("counters", "", "python -m benchmarks.counters", device.evidence, runs.described(device))
+    run = runs.kept_on(given.out, device) or {**new, "counters": {}}
     why = counters.missing()
     with device_lock(device, stop=lambda: False, waiting=say):
         for name, bundle in programs(given.bundles).items():
@@ -114,8 +111,7 @@ def by_ncu(bundle: Path, device: str) -> dict[str, Any]:
     ncu = shutil.which("ncu")
     assert ncu is not None
     metrics = [each for column in METRICS.values() for each in column]
-    command = counters.command(ncu, bundle, device)
-    command[command.index("--metrics") + 1] = ",".join(metrics)
+    command = counters.command(ncu, bundle, device, read_bundle(bundle)[0].launches, metrics)
     try:
         done = subprocess.run(
             command, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, errors="replace",
@@ -123,11 +119,8 @@ def by_ncu(bundle: Path, device: str) -> dict[str, Any]:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as problem:
         return {"problem": f"ncu: {type(problem).__name__}"}
-    own = {step.entry.partition("<")[0].rpartition("::")[2] for step in read_bundle(bundle)[0].launches}
-    launches = {
-        kernel: summed for kernel, values in counters.parse(done.stdout).items()
-        if kernel.partition("<")[0].rpartition("::")[2] in own and (summed := _columns(values))
-    }  # fmt: skip
+    rows = {kernel: _columns(values) for kernel, values in counters.parse(done.stdout).items()}
+    launches = {kernel: columns for kernel, columns in rows.items() if columns}
     if launches:
         return {"launches": launches}
     if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
@@ -209,9 +202,9 @@ def errors(run: Mapping[str, Any]) -> Iterable[tuple[str, str, dict[str, tuple[f
     """(program, kernel, column -> (counted, by ncu)) of each launch that both know."""
     for program, theirs in run["counters"].items():
         ours = run.get("counted", {}).get(program, {}).get("launches", {})
-        short = {kernel.partition("<")[0].rpartition("::")[2]: columns for kernel, columns in ours.items()}
+        short = {counters.function_name(kernel): columns for kernel, columns in ours.items()}
         for kernel, columns in theirs.get("launches", {}).items():
-            name = kernel.partition("<")[0].rpartition("::")[2]
+            name = counters.function_name(kernel)
             if name in short:
                 both = {each: (short[name][each], value) for each, value in columns.items() if each in short[name]}
                 yield program, name, both

@@ -13,6 +13,7 @@ from typing import Any
 
 import fusiond
 from fusiond.build import nvcc
+from fusiond.model import DeviceInfo
 from fusiond.system import driver
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,6 +42,19 @@ def new(benchmark: str, citation: str, command: str, evidence: str, device: dict
         },
         "paper": citation,
     }
+
+
+def described(device: DeviceInfo) -> dict[str, Any]:
+    """A device, as documents name it."""
+    return {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
+
+
+def kept_on(where: Path, device: DeviceInfo) -> Run | None:
+    """What a file has of an earlier run on this model of device; None where it has nothing of it."""
+    if not where.exists():
+        return None
+    found: Run = json.loads(where.read_text(encoding="utf-8"))
+    return found if found["device"]["model"] == device.model else None
 
 
 def path(folder: Path, run: Run) -> Path:

@@ -75,11 +75,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(given: argparse.Namespace) -> int:
     end = time.monotonic() + 60 * given.minutes
     _, device = check.find(given.device)
-    about = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
-    run = runs.new("steps", "", "python -m benchmarks.steps", device.evidence, about) | {"functions": {}}
-    if given.out.exists():
-        known = json.loads(given.out.read_text(encoding="utf-8"))
-        run = known if known["device"]["model"] == device.model else run
+    new = runs.new("steps", "", "python -m benchmarks.steps", device.evidence, runs.described(device))
+    run = runs.kept_on(given.out, device) or {**new, "functions": {}}
     for number, name in enumerate(LARGE):
         share = (end - time.monotonic()) / (len(LARGE) - number)  # of the time that is left
         kept = run["functions"].setdefault(name, {})

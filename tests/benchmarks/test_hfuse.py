@@ -146,7 +146,10 @@ def test_without_counters_there_is_a_reason() -> None:
 
 
 def test_the_command_names_the_bundle_runner(tmp_path: Path) -> None:
-    words = counters.command("ncu", tmp_path, "cuda:1")
+    a, b = (counters.Launch(name=each, source="k", entry=each, grid=(1, 1, 1), block=(1, 1, 1), arguments=())
+            for each in ("fused::pool<float, 5>", "hist"))  # fmt: skip
+    words = counters.command("ncu", tmp_path, "cuda:1", (a, b, a))
+    assert words[words.index("--kernel-name") + 1] == "regex:^(hist|pool)$"
     assert words[0] == "ncu"
     assert words[words.index("-m") : words.index("-m") + 3] == ["-m", "fusiond.devices.cuda.run", str(tmp_path)]
     assert words[words.index("--metrics") + 1].split(",") == list(counters.METRICS)

@@ -17,11 +17,12 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -
         write_bundle(bundle, program, binaries)
         try:
             done = subprocess.run(
-                command("ncu", bundle, device.name),
+                command("ncu", bundle, device.name, program.launches),
                 env={**os.environ, "LC_ALL": "C"},
                 capture_output=True,
                 text=True,
@@ -85,17 +86,26 @@ def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -
             )
         except (OSError, subprocess.TimeoutExpired) as problem:
             return nothing(f"ncu: {type(problem).__name__}")
-    entries = [step.entry for step in program.steps if isinstance(step, Launch)]
-    return read(done.stdout, done.stderr, entries[-1], done.returncode)
+    return read(done.stdout, done.stderr, program.launches[-1].entry, done.returncode)
 
 
-def command(ncu: str, bundle: Path, device: str) -> list[str]:
+def command(
+    ncu: str, bundle: Path, device: str, launches: Iterable[Launch], metrics: Iterable[str] = METRICS
+) -> list[str]:
+    """Of the kernels of these launches only: a gate that is profiled spins in each pass until it gives up."""
+    names = sorted({re.escape(function_name(each.entry)) for each in launches})
     return [
         ncu, "--csv", "--print-units", "base", "--kernel-name-base", "function", "--target-processes", "all",
+        "--kernel-name", f"regex:^({'|'.join(names)})$",
         "--clock-control", "none",  # ncu would lock the clocks, and count at others than the times were taken at
-        "--metrics", ",".join(METRICS),
+        "--metrics", ",".join(metrics),
         sys.executable, "-m", "fusiond.devices.cuda.run", str(bundle), "--device", device,
     ]  # fmt: skip
+
+
+def function_name(entry: str) -> str:
+    """Of a kernel as its source or ncu names it: without namespaces and template arguments."""
+    return entry.partition("<")[0].rpartition("::")[2]
 
 
 def read(output: str, errors: str, entry: str, status: int) -> dict[str, Any]:
@@ -103,10 +113,8 @@ def read(output: str, errors: str, entry: str, status: int) -> dict[str, Any]:
     if "ERR_NVGPUCTRPERM" in output + errors:
         return nothing("this user may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root, or let all users")
     rows = parse(output)
-    name = entry.partition("<")[0].rpartition("::")[2]
-    values = next(
-        (rows[each] for each in reversed(list(rows)) if each.partition("<")[0].rpartition("::")[2] == name), None
-    )
+    name = function_name(entry)
+    values = next((rows[each] for each in reversed(list(rows)) if function_name(each) == name), None)
     if values is None:
         said = next((line for line in reversed([*errors.splitlines(), *output.splitlines()]) if line.strip()), "")
         return nothing(f"ncu ended with status {status} and said nothing about {name}: {said.strip()}")

@@ -8,10 +8,10 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fusiond.devices import protocol
 from fusiond.devices.calibration import fitted
@@ -24,10 +24,14 @@ from fusiond.tuning import verdict
 LEAST_GAIN = 1.02
 MOST_LOST = 10
 """As in `fusiond.tuning.finals`, which needs more than NumPy."""
-CALL_SECS = 60.0
+CALL_SECS = 20.0
+"""A kernel that hangs costs no more of a slice."""
 BATCHES = 2
 FINAL = Sampling(purpose=Purpose.FINAL, warm_up_secs=0.3, pairs=16, budget_secs=0.5)
 """Half of what a job's finals take: what is beside each other here was chosen before."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,8 @@ class Match:
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """What fresh processes have measured: of each, its matches by name."""
+    """What fresh processes have measured of matches that are compared with each other: of each process, its matches by
+    name."""
 
     processes: list[dict[str, Measurement]] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
@@ -57,52 +62,65 @@ class Samples:
         processes = [{name: protocol.measurement(each) for name, each in one.items()} for one in document["processes"]]
         return cls(processes=processes, lost=dict(document["lost"]), struck=set(document["struck"]))
 
-    def logs(self, name: str, beside: tuple[str, ...] = ()) -> list[float]:
-        """The log ratio of each process that measured this match, and all of `beside`."""
-        shared = [each for each in self.processes if all(other in each for other in (name, *beside))]
-        return [verdict.process_ratio(each[name]) for each in shared]
+    def standing(self, matches: Iterable[str]) -> list[str]:
+        return [name for name in matches if name not in self.struck]
+
+    def shared(self, matches: Iterable[str]) -> list[dict[str, Measurement]]:
+        """The processes that have measured all of these."""
+        wanted = list(matches)
+        return [each for each in self.processes if all(name in each for name in wanted)]
 
 
 def measure(
     runner: Runner,
-    matches: Mapping[str, Match],
-    found: Samples,
+    groups: Mapping[str, Mapping[str, Match]],
+    found: Mapping[str, Samples],
     *,
-    together: bool,
     until: float,
-    keep: Callable[[], None],
+    keep: Callable[[str], None],
     figures: Mapping[str, float] | None = None,
 ) -> bool:
-    """Add processes to `found` until each match that stands has as many as a verdict needs; whether that is so.
-    `together`: in the same processes. None is begun after `until` (of the monotonic clock)."""
-    while True:
-        standing = [name for name in matches if name not in found.struck]
-        wanted = _wanted(found, standing, together=together)
-        if not wanted or len(found.processes) >= verdict.LEAST_PROCESSES + MOST_LOST:
-            return not wanted
+    """Add processes until those of each group that stand share as many as a verdict needs; whether that is so. A fresh
+    process measures all groups that lack one, each as a whole: what is compared comes from the same processes. `keep`
+    is called with each group that has a process more. None is begun after `until` (of the monotonic clock)."""
+    while wanted := [name for name in groups if not is_over(groups[name], found[name])]:
         if time.monotonic() > until:
             return False
         runner.fresh()
-        random.Random(len(found.processes)).shuffle(wanted)
-        process = {}
+        draw = random.Random(sum(len(each.processes) for each in found.values()))
+        draw.shuffle(wanted)
         for name in wanted:
-            reply = _sampled(runner, matches[name], figures or {})
-            if isinstance(reply, Measurement):
-                process[name] = reply
-                continue
-            found.lost[name] = f"{reply.outcome.value}: {reply.reason}"
-            if reply.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
-                found.struck.add(name)
-        found.processes.append(process)
-        keep()
+            _process(runner, groups[name], found[name], draw, figures or {})
+            keep(name)
+    return all(_enough(groups[name], found[name]) for name in groups)
 
 
-def _wanted(found: Samples, standing: list[str], *, together: bool) -> list[str]:
-    lacking = [
-        name for name in standing
-        if len(found.logs(name, tuple(standing) if together else ())) < verdict.LEAST_PROCESSES
-    ]  # fmt: skip
-    return standing if together and lacking else lacking
+def _enough(matches: Mapping[str, Match], found: Samples) -> bool:
+    standing = found.standing(matches)
+    return not standing or len(found.shared(standing)) >= verdict.LEAST_PROCESSES
+
+
+def is_over(matches: Mapping[str, Match], found: Samples) -> bool:
+    """Whether no process is added any more: there are enough, nothing stands, or too many were lost."""
+    return _enough(matches, found) or len(found.processes) >= verdict.LEAST_PROCESSES + MOST_LOST
+
+
+def _process(
+    runner: Runner, matches: Mapping[str, Match], found: Samples, draw: random.Random, figures: Mapping[str, float]
+) -> None:
+    """One group's part of a process."""
+    names = found.standing(matches)
+    draw.shuffle(names)
+    process = {}
+    for name in names:
+        reply = _sampled(runner, matches[name], figures)
+        if isinstance(reply, Measurement):
+            process[name] = reply
+            continue
+        found.lost[name] = f"{reply.outcome.value}: {reply.reason}"
+        if reply.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
+            found.struck.add(name)
+    found.processes.append(process)
 
 
 def _sampled(runner: Runner, match: Match, figures: Mapping[str, float]) -> Measurement | MeasureFailed:
@@ -140,3 +158,9 @@ def concluded(found: Mapping[str, list[float]]) -> dict[str, Any] | None:
         "ci95": [round(estimate.low, 4), round(estimate.high, 4)],
         "processes": [round(math.exp(each), 4) for each in found[conclusion.key]],
     }
+
+
+def spread(found: Sequence[T], most: int) -> list[T]:
+    """So many of them, evenly."""
+    wanted = min(max(0, most), len(found))
+    return [found[number * len(found) // wanted] for number in range(wanted)]

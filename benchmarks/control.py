@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from fusiond.devices import check
 from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
-from fusiond.keys import plain
 from fusiond.model import DeviceInfo
+from fusiond.tuning import verdict
 
 
 def main() -> int:
@@ -41,30 +41,32 @@ def main() -> int:
     given = parser.parse_args()
     end = time.monotonic() + 60 * given.minutes
     provider, device = check.find(given.device)
-    found = Samples()
+    known: dict[str, Any] = {}
     if given.out is not None and given.out.exists():
-        known = json.loads(given.out.read_text())
-        if known["model"] == device.model:
-            found = Samples.read(known["samples"])
+        document_ = json.loads(given.out.read_text())
+        known = document_["samples"] if document_["model"] == device.model else {}
     with (
         tempfile.TemporaryDirectory() as folder,
         device_lock(device, stop=lambda: False, waiting=lambda text: None),
     ):
         bundles = given.bundles or built(Path(folder) / "bundles")
-        entries = spread([each for each in check.read_index(bundles) if each.get("expect") != "any"], given.most)
+        every = [each for each in check.read_index(bundles) if each.get("expect") != "any"]
+        entries = contest.spread(every, given.most)
         matches = dict(against_themselves(bundles, entries, Path(folder), cold=given.cold))
+        found = {name: Samples.read(known[name]) if name in known else Samples() for name in matches}
 
-        def keep() -> None:
-            sys.stderr.write(f"{len(found.processes)} processes\n")
+        def keep(name: str) -> None:
+            sys.stderr.write(f"{name}: {len(found[name].processes)} processes\n")
             if given.out is not None:
-                runs.write(given.out, document(device, matches, found))
+                runs.write(given.out, document(device, found))
 
         runner = Supervisor(provider, device)
         try:
-            done = contest.measure(runner, matches, found, together=False, until=end, keep=keep)
+            groups = {name: {name: match} for name, match in matches.items()}
+            done = contest.measure(runner, groups, found, until=end, keep=keep)
         finally:
             runner.close()
-    made = document(device, matches, found)
+    made = document(device, found)
     print(json.dumps(made, indent=1))
     return 1 if made["verdicts"].get("fuse") else 0 if done else MORE
 
@@ -81,8 +83,8 @@ def against_themselves(
             yield name, Match(candidate=copy, baseline=native, cold=flushed)
 
 
-def document(device: DeviceInfo, matches: Iterable[str], found: Samples) -> dict[str, Any]:
-    controls = [control(name, found) for name in matches]
+def document(device: DeviceInfo, found: Mapping[str, Samples]) -> dict[str, Any]:
+    controls = [control(name, samples) for name, samples in found.items()]
     return {
         "device": device.name,
         "model": device.model,
@@ -90,18 +92,19 @@ def document(device: DeviceInfo, matches: Iterable[str], found: Samples) -> dict
         "least_gain": LEAST_GAIN,
         "verdicts": dict(Counter(each["verdict"] for each in controls)),
         "controls": controls,
-        "samples": found.document(),
+        "samples": {name: samples.document() for name, samples in found.items()},
     }
 
 
 def control(name: str, found: Samples) -> dict[str, Any]:
     """The verdict on one bundle against its copy."""
-    concluded = contest.concluded({name: found.logs(name)})
+    measured = [each[name] for each in found.shared([name])]
+    concluded = contest.concluded({name: [verdict.process_ratio(each) for each in measured]})
     if concluded is None:
         return {"name": name, "verdict": "failed", "reason": found.lost.get(name, "not enough processes")}
     del concluded["winner"]
-    spans = sorted(each[name].time_us for each in found.processes if name in each)
-    return {"name": name, "time_us": round(spans[len(spans) // 2], 3), **plain(concluded)}
+    spans = sorted(each.time_us for each in measured)
+    return {"name": name, "time_us": round(spans[len(spans) // 2], 3), **concluded}
 
 
 def built(folder: Path) -> Path:
@@ -113,12 +116,6 @@ def built(folder: Path) -> Path:
     if failed:
         raise SystemExit(failed[0])
     return folder
-
-
-def spread(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """So many of them, evenly: each strategy has its place in the list."""
-    wanted = min(most, len(entries))
-    return [entries[number * len(entries) // wanted] for number in range(wanted)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What fusing gains on this GPU, beside what a user would take today: `python -m benchmarks.headlines COMMAND`.
 
-    write FOLDER --arch sm_90        here: every headline's programs as bundles (nothing is compiled there)
-    measure NAME --bundles FOLDER    there: a verdict on one headline, in about a quarter of a minute
-    beside GROUP --bundles FOLDER    there: the rivals of a group in the same pairs with the fused program
-    page                             docs/results-gpu.md and what depends on it in other pages, from what is kept
+    write FOLDER --arch sm_90          here: every headline's programs as bundles (nothing is compiled there)
+    measure NAME ... --bundles FOLDER  there: a verdict on each of these headlines, which share their processes
+    beside GROUP --bundles FOLDER      there: the rivals of a group in the same pairs with the fused program
+    page                               docs/results-gpu.md and what depends on it in other pages, from what is kept
 
 Both that measure keep a file for each headline in --out, renewed at each step, and go on from it: the exit status is 75
 where there is more to do than --minutes allow.
@@ -12,13 +12,14 @@ where there is more to do than --minutes allow.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.headlines import measure
+from benchmarks.headlines.measure import HeadlineRun
 from benchmarks.headlines.order import ORDER
 from fusiond.devices import check
 from fusiond.devices.base import MORE
@@ -34,8 +36,11 @@ from fusiond.devices.supervisor import Supervisor
 from fusiond.errors import RequestError
 from fusiond.model import DeviceInfo
 
-SCREENING_SHARE = 0.45
+SCREENING_SHARE = 0.4
 """Of a measurement's time."""
+TRIES = 2
+"""Of a headline that failed."""
+MEMORY_BYTES = 8 << 30
 Index = Mapping[str, dict[str, Any]]
 
 
@@ -58,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     writing.set_defaults(do=_write)
     for name, do, what in (("measure", _measure, "NAME"), ("beside", _beside, "GROUP")):
         there = words.add_parser(name, help=(do.__doc__ or "").splitlines()[0])
-        there.add_argument("what", metavar=what)
+        there.add_argument("what", metavar=what, nargs="+" if name == "measure" else None)
         there.add_argument("--bundles", type=Path, required=True, metavar="FOLDER")
         there.add_argument("--device", default="cuda:0")
         there.add_argument("--out", type=Path, required=True, metavar="FOLDER")
@@ -103,30 +108,42 @@ def read_index(bundles: Path) -> Index:
 
 
 def _measure(given: argparse.Namespace) -> int:
-    """A verdict on one headline."""
+    """A verdict on each of these headlines."""
     index = read_index(given.bundles)
-    if given.what not in index:
-        raise RequestError(f"no headline {given.what!r} in {given.bundles}; there are {', '.join(index)}")
+    unknown = sorted(set(given.what) - set(index))
+    if unknown:
+        raise RequestError(f"no headline {unknown[0]!r} in {given.bundles}; there are {', '.join(index)}")
     begun = time.monotonic()
-    until = begun + 60 * given.minutes
     provider, device = check.find(given.device)
-    where = given.out / f"{given.what}.json"
-    found = _known(where, device) or _new(index[given.what], device)
-    with _device(device):
+    found = {name: _document(given.out / f"{name}.json", index[name], device) for name in given.what}
+    headlines = {
+        name: HeadlineRun(
+            entry=index[name], folder=given.bundles / name, found=document,
+            keep=functools.partial(runs.write, given.out / f"{name}.json", document),
+        )
+        for name, document in found.items() if "problem" not in document
+    }  # fmt: skip
+    with (
+        device_lock(device, stop=lambda: False, waiting=say),
+        tempfile.TemporaryDirectory(prefix="fusiond-headlines-", dir=_in_memory()) as work,
+    ):
         runner = Supervisor(provider, device)
         try:
-            with tempfile.TemporaryDirectory(prefix="fusiond-headline-") as work:
-                done = measure.measure(
-                    runner, index[given.what], given.bundles / given.what, Path(work), found,
-                    screen_until=begun + SCREENING_SHARE * 60 * given.minutes, until=until,
-                    keep=lambda: runs.write(where, found), figures=_figures(given.figures),
-                )  # fmt: skip
+            done = measure.measure(
+                runner, headlines, Path(work), screen_until=begun + SCREENING_SHARE * 60 * given.minutes,
+                until=begun + 60 * given.minutes, figures=_figures(given.figures),
+            )  # fmt: skip
         finally:
             runner.close()
-    say(f"{given.what}: {told(found)}")
-    if "problem" in found:
-        return 1
-    return 0 if done else MORE
+    for name, document in found.items():
+        say(f"{name}: {told(document)}")
+    return MORE if not done else int(any("problem" in each for each in found.values()))
+
+
+def _in_memory() -> str | None:
+    """A folder in memory for references, which are gigabytes; None where there is none with room."""
+    folder = Path("/dev/shm")
+    return str(folder) if folder.is_dir() and shutil.disk_usage(folder).free >= MEMORY_BYTES else None
 
 
 def told(found: Mapping[str, Any]) -> str:
@@ -143,25 +160,15 @@ def told(found: Mapping[str, Any]) -> str:
     )
 
 
-def _new(entry: Mapping[str, Any], device: DeviceInfo) -> measure.Document:
-    described = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
+def _document(where: Path, entry: Mapping[str, Any], device: DeviceInfo) -> measure.Document:
+    """What an earlier run on this model left; a new one where there is none, or where it failed and may try again."""
+    known = runs.kept_on(where, device)
+    if known is not None and ("problem" not in known or known["tries"] >= TRIES):
+        return known
     command = f"python -m benchmarks.headlines measure {entry['name']}"
-    run = runs.new("headlines", "", command, device.evidence, described)
-    return run | measure.new(entry) | {"strategy": entry["strategy"], "what": entry["what"]}
-
-
-def _known(where: Path, device: DeviceInfo) -> measure.Document | None:
-    """What an earlier run on this model left, if it did not fail."""
-    if not where.exists():
-        return None
-    found: measure.Document = json.loads(where.read_text(encoding="utf-8"))
-    return found if found["device"]["model"] == device.model and "problem" not in found else None
-
-
-@contextlib.contextmanager
-def _device(device: DeviceInfo) -> Iterator[None]:
-    with device_lock(device, stop=lambda: False, waiting=say):
-        yield
+    run = runs.new("headlines", "", command, device.evidence, runs.described(device))
+    about = {"strategy": entry["strategy"], "what": entry["what"], "tries": 1 + (known or {}).get("tries", 0)}
+    return run | measure.new(entry) | about
 
 
 def _figures(path: Path | None) -> dict[str, float]:
@@ -183,7 +190,7 @@ def _beside(given: argparse.Namespace) -> int:
     _, device = check.find(given.device)
     if device.evidence != "measured":
         raise RequestError("rivals are measured on a GPU", where="--device")
-    with _device(device):
+    with device_lock(device, stop=lambda: False, waiting=say):
         group = rivals.Group(given.what, read_index(given.bundles), given.bundles, given.out, device, say)
         return group.measure(until)
 

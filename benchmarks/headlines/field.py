@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contest import spread
 from benchmarks.headlines.catalogue import HEADLINES, Headline
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError
@@ -119,12 +120,6 @@ def one_pass(space: Space, start: Config) -> Iterator[Config]:
             config = Config.of({**start, parameter.name: value})
             if config != start and not space.problems(config):
                 yield config
-
-
-def spread(found: list[Any], most: int) -> list[Any]:
-    """So many of them, evenly."""
-    wanted = min(max(0, most), len(found))
-    return [found[number * len(found) // wanted] for number in range(wanted)]
 
 
 def built(provider: DeviceProvider, program: Program, arch: str, folder: Path) -> str:

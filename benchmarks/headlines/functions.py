@@ -185,8 +185,8 @@ FUNCTIONS: Mapping[str, Function] = {
         ),
         Function(
             name="adamw",
-            what="a step of AdamW over a llama layer's 202 million parameters, gradients clipped",
-            shapes=_tree(4096, 11008),
+            what="a step of AdamW over 51 million parameters, gradients clipped",
+            shapes=_tree(2048, 5504),
             tiny=_tree(24, 40),
             jax=_adamw_jax,
             torch=_adamw_torch,

@@ -1,11 +1,12 @@
-"""There: one headline's bundles, screened in one process and measured again in fresh ones, to a verdict.
+"""There: headlines' bundles, screened in one process and measured again in fresh ones, to a verdict on each.
 
     reference   the unfused program as given, on two seeds
     screened    each program compared with it and sampled in a few pairs, unfused and fused in turn, as long as there is
                 time; what there was no time for is counted
-    finals      the two best of either side, in five fresh processes, in pairs with the best unfused one
+    finals      the two best of either side, in pairs with the best unfused one, in five fresh processes, each of which
+                measures all headlines: to start one takes longer than to measure in it
 
-What was found is kept after each process, and gone on from.
+What was found is kept after each program and each process, and gone on from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,53 +52,68 @@ def new(entry: Mapping[str, Any]) -> Document:
     }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadlineRun:
+    """A headline on its way."""
+
+    entry: Mapping[str, Any]
+    """Its part of index.json."""
+    folder: Path
+    """Of its bundles."""
+    found: Document
+    keep: Callable[[], None]
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        return {each["name"]: self.folder / each["path"] for each in self.entry["entries"]}
+
+    @property
+    def matches(self) -> dict[str, Match]:
+        """Of its finals."""
+        best, *contenders = self.found["finalists"]["unfused"]
+        paths = self.paths
+        names = [*self.found["finalists"]["fused"], *contenders]
+        return {name: Match(candidate=paths[name], baseline=paths[best]) for name in names}
+
+
 def measure(
     runner: Runner,
-    entry: Mapping[str, Any],
-    folder: Path,
+    headlines: Mapping[str, HeadlineRun],
     work: Path,
-    found: Document,
     *,
     screen_until: float,
     until: float,
-    keep: Callable[[], None],
     figures: Mapping[str, float] | None = None,
 ) -> bool:
-    """Whether there is a verdict, or a reason why there is none (`problem`). Times are of the monotonic clock."""
-    paths = {each["name"]: folder / each["path"] for each in entry["entries"]}
-    if not found["finalists"]:
-        problem = _screen(runner, entry, paths, work, found, screen_until, keep)
+    """Whether each has a verdict, or a reason why it has none (`problem`). Times are of the monotonic clock."""
+    unscreened = [each for each in headlines.values() if not each.found["finalists"]]
+    for number, each in enumerate(unscreened):
+        now = time.monotonic()
+        problem = _screen(runner, each, work, now + (screen_until - now) / (len(unscreened) - number))
         if problem:
-            found["problem"] = problem
-            keep()
-            return True
-    best, *contenders = found["finalists"]["unfused"]
-    rivals = [*found["finalists"]["fused"], *contenders]
-    matches = {name: Match(candidate=paths[name], baseline=paths[best]) for name in rivals}
-    samples = Samples.read(found["finals"])
+            each.found["problem"] = problem
+        each.keep()
+    left = {name: each for name, each in headlines.items() if "problem" not in each.found}
+    samples = {name: Samples.read(each.found["finals"]) for name, each in left.items()}
 
-    def kept() -> None:
-        found["finals"] = samples.document()
-        found["conclusion"] = _concluded(found, samples)
-        keep()
+    def keep(name: str) -> None:
+        found = left[name].found
+        found["finals"], found["conclusion"] = samples[name].document(), _concluded(found, samples[name])
+        left[name].keep()
 
-    done = contest.measure(runner, matches, samples, together=True, until=until, keep=kept, figures=figures)
-    if done and found["conclusion"] is None:
-        found["problem"] = "; ".join(f"{name}: {why}" for name, why in samples.lost.items()) or "no finalist is left"
-        keep()
-    return done or "problem" in found
+    groups = {name: each.matches for name, each in left.items()}
+    done = contest.measure(runner, groups, samples, until=until, keep=keep, figures=figures)
+    for name, each in left.items():
+        if each.found["conclusion"] is None and contest.is_over(groups[name], samples[name]):
+            reasons = [f"{lost}: {why}" for lost, why in samples[name].lost.items()]
+            each.found["problem"] = "; ".join(reasons) or "no finalist is left"
+            each.keep()
+    return done or all("problem" in each.found or each.found["conclusion"] for each in headlines.values())
 
 
-def _screen(
-    runner: Runner,
-    entry: Mapping[str, Any],
-    paths: Mapping[str, Path],
-    work: Path,
-    found: Document,
-    until: float,
-    keep: Callable[[], None],
-) -> str:
+def _screen(runner: Runner, headline: HeadlineRun, work: Path, until: float) -> str:
     """Fills `screened` and `finalists`; why there are none, empty where there are."""
+    entry, paths, found = headline.entry, headline.paths, headline.found
     native = entry["entries"][0]["name"]
     references = []
     for seed in SEEDS:
@@ -107,16 +124,15 @@ def _screen(
         references.append((seed, path))
     screened, best = found["screened"], {"unfused": 0.0, "fused": 0.0}
     for name in in_turn(entry):
-        if name in screened:
-            role = found["entries"][name]["role"]
-            best[role] = max(best[role], screened[name].get("ratio") or 0.0)
-            continue
-        if time.monotonic() > until and all(best.values()):
-            break
         role = found["entries"][name]["role"]
-        screened[name] = _one(runner, paths[name], paths[native], references, best[role])
+        if name not in screened:
+            if time.monotonic() > until and all(best.values()):
+                break
+            screened[name] = _one(runner, paths[name], paths[native], references, best[role])
+            headline.keep()
         best[role] = max(best[role], screened[name].get("ratio") or 0.0)
-        keep()
+    for _, path in references:
+        Path(path).unlink()
     found["untried"] = len(paths) - len(screened)
     for role in best:
         ratios = {
@@ -128,7 +144,6 @@ def _screen(
                            if found["entries"][name]["role"] == role), "none was built")  # fmt: skip
             return f"nothing {role} could be measured: {failed}"
         found["finalists"][role] = sorted(ratios, key=lambda name: -ratios[name])[:FINALISTS]
-    keep()
     return ""
 
 
@@ -156,10 +171,8 @@ def _one(
 def _concluded(found: Document, samples: Samples) -> dict[str, Any] | None:
     """The verdict on the fused finalists over the fastest unfused one, from the processes that all of them share."""
     best, *contenders = found["finalists"]["unfused"]
-    standing = [
-        name for side in found["finalists"].values() for name in side if name != best and name not in samples.struck
-    ]
-    shared = [each for each in samples.processes if all(name in each for name in standing)]
+    standing = samples.standing([*found["finalists"]["fused"], *contenders])
+    shared = samples.shared(standing)
     if not shared or not any(name in standing for name in found["finalists"]["fused"]):
         return None
     logs = {name: [verdict.process_ratio(each[name]) for each in shared] for name in standing}

@@ -1,4 +1,5 @@
-"""The names of the headlines, apart from what they are: whoever plans the time on a GPU needs no YAML for that."""
+"""The names of the headlines, and which share a slice: apart from what they are, since whoever plans the time on a GPU
+needs no YAML for that."""
 
 from __future__ import annotations
 
@@ -7,3 +8,5 @@ ORDER = (
     "llama_rows", "maxpool+upsample", "sobel", "blake2b+ethash",
 )  # fmt: skip
 """In the order of their worth, of each strategy one and then the next: a machine may go away at any moment."""
+GROUPS = (ORDER[:4], ORDER[4:8], ORDER[8:])
+"""Those of a group share their processes: to start one takes longer than to measure in it."""

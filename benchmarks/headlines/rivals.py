@@ -165,13 +165,23 @@ class Group:
         self._executor: CudaExecutor | None = None
 
     def measure(self, until: float) -> int:
-        """The exit status: 0 all have their rows, 75 the time was over before."""
+        """The exit status: 0 all have their rows, 75 the time was over before, or the context is broken: the others are
+        for another process."""
         for rank in range(RANKS):
             for headline in HEADLINES.values():
                 rivals = list(of(headline, self._name)) if self._name in headline.rivals else []
-                if rank < len(rivals) and not self._row(headline, rivals[rank], until):
+                if rank < len(rivals) and (not self._row(headline, rivals[rank], until) or self._broken()):
                     return MORE
         return 0
+
+    def _broken(self) -> bool:
+        """After an error that sticks every later call fails, whoever makes it."""
+        try:
+            if self._executor is not None:
+                self._executor.cuda.Context.synchronize()
+        except Exception:  # of a class that PyCUDA has
+            return True
+        return False
 
     def _row(self, headline: Headline, rival: Rival, until: float) -> bool:
         """Whether there was time for it, if it was wanted."""

@@ -7,6 +7,7 @@ none. It runs in the device's primary context, so that the CUDA libraries of the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
@@ -74,22 +75,29 @@ def measured(
 ) -> dict[str, Any]:
     """Our Program and the rival: outputs compared, then sampled in pairs. A problem where the outputs are not ours.
     Raises what the device and the rival raise."""
-    ours = executor.load(program, binaries)
-    for buffer in program.buffers:
-        executor.data.fill(ours, buffer, SEED)
-    given = {each.name: ours.read(each.name) for each in program.buffers if each.role in (Role.INPUT, Role.INOUT)}
-    theirs = rival.load(executor, program, about)
-    for buffer in theirs.program.buffers:
-        if buffer.name in given:
-            theirs.write(buffer.name, given[buffer.name])
-        elif isinstance(theirs, CudaProgram):  # another seed poisons in another way: what is not written differs
-            executor.data.fill(theirs, buffer, SEED + 1)
-    for each in (ours, theirs):
-        each.snapshot()
-        each.run(seed=SEED, checked=False)
-    found = compared(ours, theirs, rival.close)
-    if "problem" in found:
-        return found
+    with contextlib.ExitStack() as loaded:  # one process may ask many rivals
+        ours = executor.load(program, binaries)
+        loaded.callback(ours.close)
+        for buffer in program.buffers:
+            executor.data.fill(ours, buffer, SEED)
+        given = {each.name: ours.read(each.name) for each in program.buffers if each.role in (Role.INPUT, Role.INOUT)}
+        theirs = rival.load(executor, program, about)
+        loaded.callback(theirs.close)
+        for buffer in theirs.program.buffers:
+            if buffer.name in given:
+                theirs.write(buffer.name, given[buffer.name])
+            elif isinstance(theirs, CudaProgram):  # another seed poisons in another way: what is not written differs
+                executor.data.fill(theirs, buffer, SEED + 1)
+        for each in (ours, theirs):
+            each.snapshot()
+            each.run(seed=SEED, checked=False)
+        found = compared(ours, theirs, rival.close)
+        return found if "problem" in found else found | timed(executor, ours, theirs, plan)
+
+
+def timed(executor: Executor, ours: Loaded, theirs: Loaded, plan: Sampling) -> dict[str, Any]:
+    """The pair's measurement; on the wall clock where the rival's call does not fit behind a gate."""
+    found: dict[str, Any] = {}
     try:
         measurement = sampled(executor, ours, theirs, plan)
     except ExecutionError as problem:

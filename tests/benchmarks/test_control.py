@@ -41,20 +41,22 @@ def measured(ratio: float, throttle: str = "") -> Measurement:
     return Measurement(**spans, clock="device", purpose=Purpose.FINAL, after=after)  # type: ignore[arg-type]
 
 
-def ran(runner: Runner, *, together: bool = False, until: float = math.inf) -> tuple[bool, Samples]:
+def ran(runner: Runner, *, together: bool = False, until: float = math.inf) -> tuple[bool, dict[str, Samples]]:
+    """`together`: compared with each other; else each is a group of its own."""
     matches = {name: Match(candidate=Path(name), baseline=Path("base")) for name in runner.replies}
-    found, kept = Samples(), []
+    groups = {"all": matches} if together else {name: {name: match} for name, match in matches.items()}
+    found = {name: Samples() for name in groups}
+    kept: dict[str, Any] = {}
     done = contest.measure(
         runner,  # type: ignore[arg-type]
-        matches,
+        groups,
         found,
-        together=together,
         until=until,
-        keep=lambda: kept.append(found.document()),
+        keep=lambda name: kept.update({name: found[name].document()}),
     )
-    assert len(kept) == len(found.processes)
-    if kept:
-        assert Samples.read(kept[-1]) == found
+    assert {name: Samples.read(each) for name, each in kept.items()} == {
+        name: each for name, each in found.items() if each.processes
+    }
     return done, found
 
 
@@ -63,28 +65,32 @@ def test_a_control_has_a_verdict(ratios: tuple[float, ...], verdict: str) -> Non
     runner = Runner(it=list(map(measured, ratios)))
     done, found = ran(runner)
     assert done
-    assert control.control("it", found)["verdict"] == verdict
+    assert control.control("it", found["it"])["verdict"] == verdict
     assert runner.processes == LEAST_PROCESSES
 
 
 def test_a_noisy_process_gets_another_as_for_a_finalist() -> None:
     assert contest.MOST_LOST == finals.MOST_LOST
     _, found = ran(Runner(it=[NOISY, *map(measured, (1.0, 1.001, 0.999)), NOISY, measured(1.0), measured(1.001)]))
-    assert control.control("it", found)["verdict"] == "keep"
+    assert control.control("it", found["it"])["verdict"] == "keep"
     runner = Runner(it=[NOISY] * 15)
     done, found = ran(runner)
-    failed = control.control("it", found)
+    failed = control.control("it", found["it"])
     assert (done, failed["verdict"], failed["reason"]) == (False, "failed", "too_noisy: it scatters")
     assert runner.processes == 15
+
+
+def ratios(found: Samples, name: str) -> list[float]:
+    return [each[name].baseline_us[0] / each[name].span_us[0] for each in found.shared([name])]
 
 
 def test_a_throttled_batch_is_taken_once_more() -> None:
     hot = measured(3.0, "hw_thermal")
     _, found = ran(Runner(it=[hot, *[measured(1.0)] * 4, measured(1.0, "power_cap")]))
-    assert found.logs("it") == [0.0] * 5
+    assert ratios(found["it"], "it") == [1.0] * 5
     _, found = ran(Runner(it=[hot, hot, *[measured(1.0)] * 5]))
-    assert found.lost["it"] == "too_noisy: the device throttled (hw_thermal)"
-    assert len(found.processes) == 6
+    assert found["it"].lost["it"] == "too_noisy: the device throttled (hw_thermal)"
+    assert len(found["it"].processes) == 6
 
 
 def test_what_is_compared_comes_from_processes_that_all_share() -> None:
@@ -92,30 +98,31 @@ def test_what_is_compared_comes_from_processes_that_all_share() -> None:
     replies = {"a": [NOISY, *[measured(1.1)] * 5], "b": [measured(5.0), *[measured(1.0)] * 5]}
     done, found = ran(Runner(**{name: list(each) for name, each in replies.items()}), together=True)
     assert done
-    assert found.logs("b", ("a",)) == [0.0] * 5
-    # Controls have nothing to do with each other: only the one that lacks a process is asked again.
+    assert [each["b"].baseline_us[0] for each in found["all"].shared("ab")] == [10.0] * 5
+
+
+def test_groups_share_processes_and_only_those_that_lack_one_get_more() -> None:
     runner = Runner(a=[NOISY, *[measured(1.1)] * 5], b=[measured(1.0)] * 5)
     assert ran(runner)[0]
-    assert runner.asked.count("b") == 5
+    assert (runner.processes, runner.asked.count("a"), runner.asked.count("b")) == (6, 6, 5)
 
 
 def test_a_program_that_breaks_is_not_asked_again() -> None:
     runner = Runner(a=[WRONG], b=[measured(1.0)] * 5)
     done, found = ran(runner, together=True)
     assert done
-    assert (found.struck, found.lost["a"]) == ({"a"}, "crashed: an illegal access")
+    assert (found["all"].struck, found["all"].lost["a"]) == ({"a"}, "crashed: an illegal access")
     assert runner.asked.count("a") == 1
 
 
 def test_no_process_begins_when_the_time_is_over() -> None:
-    runner = Runner(it=[])
-    assert ran(runner, until=-math.inf) == (False, Samples())
+    assert ran(Runner(it=[]), until=-math.inf) == (False, {"it": Samples()})
 
 
 def test_every_part_of_the_catalogue_has_its_share() -> None:
     entries = [{"name": str(number)} for number in range(64)]
-    assert [each["name"] for each in control.spread(entries, 4)] == ["0", "16", "32", "48"]
-    assert control.spread(entries[:2], 12) == entries[:2]
+    assert [each["name"] for each in contest.spread(entries, 4)] == ["0", "16", "32", "48"]
+    assert contest.spread(entries[:2], 12) == entries[:2]
 
 
 def test_warm_and_cold(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import counters, runs
+from benchmarks import contest, counters, runs
 from benchmarks.headlines import field, measure, page, rivals
 from benchmarks.headlines.catalogue import HEADLINES
 from benchmarks.headlines.functions import EPSILON, FUNCTIONS
+from benchmarks.headlines.measure import HeadlineRun
+from benchmarks.headlines.order import GROUPS, ORDER
 from fusiond.devices import protocol
+from fusiond.devices.base import MORE
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
@@ -39,6 +43,7 @@ class Board:
     def call(self, request: Any, timeout_secs: float) -> Any:
         self.asked.append(request)
         if isinstance(request, protocol.Reference):
+            Path(request.outputs).touch()
             return self.failures.get("native") or protocol.Checked(worst=0.0)
         if isinstance(request, protocol.CheckRequest):
             name = Path(request.bundle).name
@@ -58,16 +63,24 @@ def index(names: Mapping[str, float] = TIMES) -> dict[str, Any]:
 
 
 def ran(board: Board, tmp_path: Path, *, screen_until: float = math.inf, until: float = math.inf,
-        found: dict[str, Any] | None = None) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+        found: dict[str, Any] | None = None, beside: Mapping[str, dict[str, Any]] | None = None,
+        ) -> tuple[bool, dict[str, Any]]:  # fmt: skip
+    """One headline, `beside` others."""
     entry = index(board.times)
-    document = found or measure.new(entry)
-    kept: list[str] = []
+    documents = {"it": found or measure.new(entry), **(beside or {})}
+    kept: dict[str, str] = {}
+
+    def headline(name: str) -> HeadlineRun:
+        def keep() -> None:
+            kept[name] = json.dumps(documents[name])
+
+        return HeadlineRun(entry=entry, folder=tmp_path, found=documents[name], keep=keep)
+
     done = measure.measure(
-        board, entry, tmp_path, tmp_path, document, screen_until=screen_until, until=until,
-        keep=lambda: kept.append(json.dumps(document)),
-    )  # fmt: skip
-    assert not kept or json.loads(kept[-1]) == document
-    return done, document
+        board, {name: headline(name) for name in documents}, tmp_path, screen_until=screen_until, until=until
+    )
+    assert all(json.loads(text) == documents[name] for name, text in kept.items())
+    return done, documents["it"]
 
 
 def test_the_verdict_is_over_the_fastest_unfused_way(tmp_path: Path) -> None:
@@ -101,6 +114,18 @@ def test_a_slice_that_is_over_is_gone_on_from(tmp_path: Path) -> None:
     assert (found["conclusion"]["winner"], found["conclusion"]["opponent"]) == ("seed", "native")
 
 
+def test_headlines_of_a_group_share_their_processes(tmp_path: Path) -> None:
+    """And one of which the unfused program breaks costs the others nothing."""
+    other = measure.new(index())
+    board = Board()
+    done, found = ran(board, tmp_path, beside={"other": other})
+    assert done
+    assert board.processes == 5
+    assert found["conclusion"]["speedup"] == other["conclusion"]["speedup"]
+    assert not list(tmp_path.glob("*.npz"))  # references are gigabytes
+    assert sorted(name for group in GROUPS for name in group) == sorted(ORDER) == sorted(HEADLINES)
+
+
 def test_sides_are_tried_in_turn() -> None:
     names = measure.in_turn(index())
     assert names[:4] == ["native", "seed", "streams", "near"]
@@ -123,8 +148,8 @@ def test_each_knob_is_turned_and_thinned_evenly() -> None:
     start = Config.of({"a": 1, "b": "x"})
     found = [dict(each) for each in field.one_pass(space, start)]
     assert found == [{"a": 2, "b": "x"}, {"a": 3, "b": "x"}, {"a": 1, "b": "y"}]
-    assert field.spread(list(range(10)), 4) == [0, 2, 5, 7]
-    assert field.spread([1, 2], 0) == []
+    assert contest.spread(list(range(10)), 4) == [0, 2, 5, 7]
+    assert contest.spread([1, 2], 0) == []
 
 
 @pytest.mark.parametrize("name", HEADLINES)
@@ -216,6 +241,70 @@ def test_groups_of_rivals_have_names_of_their_own() -> None:
         assert found
         assert len(set(found)) == len(found)
         assert all(len(list(rivals.of(headline, group))) <= rivals.RANKS for group in headline.rivals)
+
+
+class Context:
+    broken = False
+
+    def synchronize(self) -> None:
+        if self.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+
+
+@pytest.fixture
+def jax_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[rivals.Group, Context, list[str]]:
+    """JAX beside two headlines; what is asked, and a context that can be broken."""
+    context, asked = Context(), []
+    executor = SimpleNamespace(cuda=SimpleNamespace(Context=context))
+    monkeypatch.setattr(rivals.CudaExecutor, "open", lambda *_, **__: executor)
+    monkeypatch.setattr(rivals, "read_bundle", lambda path: (path, {}))
+
+    def measured(executor: Any, program: Path, *_: Any, **__: Any) -> dict[str, Any]:
+        asked.append(program.parent.name)
+        context.broken = len(asked) == 1
+        if context.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+        return {"ratio": 1.5, "time_us": 3.0, "ours_us": 2.0, "clock": "wall"}
+
+    monkeypatch.setattr(rivals.child, "measured", measured)
+    entries = {}
+    for name in ("softmax", "adamw"):
+        _, found = ran(Board(), tmp_path)
+        entries[name] = index() | {"name": name}
+        runs.write(tmp_path / f"{name}.json", found | {"device": {"model": "H100"}})
+    device = SimpleNamespace(model="H100", name="cuda:0")
+    group = rivals.Group("jax", entries, tmp_path / "bundles", tmp_path, device, lambda line: None)  # type: ignore[arg-type]
+    return group, context, asked
+
+
+def test_an_error_that_sticks_is_one_rivals_and_the_others_get_another_process(
+    jax_group: tuple[rivals.Group, Context, list[str]], tmp_path: Path
+) -> None:
+    group, context, asked = jax_group
+    assert group.measure(math.inf) == MORE
+    assert asked == ["softmax"]
+    context.broken = False  # the next process
+    assert group.measure(math.inf) == 0
+    assert asked == ["softmax", "adamw"]
+    rows = {name: json.loads((tmp_path / f"{name}.json").read_text())["rivals"]["jax.jit"] for name in asked}
+    assert "illegal memory access" in rows["softmax"]["problem"]
+    assert (rows["adamw"]["ratio"], rows["adamw"]["beside"]) == (1.5, "near")
+
+
+def test_a_rival_that_was_cut_is_tried_once_more(
+    jax_group: tuple[rivals.Group, Context, list[str]], tmp_path: Path
+) -> None:
+    group, _, asked = jax_group
+    for tries, wanted in ((1, True), (2, False)):
+        for name in ("softmax", "adamw"):
+            found = json.loads((tmp_path / f"{name}.json").read_text())
+            cut = {"name": "jax.jit", "problem": rivals.CUT, "tries": tries}
+            runs.write(tmp_path / f"{name}.json", found | {"rivals": {"jax.jit": cut} if name == "softmax" else {}})
+        asked.append("nothing breaks")
+        assert group.measure(math.inf) == 0
+        assert ("softmax" in asked) is wanted
+        asked.clear()
+    assert group.measure(-math.inf) == 0  # nothing is left to ask
 
 
 # --- counters -------------------------------------------------------------------------------------------

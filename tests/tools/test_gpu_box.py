@@ -198,11 +198,11 @@ def test_a_headline_goes_on_from_what_was_kept_and_comes_to_a_verdict(box: Path,
     """On the processor, whose times are nobody's result: its slice is over again and again, and nothing is lost."""
     seen: list[int] = []
     for _ in range(8):
-        _, report = run(box, "--units", "headline:llama_rows", "--minutes", "0.5")
+        _, report = run(box, "--units", "headlines:3", "--minutes", "0.5")
         kept = box / "results" / "headlines" / "llama_rows.json"
         found = json.loads(kept.read_text()) if kept.exists() else None
         seen.append(len(found["screened"]) + len(found["finals"]["processes"]) if found else 0)
-        if states(report)["headline:llama_rows"] == "done":
+        if states(report)["headlines:3"] == "done":
             break
     assert seen == sorted(seen)
     assert found["evidence"] == "emulated"
@@ -426,7 +426,7 @@ def test_the_first_ten_minutes(here: Box) -> None:
     made = [each for each in units.units(here, "cuda:0", here.folder / "results") if each.call == units.FIRST]
     stages = {
         "ruler": ("calibrate", "agreement"), "null": ("null",), "alive": ("check:alive",),
-        "headlines": (*(f"headline:{name}" for name in ORDER), "bench:transfer:overlap",
+        "headlines": ("headlines:1", "headlines:2", "headlines:3", "bench:transfer:overlap",
                       *(f"rivals:{name}" for name in rivals.GROUPS)),
         "steps": ("steps",), "counters": ("counters",),
     }  # fmt: skip

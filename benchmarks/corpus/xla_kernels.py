@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusiond.counting import ptx, run
+from fusiond.counting import run
 from fusiond.counting.model import H100
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.ptx import flat
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.graph import DTYPES
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawShape
@@ -130,7 +131,7 @@ class _Dumped:
             self._used.setdefault(place.name, (place, dtype))
         self._given |= {place.name for place, _ in reads} - self._written
         self._written |= {place.name for place, _ in writes}
-        count = len(ptx.parse(self._kernels[kernel]).kernels[kernel].parameters)
+        count = len(flat.parse(self._kernels[kernel]).kernels[kernel].parameters)
         for order in _orders(reads, writes):
             if len(order) == count:
                 return list(order)

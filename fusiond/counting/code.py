@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.counting.layout import PtxLayout
-from fusiond.counting.ptx import PtxInstruction
+from fusiond.ptx.flat import PtxInstruction
 
 CODE = np.dtype(
     [

@@ -10,17 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fusiond.counting.ptx import (
-    Negated,
-    Operand,
-    PtxAddress,
-    PtxInstruction,
-    PtxKernel,
-    PtxName,
-    PtxVector,
-    RegisterPair,
-)
 from fusiond.program import Bytes, HostCall, Launch, Pointer, Program
+from fusiond.ptx.flat import PtxInstruction, PtxKernel
+from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxVector, RegisterPair
 
 ANY = "*"
 """An address of which nobody knows where it is from."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting.ptx import PtxInstruction
+from fusiond.ptx.flat import PtxInstruction
 
 _SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt", "rcp", "sqrt", "div")
 _TOGETHER = ("shfl", "vote", "match", "redux")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting import layout, ptx, sampling, translate
+from fusiond.counting import layout, sampling, translate
 from fusiond.counting.code import PtxCode
 from fusiond.counting.layout import PtxImage
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
 from fusiond.counting.model import Gpu
+from fusiond.ptx import flat
 
 WORKSPACE_BYTES = 4096
 TURN = 256
@@ -89,7 +90,7 @@ class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
     def __init__(self, text: str, library: CountingLibrary) -> None:
-        self.module = ptx.parse(text)
+        self.module = flat.parse(text)
         self.image = PtxImage(self.module)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
@@ -204,7 +205,7 @@ class LoadedPtx:
         source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None
         return problem.reason if source is None else f"{self.place(source)}: {source.opcode}: {problem.reason}"
 
-    def place(self, instruction: ptx.PtxInstruction) -> str:
+    def place(self, instruction: flat.PtxInstruction) -> str:
         """Where an instruction comes from: `file:line` of the source, else the line of the PTX."""
         if instruction.file in self.module.files and instruction.source_line:
             return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting.ptx import SIZES, PtxKernel, PtxModule, PtxName, PtxVariable
+from fusiond.ptx import flat
+from fusiond.ptx.flat import PtxKernel, PtxModule, PtxVariable
+from fusiond.ptx.operands import PtxName
+from fusiond.ptx.tree import SIZES
 
 ALIGNMENT = 256
 """Of buffers and of variables in global memory, in bytes: as the driver's allocations are."""
@@ -88,19 +91,9 @@ class PtxLayout:
 
 
 def of_kernel(module: PtxModule, kernel: PtxKernel) -> PtxLayout:
-    used = {each for i in kernel.instructions for each in _names(i.operands)}
+    used = {each for i in kernel.instructions for operand in i.operands for each in flat.names(operand)}
     shared = [each for each in (*module.variables, *kernel.variables) if each.space == "shared" and each.name in used]
     parameters, parameter_bytes = placed(kernel.parameters)
     offsets, shared_bytes = placed(shared)
     local, local_bytes = placed(each for each in kernel.variables if each.space == "local")
     return PtxLayout(parameters, parameter_bytes, offsets, shared_bytes, local, -(-local_bytes // 16) * 16)
-
-
-def _names(operands: Iterable[object]) -> Iterable[str]:
-    for each in operands:
-        if isinstance(each, PtxName):
-            yield each.name
-        elif hasattr(each, "base"):
-            yield from _names([each.base])
-        elif hasattr(each, "items") and not isinstance(each, dict):
-            yield from _names(each.items)

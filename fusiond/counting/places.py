@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from fusiond.counting import layout
 from fusiond.counting.layout import REGISTER_BYTES
-from fusiond.counting.ptx import SIZES, PtxKernel, PtxName
+from fusiond.ptx.flat import PtxKernel
+from fusiond.ptx.operands import PtxName
+from fusiond.ptx.tree import SIZES
 
 LANES = 32
 

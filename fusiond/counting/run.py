@@ -25,7 +25,6 @@ from fusiond.counting.certainty import Traffic, known, traffic
 from fusiond.counting.kernels import CountedShape, CountError, CountLimits, LaunchCounts, LoadedPtx
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
-from fusiond.counting.ptx import PtxError, PtxKernel
 from fusiond.counting.sass import Executed, SassFunction
 from fusiond.devices.host import HostLibrary
 from fusiond.errors import DeviceError
@@ -45,6 +44,8 @@ from fusiond.program import (
     SourceKind,
     Step,
 )
+from fusiond.ptx.flat import PtxKernel
+from fusiond.ptx.tree import PtxError
 
 log = logging.getLogger(__name__)
 

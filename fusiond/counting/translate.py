@@ -17,21 +17,9 @@ from fusiond.counting import flow, layout
 from fusiond.counting.code import BARRIER, BRANCH, CODE, EXIT, PLAIN, PtxCode
 from fusiond.counting.layout import PtxImage
 from fusiond.counting.places import LANES, Places
-from fusiond.counting.ptx import (
-    SIZES,
-    Negated,
-    Operand,
-    PtxAddress,
-    PtxError,
-    PtxInstruction,
-    PtxKernel,
-    PtxModule,
-    PtxName,
-    PtxNumber,
-    PtxVector,
-    RegisterPair,
-    float_value,
-)
+from fusiond.ptx.flat import PtxInstruction, PtxKernel, PtxModule
+from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxNumber, PtxVector, RegisterPair, float_value
+from fusiond.ptx.tree import SIZES, PtxError
 
 SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid")

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.counting import dependence, ptx
+from fusiond.counting import dependence
 from fusiond.counting.dependence import ANY, Uses
 from fusiond.counting.library import CountingLibrary
 from fusiond.counting.model import H100
 from fusiond.counting.run import count
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.ptx import flat
 
 from .conftest import DATA
 
-MODULES = {name: ptx.parse((DATA / f"{name}.ptx").read_text()) for name in ("truths", "sampled")}
+MODULES = {name: flat.parse((DATA / f"{name}.ptx").read_text()) for name in ("truths", "sampled")}
 
 
 def of(kernel: str, *pointers: int) -> dict[str, set[int] | None]:
@@ -62,7 +63,7 @@ ld.global.u64 %rd2, [%rd1];
 st.global.b32 [%rd2], %r1;
 ret;
 }"""
-    found = dependence.uses(ptx.parse(text).kernels["k"], ["p"])
+    found = dependence.uses(flat.parse(text).kernels["k"], ["p"])
     assert found == Uses(reads=frozenset({"p"}), writes=frozenset({ANY}), steering=frozenset({"p"}))
 
 
@@ -112,7 +113,7 @@ def chain(*, last: str = "gather") -> Program:
 
 
 def needs(program: Program) -> dependence.Needs:
-    def kernel(step: Launch) -> tuple[ptx.PtxKernel, dict[str, str]]:
+    def kernel(step: Launch) -> tuple[flat.PtxKernel, dict[str, str]]:
         return MODULES[step.source].kernels[step.entry], {}
 
     return dependence.needs(program, kernel)

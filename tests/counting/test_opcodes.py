@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fusiond.counting import ptx
 from fusiond.counting.library import CountingLibrary
+from fusiond.ptx import flat
 
 from .conftest import Bench
 
@@ -397,5 +397,5 @@ def test_no_number_is_the_largest_and_the_least(counting: CountingLibrary, opcod
 @pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])
 def test_what_is_not_known_is_said_by_name(counting: CountingLibrary, opcode: str) -> None:
     bench = Bench(program("mov.b32", ("b32",), "b32").replace("mov.b32", opcode), counting)
-    with pytest.raises(ptx.PtxError, match=opcode.replace(".", r"\.")):
+    with pytest.raises(flat.PtxError, match=opcode.replace(".", r"\.")):
         bench.unit.code("k")

@@ -106,8 +106,8 @@ class _Parser:
             self._version = words[1]
         elif words[0] == ".address_size":
             self._address_size = int(words[1])
-        elif self._blocks:
-            self._statements.append(Directive(self._line, tuple(words)))
+        elif self._blocks:  # what a place was inlined from is said by names in debug sections
+            self._statements.append(Directive(self._line, tuple(words[:4])))
         else:
             self._items.append(Directive(self._line, tuple(words)))
 

@@ -7,11 +7,16 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 GENERATOR = "philox4x64-10, 1"
 """What draws data (`fusiond.inputs.fills`): part of every workload's key, since an answer belongs to the data it was
 found with. Another number when the same fill draws other data."""
+
+SILENT_DEFAULT: Mapping[str, bool] = MappingProxyType({"silent_default": True})
+"""Metadata of a dataclass's field that says nothing where it has its default: what came later leaves the keys of what
+was there before."""
 
 
 def plain(value: object) -> Any:
@@ -25,7 +30,11 @@ def plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: plain(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if not (f.metadata and "silent_default" in f.metadata and getattr(value, f.name) == f.default)
+        }
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, tuple | list):

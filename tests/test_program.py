@@ -32,6 +32,7 @@ from fusiond.program import (
     Scalar,
     Source,
     SourceKind,
+    SourceLanguage,
     decode,
     default_compare,
     encode,
@@ -95,6 +96,47 @@ def test_plan_json_is_the_whole_plan() -> None:
 
 def test_the_key_is_the_content_without_the_name() -> None:
     assert dataclasses.replace(PROGRAM, name="other").key == PROGRAM.key
+
+
+def test_keys_are_those_from_before_sources_had_a_language() -> None:
+    assert (PROGRAM.key, PROGRAM.work_key) == ("d4a86e57c55af8b5253b633da0c2b2dd", "d4a86e57c55af8b5253b633da0c2b2dd")
+    assert all("language" not in each for each in encode(PROGRAM)["sources"])
+
+
+PTX = Source(name="p", text=".version 8.0\n.target sm_90a, debug\n", entries=("f",), language=SourceLanguage.PTX)
+
+
+def test_ptx_is_a_language_of_sources() -> None:
+    program = dataclasses.replace(PROGRAM, sources=(*SOURCES, PTX))
+    assert problems(program) == ()
+    again = decode(json.loads(to_text(program)))
+    assert again == program
+    assert again.source("p").language is SourceLanguage.PTX
+    assert (
+        program.key
+        != dataclasses.replace(program, sources=(*SOURCES, dataclasses.replace(PTX, language=SourceLanguage.CUDA))).key
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "built"),
+    [("sm_80", "sm_90", "sm_90"), ("sm_90a", "sm_90", "sm_90a"), ("sm_100f", "sm_103", "sm_103f"),
+     ("sm_90", "sm_90", "sm_90"), ("sm_90a", "sm_90a", "sm_90a")],
+)  # fmt: skip
+def test_ptx_says_itself_what_it_is_built_for(target: str, arch: str, built: str) -> None:
+    text = f".version 8.0\n.target {target}\n// wgmma in a comment\n"
+    assert dataclasses.replace(PTX, text=text).target(arch) == built
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"defines": (("A", "1"),)}, "source 'p' is PTX and has defines"),
+     ({"include_dirs": ("/x",)}, "source 'p' is PTX and has include_dirs"),
+     ({"kind": SourceKind.HOST}, "source 'p' is PTX and host code")],
+)  # fmt: skip
+def test_what_ptx_cannot_have(changes: dict[str, Any], problem: str) -> None:
+    program = dataclasses.replace(PROGRAM, sources=(*SOURCES, dataclasses.replace(PTX, **changes)))
+    assert problems(program) == (problem,)
 
 
 LEAVES: list[Callable[[], Program]] = [

@@ -34,6 +34,7 @@ from fusiond.program.buffers import (
     Role,
     Source,
     SourceKind,
+    SourceLanguage,
     default_compare,
 )
 from fusiond.program.decoding import decode
@@ -96,6 +97,7 @@ __all__ = [
     "SizeError",
     "Source",
     "SourceKind",
+    "SourceLanguage",
     "Step",
     "blocking_steps",
     "decode",

@@ -6,6 +6,7 @@ import enum
 import re
 from dataclasses import dataclass, field
 
+from fusiond.keys import SILENT_DEFAULT
 from fusiond.language.dtypes import DTYPES
 
 
@@ -34,6 +35,14 @@ class SourceKind(enum.StrEnum):
     """CUDA C++, built by nvcc for a GPU or by g++ for the cpu device."""
     HOST = "host"
     """C++ with `extern "C"` entry points, called on the host."""
+
+
+class SourceLanguage(enum.StrEnum):
+    """What the text of device code is written in."""
+
+    CUDA = "cuda"
+    PTX = "ptx"
+    """Assembled as it stands. Entries and symbols are names of the PTX; there are no defines and no includes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,7 @@ class Buffer:
 
 
 _OWN_INSTRUCTIONS = re.compile(r"\b(setmaxnreg|wgmma|tcgen05)\b")
+_PTX_TARGET = re.compile(r"^\s*\.target\s+(sm_\d+[af]?)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +137,20 @@ class Source:
     include_dirs: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     """The `__constant__` and `__device__` variables that buffers may be."""
+    language: SourceLanguage = field(default=SourceLanguage.CUDA, metadata=SILENT_DEFAULT)
+
+    @property
+    def ptx_target(self) -> str:
+        """What a PTX text says it is for: `sm_90a`; empty where it does not say."""
+        found = _PTX_TARGET.search(self.text)
+        return found[1] if found else ""
 
     def target(self, arch: str) -> str:
         """What it is built for: `sm_90a` where it has instructions that only the architecture itself has, and no later
-        one; else `arch`."""
+        one; else `arch`. PTX says itself whether it is for one architecture (`a`) or one family of them (`f`)."""
         number = re.fullmatch(r"sm_(\d+)", arch)
+        if self.language is SourceLanguage.PTX:
+            suffix = self.ptx_target[-1:]
+            return arch + suffix if number is not None and suffix in ("a", "f") else arch
         own = number is not None and int(number[1]) >= 90 and _OWN_INSTRUCTIONS.search(self.text) is not None
         return f"{arch}a" if own else arch

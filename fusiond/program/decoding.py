@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusiond.language.extents import Extent
-from fusiond.program.buffers import Buffer, Compare, Fill, Memory, Role, Source, SourceKind
+from fusiond.program.buffers import Buffer, Compare, Fill, Memory, Role, Source, SourceKind, SourceLanguage
 from fusiond.program.encoding import PLAN_VERSION
 from fusiond.program.program import Program, Seam
 from fusiond.program.steps import ARGUMENTS, STEPS, Argument, Step
@@ -65,7 +65,8 @@ def _buffer(entry: Mapping[str, Any]) -> Buffer:
 
 
 def _source(entry: Mapping[str, Any]) -> Source:
-    return Source(**{**_tuples(entry), "kind": SourceKind(entry["kind"])})
+    language = SourceLanguage(entry.get("language", SourceLanguage.CUDA))
+    return Source(**{**_tuples(entry), "kind": SourceKind(entry["kind"]), "language": language})
 
 
 def _step(entry: Mapping[str, Any]) -> Step:

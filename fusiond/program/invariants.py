@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fusiond.language import expressions
 from fusiond.language.dtypes import DTYPES
-from fusiond.program.buffers import FILL_KINDS, Buffer, Memory, Role
+from fusiond.program.buffers import FILL_KINDS, Buffer, Memory, Role, SourceKind, SourceLanguage
 from fusiond.program.formulas import formulas
 from fusiond.program.steps import Alloc, Copy
 
@@ -22,7 +22,7 @@ def problems(program: Program) -> tuple[str, ...]:
     """Every broken invariant of a plan, each as one line that names what breaks it; empty when it is sound."""
     checks = (
         _name_problems, _buffer_problems, _arena_problems, _part_problems, _allocation_problems, _run_problems,
-        _symbol_problems, _step_problems, _device_problems, _size_problems, _seam_problems,
+        _source_problems, _symbol_problems, _step_problems, _device_problems, _size_problems, _seam_problems,
     )  # fmt: skip
     return tuple(each for check in checks for each in check(program))
 
@@ -34,6 +34,18 @@ def _name_problems(program: Program) -> list[str]:
         found += [f"two {kind}s are called {name!r}" for name, count in sorted(counts.items()) if count > 1]
     if program.issue not in ("streams", "graph"):
         found.append(f"issue is {program.issue!r}, not streams or graph")
+    return found
+
+
+def _source_problems(program: Program) -> list[str]:
+    """PTX is device code, and nothing is left in it that a preprocessor would read."""
+    found = []
+    for source in program.sources:
+        if source.language is SourceLanguage.PTX:
+            said = {"defines": source.defines, "include_dirs": source.include_dirs}
+            found += [f"source {source.name!r} is PTX and has {name}" for name, given in said.items() if given]
+            if source.kind is not SourceKind.DEVICE:
+                found.append(f"source {source.name!r} is PTX and host code")
     return found
 
 

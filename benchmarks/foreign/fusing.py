@@ -1,0 +1,301 @@
+"""What hfuse makes of captured kernels: which become members, which fuse, with how many registers, to what effect.
+
+Pairs and ways are drawn by a seed. Registers and spills are ptxas's, of the launches as they were captured. Memory is
+compared bit for bit after both forms have run in the interpreter, on grids that are halved until a launch is small
+enough (`shrunk`), the same for both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.foreign import captures, described, interpreted
+from benchmarks.foreign.captures import Capture
+from benchmarks.foreign.interpreted import Machine, NotRun, Ran
+from fusiond.build import nvcc
+from fusiond.errors import FusiondError
+from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Rejection
+from fusiond.program import Launch, Program
+from fusiond.ptx import parser, rewrite
+from fusiond.ptx.tree import PtxError, instructions
+from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare, reference, target_for_arch
+from fusiond.strategy import StrategyBase, Target
+from fusiond_hfuse.frontend import ptx_kernel
+
+ARCH = "sm_90"
+MORE = 6
+"""Registers that a fused kernel may have more than the larger of its kernels: the issue's figure."""
+BLOCKS = 16
+"""Of a launch, when it is interpreted."""
+MOST = 16_000_000
+"""Instructions of warps of a launch, when it is interpreted; beyond it the grid is halved once more."""
+SHOWN = ("given_blocks", "block_sequential")
+"""Ways whose registers are counted, as far as a pair has them."""
+RTOL = {"f16": 2e-2, "bf16": 1e-1, "f32": 1e-3, "f64": 1e-6}
+"""Where sums by atomic operations are made in another order."""
+_SECS = 240.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some captures as a job of hfuse, analysed; letters as hfuse gives them."""
+
+    captures: Mapping[str, Capture]
+    strategy: StrategyBase[Any, Any]
+    analysis: Analysis[Any, Any]
+
+    def seeds(self) -> dict[str, Config]:
+        space = self.strategy.space(self.analysis, {})
+        return dict(self.strategy.seeds(self.analysis, space, {}))
+
+    def program(self, config: Config) -> Program | Rejection:
+        return self.strategy.emit(self.analysis, config, {})
+
+    def unfused(self) -> Program:
+        return reference(self.strategy, self.analysis)
+
+
+def group(registry: Registry, chosen: Sequence[Capture], folder: Path, target: Target) -> Group:
+    """RequestError, PtxError where a kernel is not taken."""
+    for each in chosen:
+        described.write(each, folder)
+    listed = ", ".join(f"./{each.name}.yaml" for each in chosen)
+    (job,) = jobs.read(folder / "job.yaml", f"strategy: hfuse\nkernels: [{listed}]\n")
+    prepared = prepare(registry, job)
+    named = {each.name: each for each in chosen}
+    return Group(
+        captures={chr(ord("a") + at): named[name] for at, name in enumerate(prepared.workload.members)},
+        strategy=prepared.strategy,
+        analysis=prepared.strategy.analyse(prepared.workload, target),
+    )
+
+
+# --- one kernel -----------------------------------------------------------------------------------------
+
+
+def member(registry: Registry, capture: Capture) -> Row:
+    """Whether a kernel becomes a member, and what it is like by itself."""
+    row: Row = {"kernel": capture.name, "program": capture.program, "entry": capture.entry}
+    target = target_for_arch(ARCH)
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            found = group(registry, [capture, capture], Path(work), target)
+            text = capture.ptx.read_text(encoding="utf-8")
+            row |= {"lines": text.count("\n"), "float_atomics": sorted(float_atomics(text, capture.entry))}
+            own = [each for each in found.analysis.rejections if capture.name in each.nodes]
+            facts = _facts(found.unfused()).get(capture.entry)
+    except (FusiondError, PtxError) as problem:
+        return row | {"member": False, "rule": type(problem).__name__, "detail": str(problem)}
+    if facts is not None:
+        row |= {"registers": facts.registers, "spill_bytes": facts.spill_store_bytes + facts.spill_load_bytes}
+    row["threads"] = int(np.prod(capture.block))
+    row["only_block_by_block"] = bool(found.analysis.report.get("only_block_by_block"))
+    if own and not found.seeds():
+        return row | {"member": False, "rule": own[0].rule, "detail": own[0].detail}
+    return row | {"member": True}
+
+
+def float_atomics(text: str, entry: str) -> set[str]:
+    """The types of floats that a kernel adds by atomic operations, whose order changes the sum."""
+    module = parser.parse(text)
+    functions, _ = rewrite.reached(module, module.entries[entry])
+    found = set()
+    for function in (module.entries[entry], *functions):
+        for each in instructions(function.body) if function.body is not None else ():
+            words = each.opcode.split(".")
+            if words[0] in ("atom", "red") and "add" in words:
+                found |= {word.removesuffix("x2") for word in words if word.removesuffix("x2") in RTOL}
+    return found
+
+
+def _facts(program: Program) -> dict[str, CompileFacts]:
+    """Entry -> what ptxas says of it. FusiondError where a source does not build."""
+    found: dict[str, CompileFacts] = {}
+    for source in program.sources:
+        built = nvcc.build(source, ARCH)
+        if isinstance(built, BuildFailed):
+            raise FusiondError(f"does not build: {built.reason}")
+        found |= built.facts
+    return found
+
+
+# --- pairs ----------------------------------------------------------------------------------------------
+
+
+def pairs(names: Sequence[str], number: int, seed: int) -> list[tuple[str, str]]:
+    """Different pairs of different kernels."""
+    every = [(a, b) for at, a in enumerate(sorted(names)) for b in sorted(names)[at + 1 :]]
+    return random.Random(f"{seed} pairs").sample(every, min(number, len(every)))
+
+
+def fused(registry: Registry, chosen: tuple[Capture, Capture], alone: Mapping[str, Row], seed: int) -> Row:
+    """One pair: whether it fuses, registers of the `SHOWN` ways, and a way at random in the interpreter."""
+    row: Row = {"pair": [each.name for each in chosen]}
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            found = group(registry, chosen, Path(work), target_for_arch(ARCH))
+        if found.analysis.rejections or not found.seeds():
+            first = next(iter(found.analysis.rejections), None)
+            said = (first.rule, first.detail) if first else ("no way", "no seed of the space")
+            return row | {"fused": False, "rule": said[0], "detail": said[1]}
+        row["ways"] = [_way(found, name, config, alone) for name, config in found.seeds().items() if name in SHOWN]
+    except (FusiondError, PtxError) as problem:
+        return row | {"fused": False, "rule": type(problem).__name__, "detail": str(problem)}
+    row["fused"] = any("registers" in each for each in row["ways"])
+    if not row["fused"]:
+        return row | {"rule": row["ways"][0]["rule"], "detail": row["ways"][0]["detail"]} if row["ways"] else row
+    return row | compared(registry, chosen, alone, seed)
+
+
+def _way(found: Group, name: str, config: Config, alone: Mapping[str, Row]) -> Row:
+    program = found.program(config)
+    if isinstance(program, Rejection):
+        return {"way": name, "rule": program.rule, "detail": program.detail}
+    try:
+        ((_, facts),) = _facts(program).items()
+    except FusiondError as problem:
+        return {"way": name, "rule": "build", "detail": str(problem)}
+    (launch,) = (each for each in program.steps if isinstance(each, Launch))
+    threads = int(np.prod([int(each) for each in launch.block]))
+    sides = [alone[each.name] for each in found.captures.values()]
+    return {
+        "way": name,
+        "cap": str(config.get("cap", "none")),
+        "threads": threads,
+        "registers": facts.registers,
+        "larger_side": max(each.get("registers", 0) for each in sides),
+        "spill_bytes": facts.spill_store_bytes + facts.spill_load_bytes,
+        "spill_bytes_of_sides": sum(each.get("spill_bytes", 0) for each in sides),
+        "fits": max(each.get("registers", 0) for each in sides) + MORE <= 65536 // max(threads, 1),
+    }
+
+
+def compared(registry: Registry, chosen: tuple[Capture, Capture], alone: Mapping[str, Row], seed: int) -> Row:
+    """A pair in the interpreter, both ways: `equal`, `close` (sums of floats in another order), `differs`, `not run`,
+    or `alone`: a kernel does not run by itself."""
+    names = [each.name for each in chosen]
+    silent = dataclasses.replace(target_for_arch(ARCH), facts=lambda source: None)
+    blocks = BLOCKS
+    while True:
+        small = [captures.shrunk(each, blocks) for each in chosen]
+        with tempfile.TemporaryDirectory() as work:
+            found = group(registry, small, Path(work), silent)
+        machine = Machine(found.captures)
+        try:
+            wanted = machine.run(found.unfused(), MOST)
+            break
+        except NotRun as problem:
+            if "limit of instructions" not in str(problem) or blocks == 1:
+                return {"result": "alone", "why": str(problem), "blocks": blocks}
+            blocks //= 4
+    seeds = found.seeds()
+    name = random.Random(f"{seed} {names}").choice(sorted(seeds))
+    said: Row = {"way_run": name, "blocks": blocks, "instructions": wanted.instructions}
+    program = found.program(seeds[name])
+    if isinstance(program, Rejection):
+        return said | {"result": "not run", "why": f"{program.rule}: {program.detail}"}
+    try:
+        ended = machine.run(program, 4 * MOST)
+    except NotRun as problem:
+        return said | {"result": "not run", "why": str(problem)}
+    return said | _verdict(ended, wanted, found, alone)
+
+
+def _verdict(ended: Ran, wanted: Ran, found: Group, alone: Mapping[str, Row]) -> Row:
+    different = interpreted.differences(ended, wanted)
+    if not different:
+        return {"result": "equal"}
+    for name in different:
+        types = alone[found.captures[name[0]].name].get("float_atomics", ())
+        if not any(_close(ended.memory[name], wanted.memory[name], each) for each in types):
+            places = different[name]
+            why = f"{name}: {len(places)} bytes of {wanted.memory[name].size} differ, the first at {places[0]}"
+            return {"result": "differs", "why": why}
+    return {"result": "close"}
+
+
+def _close(found: interpreted.Memory, wanted: interpreted.Memory, kind: str) -> bool:
+    """As floats of this type, but for the order of sums."""
+    both: list[NDArray[Any]]
+    if kind == "bf16":
+        both = [
+            (each[: each.size // 2 * 2].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            for each in (found, wanted)
+        ]
+    else:
+        dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[kind]
+        size = np.dtype(dtype).itemsize
+        both = [each[: each.size // size * size].view(dtype) for each in (found, wanted)]
+    with np.errstate(all="ignore"):
+        scale = float(np.nanmax(np.abs(np.where(np.isfinite(both[1]), both[1], 0)), initial=0.0))
+        return bool(np.allclose(both[0], both[1], rtol=RTOL[kind], atol=RTOL[kind] * scale * 1e-3, equal_nan=True))
+
+
+# --- how long it takes ----------------------------------------------------------------------------------
+
+
+def written(registry: Registry, chosen: tuple[Capture, Capture]) -> Row:
+    """From two texts of PTX to the fused one, nothing of them known before. Processor time."""
+    silent = dataclasses.replace(target_for_arch(ARCH), facts=lambda source: None)
+    with tempfile.TemporaryDirectory() as work:
+        found = group(registry, chosen, Path(work), silent)
+    config = next((each for name, each in found.seeds().items() if name in SHOWN), None)
+    if config is None:
+        return {"pair": [each.name for each in chosen], "ms": None}
+    texts = [each.ptx.read_text(encoding="utf-8") for each in chosen]
+    best: list[float] = []
+    for _ in range(3):
+        ptx_kernel.read.cache_clear()
+        begun = time.process_time()
+        for text, each in zip(texts, chosen, strict=True):
+            ptx_kernel.read(text, each.entry, each.name, each.name)
+        found.program(config)
+        best.append(1000 * (time.process_time() - begun))
+    lines = sum(text.count("\n") for text in texts)
+    ms = min(best)
+    return {
+        "pair": [each.name for each in chosen], "lines": lines, "ms": round(ms, 1),
+        "ms_per_5000_lines": round(ms * 5000 / lines, 1),
+    }  # fmt: skip
+
+
+# --- a process of its own -------------------------------------------------------------------------------
+
+
+def apart(work: Callable[..., Row], *given: Any) -> Row:
+    """What `work` gives in a process of its own, which may die or take too long."""
+    here, there = multiprocessing.Pipe(duplex=False)
+
+    def do() -> None:
+        try:
+            there.send(work(*given))
+        except Exception as problem:  # a fault of any kind is a row
+            there.send({"result": "fault", "why": f"{type(problem).__name__}: {problem}"})
+
+    process = multiprocessing.get_context("fork").Process(target=do)
+    process.start()
+    there.close()
+    try:
+        if not here.poll(_SECS):
+            return {"result": "fault", "why": f"over {_SECS:.0f} s"}
+        found: Row = here.recv()
+        return found
+    except EOFError:
+        return {"result": "fault", "why": "the process died"}
+    finally:
+        process.kill()
+        process.join()

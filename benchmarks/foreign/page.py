@@ -1,0 +1,131 @@
+"""docs/results-ptx.md out of the JSON file that is kept: nothing on it is typed by hand."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.foreign.fusing import BLOCKS, MORE, MOST, Row
+from benchmarks.pages import DOCS, table
+from benchmarks.runs import Run, newest
+
+PAGE = DOCS / "results-ptx.md"
+
+HEAD = f"""\
+# Fusion of PTX: results
+
+Written by `python -m benchmarks.foreign --page` from the JSON file in benchmarks/results; do not edit it. Kernels of
+other people's programs: nvcc compiles each program as it stands, a stand-in for libcudart runs its host code without a
+GPU and keeps one launch, drawn at random, with what the host has put into memory before it; kernels before it are not
+carried out. hfuse gets the PTX of the program and that launch, and nothing else. Registers and spills are ptxas's, of
+the launches as they were. Both forms of a pair run in the PTX interpreter, on grids of at most {BLOCKS} blocks, fewer
+where a launch takes more than {MOST:,} instructions of warps; all memory is compared bit for bit. A sum of floats by
+atomic operations is made in another order when fused: such memory is compared with a tolerance and counted apart.
+Nothing here was measured on a GPU.
+"""
+
+
+def render(found: Iterable[Run]) -> str:
+    return "\n".join([HEAD, *(part for run in newest(found, "static") for part in _run(run))])
+
+
+def _run(run: Run) -> list[str]:
+    parts = [f"`{run['command']}`, {run['date'][:10]}, nvcc {run['nvcc']}, seed {run['seed']}.\n"]
+    if run["drawn"]:
+        parts.append(_drawn(run["drawn"]))
+    parts.append(_figures(run))
+    parts.append(_rules("Kernels that are no members", run["members"], "member", "kernel"))
+    if "pairs" in run:
+        parts.append(_rules("Pairs that do not fuse", run["pairs"], "fused", "pair"))
+        parts.append(_results(run["pairs"]))
+    return parts
+
+
+def _drawn(drawn: Row) -> str:
+    rows = [
+        [each["name"], each["commit"][:10], str(each["programs"]), str(each["kernels"])]
+        for each in drawn["repositories"]
+    ]
+    fell = [[reason, str(number)] for reason, number in drawn["fell"].items()]
+    return "\n".join([
+        "## Where they are from\n",
+        table(("repository", "commit", "programs tried", "kernels"), rows),
+        "Programs that gave none:\n",
+        table(("why", "programs"), fell),
+    ])  # fmt: skip
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none of 0"
+
+
+def _figures(run: Run) -> str:
+    members = [each for each in run["members"] if each["member"]]
+    rows = [["kernels that become members", _share(len(members), len(run["members"])), "95 %"]]
+    pairs = run.get("pairs", [])
+    if pairs:
+        paired = {name for each in pairs for name in each["pair"]}
+        fusing = {name for each in pairs if each["fused"] for name in each["pair"]}
+        done = [each for each in pairs if each["fused"]]
+        results = Counter(each.get("result", "") for each in done)
+        ran = sum(results[each] for each in ("equal", "close", "differs", "not run"))
+        rows += [
+            ["of those in a pair, fused with another", _share(len(fusing), len(paired)), "90 %"],
+            ["pairs that fuse", _share(len(done), len(pairs)), ""],
+            ["pairs that run in the interpreter unfused", _share(ran, len(done)), ""],
+            ["of these, fused: equal to the last bit", _share(results["equal"], ran), ""],
+            ["of these, fused: equal but for the order of sums", _share(results["close"], ran), ""],
+            ["of these, fused: other results, or none", _share(results["differs"] + results["not run"], ran), "0"],
+        ]
+        for way in sorted({each["way"] for pair in done for each in pair["ways"]}):
+            rows += _registers(way, [each for pair in done for each in pair["ways"] if each["way"] == way])
+    times = [each["ms_per_5000_lines"] for each in run.get("written", []) if each.get("ms")]
+    if times:
+        said = f"{statistics.median(times):.0f} ms (at most {max(times):.0f} ms)"
+        rows.append(["PTX to fused PTX, for 5,000 lines, processor time, median", said, "50 ms"])
+    plans = [each["busy_secs"] for each in run.get("planned", []) if not each["failed"]]
+    if plans:
+        said = f"{statistics.median(plans):.2f} s (at most {max(plans):.2f} s)"
+        rows.append(["`fusiond plan` once compiled, processor time, median", said, "1 s"])
+    return "## Figures\n\n" + table(("", "found", "wanted"), rows)
+
+
+def _registers(way: str, ways: Sequence[Row]) -> list[list[str]]:
+    built = [each for each in ways if "registers" in each]
+    fit = [each for each in built if each["fits"]]
+    over = [each for each in built if each["registers"] > each["larger_side"] + MORE]
+    spilt = [each for each in fit if each["spill_bytes"] and not each["spill_bytes_of_sides"]]
+    more = [each["registers"] - each["larger_side"] for each in built]
+    said = f"median {statistics.median(more):+.0f}, most {max(more):+d}" if more else ""
+    return [
+        [f"{way}: registers over the larger side's", said, f"+{MORE}"],
+        [f"{way}: at most {MORE} more than the larger side", _share(len(built) - len(over), len(built)), "all"],
+        [f"{way}: spills where neither side does and the register file allows it", _share(len(spilt), len(fit)), "0"],
+    ]
+
+
+def _rules(heading: str, rows: Sequence[Row], key: str, about: str) -> str:
+    refused = [each for each in rows if not each[key]]
+    found: dict[str, list[Row]] = {}
+    for each in refused:
+        found.setdefault(str(each.get("rule") or each.get("why", "")), []).append(each)
+    listed = sorted(found.items(), key=lambda one: -len(one[1]))
+    lines = [[rule, str(len(each)), _short(each[0])] for rule, each in listed]
+    return f"## {heading}\n\n" + (table(("rule", "number", "for example"), lines) if lines else "None.\n")
+
+
+def _results(pairs: Sequence[Row]) -> str:
+    rows = []
+    for each in pairs:
+        if each["fused"] and each.get("result") not in ("equal", "close"):
+            why = str(each.get("why", "")).replace("|", "/")[:160]
+            rows.append([" + ".join(each["pair"]), str(each.get("result")), str(each.get("way_run", "")), why])
+    head = ("pair", "result", "way", "why")
+    return "## Pairs without an equal result\n\n" + (table(head, rows) if rows else "None.\n")
+
+
+def _short(row: Row) -> str:
+    said: Any = row.get("detail") or row.get("why") or ""
+    return str(said).replace("|", "/").split("\n")[0][:160]

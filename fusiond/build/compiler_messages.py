@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _NVCC_ERROR = re.compile(r"^(.*?)(?:\((\d+)\)|:(\d+)(?::\d+)?): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (.*)$")
 _NVCC_FATAL = re.compile(r"^nvcc (?:fatal|error)\s*:\s*(.*)$")
-_PTXAS_ERROR = re.compile(r"^ptxas (?:\S+, line \d+; )?(?:error|fatal)\s*:\s*(.*)$")
+_PTXAS_ERROR = re.compile(r"^ptxas(?:-\w+)? (?:\S+, line (\d+); )?(?:error|fatal)\s*:\s*(.*)$")
 
 
 def readable(messages: str, work: Path) -> str:
@@ -26,13 +26,13 @@ def of_nvcc(lines: Iterable[str]) -> str | None:
                 return f"{file}:{brackets or colon}: {message}"
             appended = appended or f"{file}: {message}"
         elif (match := _NVCC_FATAL.match(line)) or (match := _PTXAS_ERROR.match(line)):
-            return match.group(1)
+            return match.group(match.lastindex or 0)
     return appended
 
 
-def of_ptxas(lines: Iterable[str]) -> str | None:
-    """The first error."""
+def of_ptxas(lines: Iterable[str], place: Callable[[int], str]) -> str | None:
+    """The first error; `place` says what to call a line of the PTX, 0 for errors that name none."""
     for line in lines:
         if match := _PTXAS_ERROR.match(line):
-            return f"ptxas: {match.group(1)}"
+            return f"{place(int(match.group(1) or 0))}: {match.group(2)}"
     return None

@@ -2,9 +2,10 @@
 
     Source --nvcc--> PTX + names --ptxas--> cubin + facts        a value BuildFailed where either says no
 
-The second step takes a tenth of the first, so a search over register caps costs little. Everything is answered from
-the build cache. The key of the first step holds the text, the flags and the compiler's version; the files that the
-source includes are found out while compiling, and checked by content on every later look-up.
+The second step takes a tenth of the first, so a search over register caps costs little; a source that is PTX begins
+with it, and `assemblers` says with which ptxas. Everything is answered from the build cache. The key of the first step
+holds the text, the flags and the compiler's version; the files that the source includes are found out while compiling,
+and checked by content on every later look-up.
 
 Names. A step names a kernel (a buffer a variable) as the source does (`ns::maxpool<float, 5>`). A line is appended
 to the source for each entry and symbol, a device constant that holds its address; it makes the compiler instantiate
@@ -30,14 +31,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import compiler, compiler_messages, included_files, ptx_entries
+from fusiond.build import assemblers, compiler, compiler_messages, included_files, ptx_entries
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
 from fusiond.model import BuildFailed, CompileFacts
-from fusiond.program import Source, SourceKind
+from fusiond.program import Source, SourceKind, SourceLanguage
+from fusiond.ptx.tree import PtxError
 from fusiond.system import faults
 
 log = logging.getLogger(__name__)
@@ -174,6 +176,8 @@ def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | 
 
 def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> NamedPtx | BuildFailed:
     """The PTX of a source, and what its entries and symbols are called in it."""
+    if source.language is SourceLanguage.PTX:
+        return _as_written(source)
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
@@ -182,14 +186,13 @@ def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
     """The cubin of a source under its register cap. Safe to call from several threads and processes."""
-    toolkit = find()
-    if toolkit is None:
-        return BuildFailed(reason=_MISSING)
-    cache = cache or of_folder(default_folder())
     arch = source.target(arch)
-    front = _ptx(toolkit, cache, source, arch)
+    front = named_ptx(source, arch, cache=cache)
     if isinstance(front, BuildFailed):
         return front
+    assembly = _assembly(source, front, arch)
+    if isinstance(assembly, BuildFailed):
+        return assembly
     options = _split_flags(source.flags)
     if isinstance(options, BuildFailed):
         return options
@@ -197,10 +200,9 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
     cap = min(caps, default=None)
     if cap is not None and cap < LEAST_CAP:
         return BuildFailed(reason=f"a register cap of {cap}; the least that is kept is {LEAST_CAP}")
-    key = content_key(
-        [_RECIPE, "cubin", front.text, front.names, front.symbols, options.ptxas, cap, arch, toolkit.version]
-    )
-    return _cubin(toolkit, cache, key, front, options.ptxas, cap, arch)
+    recipe = [_RECIPE, "cubin", front.text, front.names, front.symbols, options.ptxas, cap, arch, assembly.version]
+    key = content_key(recipe if not assembly.file else [*recipe, assembly.file])
+    return _cubin(assembly, cache or of_folder(default_folder()), key, options.ptxas, cap, arch)
 
 
 class NvccFacts:
@@ -212,7 +214,8 @@ class NvccFacts:
         self._cache = cache
 
     def __call__(self, source: Source) -> Mapping[str, CompileFacts] | BuildFailed | None:
-        if find() is None:
+        there = assemblers.found() if source.language is SourceLanguage.PTX else find()
+        if not there:
             return None
         built = build(source, self.arch, cache=self._cache)
         return built if isinstance(built, BuildFailed) else built.facts
@@ -228,6 +231,8 @@ class _Options:
     nvcc: tuple[str, ...]
     ptxas: tuple[str, ...]
     register_cap: int | None
+    only_nvcc: tuple[str, ...]
+    """Those that mean nothing to what is PTX already."""
 
 
 _OURS = re.compile(
@@ -243,6 +248,7 @@ def _split_flags(flags: Sequence[str]) -> _Options | BuildFailed:
     """Options of the second step are told apart from those of the first; the ones fusiond sets itself are refused."""
     front: list[str] = []
     back: list[str] = []
+    only_front: list[str] = []
     cap: int | None = None
     rest = [word for flag in flags for word in shlex.split(flag)]
     while rest:
@@ -265,7 +271,9 @@ def _split_flags(flags: Sequence[str]) -> _Options | BuildFailed:
                 back.append("--device-debug")
             elif _FMAD_OFF.match(flag):
                 back += ["--fmad", "false"]
-    return _Options(nvcc=tuple(front), ptxas=tuple(back), register_cap=cap)
+            else:
+                only_front.append(flag)
+    return _Options(nvcc=tuple(front), ptxas=tuple(back), register_cap=cap, only_nvcc=tuple(only_front))
 
 
 # --- first step: nvcc -----------------------------------------------------------------------------------
@@ -355,7 +363,11 @@ def _run_nvcc(
     names = {entry: found.get(f"entry_{index}", "") for index, entry in enumerate(source.entries)}
     symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
     text = _TABLE_LINE.sub("", text)
-    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in ptx_entries.parameters(text)]
+    try:
+        kernels = ptx_entries.parameters(text)
+    except PtxError as problem:
+        return BuildFailed(reason=f"{name}: nvcc has written PTX that is not understood: {problem}", log=messages)
+    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in kernels]
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a kernel (__global__ function)", log=messages)
     lost = [symbol for symbol, mangled in symbols.items() if not mangled]
@@ -383,15 +395,70 @@ def _with_table(source: Source) -> str:
 
 def _file_name(source: Source) -> str:
     """As it stands in messages; relative, so that no folder of this run gets into the result."""
-    return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + ".cu"
+    suffix = ".ptx" if source.language is SourceLanguage.PTX else ".cu"
+    return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-").removesuffix(suffix) + suffix
 
 
 # --- second step: ptxas ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assembly:
+    """A PTX text, and what assembles it."""
+
+    front: NamedPtx
+    ptxas: Path
+    version: str
+    file: str
+    """What messages call a text that nvcc has not written; empty for one that it has."""
+
+    def place(self, line: int) -> str:
+        """What messages call a line: `softmax.ptx:12: softmax`, the entry behind it."""
+        if not self.file or not line:
+            return self.file or "ptxas"
+        heads = [each for each in ptx_entries.module(self.front.text).functions if each.line <= line]
+        return f"{self.file}:{line}" + (f": {heads[-1].name}" if heads else "")
+
+
+def _assembly(source: Source, front: NamedPtx, arch: str) -> _Assembly | BuildFailed:
+    if source.language is SourceLanguage.PTX:
+        chosen = assemblers.choose(front.text, arch, _file_name(source))
+        if isinstance(chosen, assemblers.NoAssembler):
+            return BuildFailed(reason=chosen.reason)
+        return _Assembly(front=front, ptxas=chosen.path, version=chosen.version, file=_file_name(source))
+    toolkit = find()
+    assert toolkit is not None
+    return _Assembly(front=front, ptxas=toolkit.ptxas, version=toolkit.version, file="")
+
+
+def _as_written(source: Source) -> NamedPtx | BuildFailed:
+    """PTX that the user has, or that a strategy has written: what it calls its kernels are their names."""
+    file, options = _file_name(source), _split_flags(source.flags)
+    if isinstance(options, BuildFailed):
+        return options
+    if options.only_nvcc:
+        return BuildFailed(
+            reason=f"{file}: the flag {options.only_nvcc[0]} is for C++, and this is PTX: -Xptxas and -maxrregcount are"
+            " for it"
+        )
+    try:
+        module = ptx_entries.module(source.text)
+    except PtxError as problem:
+        return BuildFailed(reason=f"{file}:{problem.line}: {problem.reason}")
+    known = {"kernel (.entry)": list(module.entries), "variable": [each.name for each in module.variables]}
+    for kind, wanted in (("kernel (.entry)", source.entries), ("variable", source.symbols)):
+        lost = [each for each in wanted if each not in known[kind]]
+        if lost:
+            there = ", ".join(known[kind]) or "none"
+            return BuildFailed(reason=f"{file}: {', '.join(lost)} is not a {kind} of it; there is {there}")
+    names, symbols = ({each: each for each in given} for given in (source.entries, source.symbols))
+    return NamedPtx(text=source.text, names=names, symbols=symbols, log="")
+
+
 def _cubin(
-    toolkit: Toolkit, cache: BuildCache, key: str, front: NamedPtx, options: Sequence[str], cap: int | None, arch: str
+    assembly: _Assembly, cache: BuildCache, key: str, options: Sequence[str], cap: int | None, arch: str
 ) -> Cubin | BuildFailed:
+    front = assembly.front
     failed = cache.failure(key)
     if failed is not None:
         return failed
@@ -401,7 +468,7 @@ def _cubin(
             return _cubin_of(binary, json.loads(facts.read_text()), front)
         except (OSError, ValueError, KeyError, TypeError):
             log.warning("%s cannot be read, building again", facts)
-    made = _run_ptxas(toolkit, front, options, cap, arch)
+    made = _run_ptxas(assembly, options, cap, arch)
     if isinstance(made, _Retriable):
         return made.failed
     if isinstance(made, BuildFailed):
@@ -425,12 +492,13 @@ def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cub
 
 
 def _run_ptxas(
-    toolkit: Toolkit, front: NamedPtx, options: Sequence[str], cap: int | None, arch: str
+    assembly: _Assembly, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
+    front = assembly.front
     text = front.text if cap is None else ptx_entries.with_register_cap(front.text, cap)
     with working_folder("ptxas") as work:
         (work / "in.ptx").write_text(text + _table_ptx(front))
-        command = [str(toolkit.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
+        command = [str(assembly.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
         done = _run(command, work, PTXAS_SECS)
         if isinstance(done, _Retriable):
             return done
@@ -438,7 +506,7 @@ def _run_ptxas(
         if done.returncode != 0 or not (work / "out.cubin").is_file():
             for entry, mangled in front.names.items():
                 messages = messages.replace(f"'{mangled}'", f"'{entry}'")
-            return _failed(done, messages, compiler_messages.of_ptxas)
+            return _failed(done, messages, lambda lines: compiler_messages.of_ptxas(lines, assembly.place))
         data = (work / "out.cubin").read_bytes()
     reported = parse_report(messages)
     facts = {}

@@ -31,15 +31,16 @@ _NAME = re.compile(r"(?:[A-Za-z]|[_$%](?=[\w$]))[\w$]*|%?[_$]")
 
 def tokens(text: str) -> list[str]:
     """The words of a text without its comments."""
-    return _TOKEN.findall(_without_comments(text))
+    return _TOKEN.findall(without_comments(text))
 
 
 def parse(text: str) -> Module:
     """The module of a PTX text. PtxError where it is not understood."""
-    return _Parser(_without_comments(text)).module()
+    return _Parser(without_comments(text)).module()
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
+    """A text whose lines are where they were."""
     if "//" not in text and "/*" not in text:
         return text
     return _COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else "\n" * match[0].count("\n"), text)

@@ -12,6 +12,7 @@ A corpus is a folder outside the tree (captures.py). What it was drawn from stan
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -31,7 +32,7 @@ from benchmarks.runs import RESULTS
 from fusiond.errors import RequestError
 from fusiond.registry import Registry
 
-PAIRS, SEED, PLANNED = 200, 20261128, 5
+PAIRS, SEED, PLANNED, BATCH = 200, 20261128, 5, 10
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks.foreign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("corpus", type=Path, nargs="?", metavar="CORPUS", help="the folder with captured launches")
-    made.add_argument("--pairs", type=int, default=PAIRS, help=f"default: {PAIRS}")
+    made.add_argument("--pairs", type=int, default=PAIRS, help=f"to run both ways; default: {PAIRS}")
     made.add_argument("--seed", type=int, default=SEED, help=f"default: {SEED}")
     made.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     made.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pairs of these kernels")
@@ -88,19 +89,24 @@ def _run(given: argparse.Namespace, command: str) -> None:
             say(f"{each.name} {each.entry[:60]}: {'a member' if row.get('member') else _why(row)}")
         run["members"] = members
         runs.write(where, run)
-        alone = {row["kernel"]: row for row in members if row["member"]}
-        named = fusing.pairs(list(alone), given.pairs, given.seed)
+        known = {row["kernel"]: row for row in members if row["member"]}
+        named = iter(fusing.pairs(list(known), given.seed))
 
         def fuse(names: tuple[str, str]) -> Row:
             both = corpus[names[0]], corpus[names[1]]
-            row = apart(fusing.fused, registry, both, alone, given.seed)
-            row = {"pair": list(names), "fused": False, **row}
+            row = apart(fusing.fused, registry, both, known, given.seed)
+            row = {"pair": list(names), "fused": "result" in row, **row}
             say(f"{' + '.join(names)}: {row.get('result') or _why(row)} {row.get('why', '')[:150]}")
             return row
 
-        run["pairs"] = list(pool.map(fuse, named))
-    runs.write(where, run)
-    longest = sorted(alone, key=lambda name: -alone[name]["lines"])
+        run["pairs"] = []
+        while len([each for each in run["pairs"] if each.get("result")]) < given.pairs:
+            batch = list(itertools.islice(named, BATCH))
+            if not batch:
+                break
+            run["pairs"] += pool.map(fuse, batch)
+            runs.write(where, run)
+    longest = sorted(known, key=lambda name: -known[name]["lines"])
     run["written"] = [
         apart(fusing.written, registry, (corpus[a], corpus[b]))
         for a, b in zip(longest[::2], longest[1::2], strict=False)

@@ -106,7 +106,7 @@ def member(registry: Registry, capture: Capture) -> Row:
     row["only_block_by_block"] = bool(found.analysis.report.get("only_block_by_block"))
     if own and not found.seeds():
         return row | {"member": False, "rule": own[0].rule, "detail": own[0].detail}
-    return row | {"member": True}
+    return row | {"member": True} | alone(registry, capture)
 
 
 def float_atomics(text: str, entry: str) -> set[str]:
@@ -136,13 +136,14 @@ def _facts(program: Program) -> dict[str, CompileFacts]:
 # --- pairs ----------------------------------------------------------------------------------------------
 
 
-def pairs(names: Sequence[str], number: int, seed: int) -> list[tuple[str, str]]:
-    """Different pairs of different kernels."""
+def pairs(names: Sequence[str], seed: int) -> list[tuple[str, str]]:
+    """Every pair of different kernels, in the order in which they are drawn."""
     every = [(a, b) for at, a in enumerate(sorted(names)) for b in sorted(names)[at + 1 :]]
-    return random.Random(f"{seed} pairs").sample(every, min(number, len(every)))
+    random.Random(f"{seed} pairs").shuffle(every)
+    return every
 
 
-def fused(registry: Registry, chosen: tuple[Capture, Capture], alone: Mapping[str, Row], seed: int) -> Row:
+def fused(registry: Registry, chosen: tuple[Capture, Capture], known: Mapping[str, Row], seed: int) -> Row:
     """One pair: whether it fuses, registers of the `SHOWN` ways, and a way at random in the interpreter."""
     row: Row = {"pair": [each.name for each in chosen]}
     try:
@@ -152,16 +153,18 @@ def fused(registry: Registry, chosen: tuple[Capture, Capture], alone: Mapping[st
             first = next(iter(found.analysis.rejections), None)
             said = (first.rule, first.detail) if first else ("no way", "no seed of the space")
             return row | {"fused": False, "rule": said[0], "detail": said[1]}
-        row["ways"] = [_way(found, name, config, alone) for name, config in found.seeds().items() if name in SHOWN]
+        row["ways"] = [_way(found, name, config, known) for name, config in found.seeds().items() if name in SHOWN]
     except (FusiondError, PtxError) as problem:
         return row | {"fused": False, "rule": type(problem).__name__, "detail": str(problem)}
     row["fused"] = any("registers" in each for each in row["ways"])
     if not row["fused"]:
         return row | {"rule": row["ways"][0]["rule"], "detail": row["ways"][0]["detail"]} if row["ways"] else row
-    return row | compared(registry, chosen, alone, seed)
+    if not all(known[each.name]["runs"] for each in chosen):
+        return row
+    return row | compared(registry, chosen, known, seed)
 
 
-def _way(found: Group, name: str, config: Config, alone: Mapping[str, Row]) -> Row:
+def _way(found: Group, name: str, config: Config, known: Mapping[str, Row]) -> Row:
     program = found.program(config)
     if isinstance(program, Rejection):
         return {"way": name, "rule": program.rule, "detail": program.detail}
@@ -171,7 +174,7 @@ def _way(found: Group, name: str, config: Config, alone: Mapping[str, Row]) -> R
         return {"way": name, "rule": "build", "detail": str(problem)}
     (launch,) = (each for each in program.steps if isinstance(each, Launch))
     threads = int(np.prod([int(each) for each in launch.block]))
-    sides = [alone[each.name] for each in found.captures.values()]
+    sides = [known[each.name] for each in found.captures.values()]
     return {
         "way": name,
         "cap": str(config.get("cap", "none")),
@@ -184,43 +187,55 @@ def _way(found: Group, name: str, config: Config, alone: Mapping[str, Row]) -> R
     }
 
 
-def compared(registry: Registry, chosen: tuple[Capture, Capture], alone: Mapping[str, Row], seed: int) -> Row:
-    """A pair in the interpreter, both ways: `equal`, `close` (sums of floats in another order), `differs`, `not run`,
-    or `alone`: a kernel does not run by itself."""
-    names = [each.name for each in chosen]
-    silent = dataclasses.replace(target_for_arch(ARCH), facts=lambda source: None)
+def alone(registry: Registry, capture: Capture) -> Row:
+    """Whether a kernel ends in the interpreter by itself, and with how many blocks: with memory as the host left it,
+    and nothing of what kernels before it did, some never do."""
     blocks = BLOCKS
     while True:
-        small = [captures.shrunk(each, blocks) for each in chosen]
         with tempfile.TemporaryDirectory() as work:
-            found = group(registry, small, Path(work), silent)
-        machine = Machine(found.captures)
+            found = group(registry, [captures.shrunk(capture, blocks)] * 2, Path(work), _silent())
         try:
-            wanted = machine.run(found.unfused(), MOST)
-            break
+            ran = Machine(found.captures).run(found.unfused(), MOST)
         except NotRun as problem:
             if "limit of instructions" not in str(problem) or blocks == 1:
-                return {"result": "alone", "why": str(problem), "blocks": blocks}
+                return {"runs": False, "why": str(problem), "blocks": blocks}
             blocks //= 4
-    seeds = found.seeds()
+        else:
+            return {"runs": True, "blocks": blocks, "instructions": ran.instructions // 2}
+
+
+def compared(registry: Registry, chosen: tuple[Capture, Capture], known: Mapping[str, Row], seed: int) -> Row:
+    """A pair in the interpreter, both ways: `equal`, `close` (sums of floats in another order), `differs`, or `not
+    run`."""
+    with tempfile.TemporaryDirectory() as work:
+        small = [captures.shrunk(each, known[each.name]["blocks"]) for each in chosen]
+        found = group(registry, small, Path(work), _silent())
+    seeds, names = found.seeds(), [each.name for each in chosen]
     name = random.Random(f"{seed} {names}").choice(sorted(seeds))
-    said: Row = {"way_run": name, "blocks": blocks, "instructions": wanted.instructions}
     program = found.program(seeds[name])
     if isinstance(program, Rejection):
-        return said | {"result": "not run", "why": f"{program.rule}: {program.detail}"}
+        return {"way_run": name, "result": "not run", "why": f"{program.rule}: {program.detail}"}
+    machine = Machine(found.captures)
     try:
+        wanted = machine.run(found.unfused(), 2 * MOST)
         ended = machine.run(program, 4 * MOST)
     except NotRun as problem:
-        return said | {"result": "not run", "why": str(problem)}
-    return said | _verdict(ended, wanted, found, alone)
+        return {"way_run": name, "result": "not run", "why": str(problem)}
+    said = {"way_run": name, "instructions": wanted.instructions, "instructions_fused": ended.instructions}
+    return said | _verdict(ended, wanted, found, known)
 
 
-def _verdict(ended: Ran, wanted: Ran, found: Group, alone: Mapping[str, Row]) -> Row:
+def _silent() -> Target:
+    """Without a compiler."""
+    return dataclasses.replace(target_for_arch(ARCH), facts=lambda source: None)
+
+
+def _verdict(ended: Ran, wanted: Ran, found: Group, known: Mapping[str, Row]) -> Row:
     different = interpreted.differences(ended, wanted)
     if not different:
         return {"result": "equal"}
     for name in different:
-        types = alone[found.captures[name[0]].name].get("float_atomics", ())
+        types = known[found.captures[name[0]].name].get("float_atomics", ())
         if not any(_close(ended.memory[name], wanted.memory[name], each) for each in types):
             places = different[name]
             why = f"{name}: {len(places)} bytes of {wanted.memory[name].size} differ, the first at {places[0]}"
@@ -250,9 +265,8 @@ def _close(found: interpreted.Memory, wanted: interpreted.Memory, kind: str) -> 
 
 def written(registry: Registry, chosen: tuple[Capture, Capture]) -> Row:
     """From two texts of PTX to the fused one, nothing of them known before. Processor time."""
-    silent = dataclasses.replace(target_for_arch(ARCH), facts=lambda source: None)
     with tempfile.TemporaryDirectory() as work:
-        found = group(registry, chosen, Path(work), silent)
+        found = group(registry, chosen, Path(work), _silent())
     config = next((each for name, each in found.seeds().items() if name in SHOWN), None)
     if config is None:
         return {"pair": [each.name for each in chosen], "ms": None}

@@ -37,6 +37,7 @@ def _run(run: Run) -> list[str]:
         parts.append(_drawn(run["drawn"]))
     parts.append(_figures(run))
     parts.append(_rules("Kernels that are no members", run["members"], "member", "kernel"))
+    parts.append(_unended(run["members"]))
     if "pairs" in run:
         parts.append(_rules("Pairs that do not fuse", run["pairs"], "fused", "pair"))
         parts.append(_results(run["pairs"]))
@@ -70,14 +71,19 @@ def _figures(run: Run) -> str:
         fusing = {name for each in pairs if each["fused"] for name in each["pair"]}
         done = [each for each in pairs if each["fused"]]
         results = Counter(each.get("result", "") for each in done)
-        ran = sum(results[each] for each in ("equal", "close", "differs", "not run"))
+        ran = len([each for each in done if each.get("result")])
         rows += [
             ["of those in a pair, fused with another", _share(len(fusing), len(paired)), "90 %"],
             ["pairs that fuse", _share(len(done), len(pairs)), ""],
-            ["pairs that run in the interpreter unfused", _share(ran, len(done)), ""],
+            [
+                "kernels that end in the interpreter by themselves",
+                _share(sum(each["runs"] for each in members), len(members)),
+                "",
+            ],
+            ["pairs of such, run in the interpreter both ways", str(ran), "200"],
             ["of these, fused: equal to the last bit", _share(results["equal"], ran), ""],
             ["of these, fused: equal but for the order of sums", _share(results["close"], ran), ""],
-            ["of these, fused: other results, or none", _share(results["differs"] + results["not run"], ran), "0"],
+            ["of these, fused: other results, or none", _share(ran - results["equal"] - results["close"], ran), "0"],
         ]
         for way in sorted({each["way"] for pair in done for each in pair["ways"]}):
             rows += _registers(way, [each for pair in done for each in pair["ways"] if each["way"] == way])
@@ -116,10 +122,18 @@ def _rules(heading: str, rows: Sequence[Row], key: str, about: str) -> str:
     return f"## {heading}\n\n" + (table(("rule", "number", "for example"), lines) if lines else "None.\n")
 
 
+def _unended(members: Sequence[Row]) -> str:
+    """Kernels that cannot be compared, by what the interpreter says."""
+    rows = [each for each in members if each["member"] and not each["runs"]]
+    listed = [[each["kernel"], each["program"], str(each["why"]).replace("|", "/")[:160]] for each in rows]
+    head = "## Members that do not end in the interpreter by themselves\n\n"
+    return head + (table(("kernel", "program", "why"), listed) if listed else "None.\n")
+
+
 def _results(pairs: Sequence[Row]) -> str:
     rows = []
     for each in pairs:
-        if each["fused"] and each.get("result") not in ("equal", "close"):
+        if each.get("result", "equal") not in ("equal", "close"):
             why = str(each.get("why", "")).replace("|", "/")[:160]
             rows.append([" + ".join(each["pair"]), str(each.get("result")), str(each.get("way_run", "")), why])
     head = ("pair", "result", "way", "why")

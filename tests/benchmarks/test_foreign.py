@@ -156,10 +156,10 @@ def silent(monkeypatch) -> None:
 
 def test_a_pair_gives_the_same_memory_fused(registry, corpus, silent):
     pair = corpus["k1"], corpus["k2"]
-    alone = {each.name: {"float_atomics": []} for each in pair}
+    known = {each.name: {"float_atomics": [], "blocks": 16} for each in pair}
     ways = set()
     for seed in range(4):
-        row = fusing.compared(registry, pair, alone, seed)
+        row = fusing.compared(registry, pair, known, seed)
         assert row["result"] == "equal", row
         ways.add(row["way_run"])
     assert len(ways) > 1
@@ -177,9 +177,17 @@ def test_the_interpreter_does_what_the_kernels_say(registry, corpus, silent, tmp
     assert ran.memory["a.counted"].view(np.int32).tolist() == [1007]
 
 
+def test_a_kernel_that_never_ends_is_told(registry, corpus, silent, monkeypatch):
+    assert fusing.alone(registry, corpus["k2"])["runs"]
+    monkeypatch.setattr(fusing, "MOST", 10)
+    row = fusing.alone(registry, corpus["k2"])
+    assert (row["runs"], row["blocks"]) == (False, 1)
+    assert "the limit of instructions" in row["why"]
+
+
 def test_memory_that_differs_is_told(registry, corpus, silent, monkeypatch):
     pair = corpus["k1"], corpus["k2"]
-    alone = {each.name: {"float_atomics": []} for each in pair}
+    known = {each.name: {"float_atomics": [], "blocks": 16} for each in pair}
     run, calls = fusing.Machine.run, []
 
     def spoilt(self, program, most):
@@ -190,7 +198,7 @@ def test_memory_that_differs_is_told(registry, corpus, silent, monkeypatch):
         return ran
 
     monkeypatch.setattr(fusing.Machine, "run", spoilt)
-    row = fusing.compared(registry, pair, alone, 1)
+    row = fusing.compared(registry, pair, known, 1)
     assert row["result"] == "differs"
     assert "1 bytes of" in row["why"]
 
@@ -215,7 +223,11 @@ def test_the_page_counts_what_the_rows_say():
     run = {
         "command": "c", "date": "2026-11-28", "nvcc": "13", "seed": 1, "drawn": {}, "evidence": "static",
         "device": {"arch": "sm_90"},
-        "members": [{"kernel": name, "member": name != "d", "rule": "cluster", "detail": "why|not"} for name in "abcd"],
+        "members": [
+            {"kernel": name, "member": name != "d", "runs": name != "c", "program": "p", "why": "an instruction"}
+            | {"rule": "cluster", "detail": "why|not"}
+            for name in "abcd"
+        ],
         "pairs": [
             {"pair": ["a", "b"], "fused": True, "result": "equal", "ways": []},
             {"pair": ["a", "c"], "fused": True, "result": "differs", "why": "a.0", "way_run": "stride", "ways": []},
@@ -225,4 +237,6 @@ def test_the_page_counts_what_the_rows_say():
     assert "| kernels that become members | 3 of 4 (75.0 %) | 95 % |" in text
     assert "| of these, fused: equal to the last bit | 1 of 2 (50.0 %) |  |" in text
     assert "| cluster | 1 | why/not |" in text
+    assert "| c | p | an instruction |" in text
+    assert "| kernels that end in the interpreter by themselves | 2 of 3 (66.7 %) |  |" in text
     assert "| a + c | differs | stride | a.0 |" in text

@@ -22,7 +22,7 @@ from typing import Any
 
 from fusiond.counting import run
 from fusiond.counting.model import H100
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source, SourceLanguage
 from fusiond.ptx import flat
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.graph import DTYPES
@@ -59,7 +59,7 @@ def counted(folder: Path, fills: Mapping[int, Fill]) -> dict[str, Any]:
     """What the kernels that were dumped into `folder` move. `fills`: what the module's parameters hold, by number.
     Unmatched where that cannot be told."""
     program, copied = of_dumps(folder, fills)
-    found = run.count(program, label="XLA", gpu=H100, ptx=[each.name for each in program.sources])
+    found = run.count(program, label="XLA", gpu=H100)
     failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
     if failed is not None:
         raise Unmatched(failed)
@@ -113,7 +113,8 @@ class _Dumped:
         if instruction is None:
             raise Unmatched(f"of which instruction {kernel} is")
         text = self._kernels[kernel]
-        source = self._sources.setdefault(kernel, Source(name=kernel, text=text, entries=(kernel,)))
+        made = Source(name=kernel, text=text, entries=(kernel,), language=SourceLanguage.PTX)
+        source = self._sources.setdefault(kernel, made)
         arguments = tuple(Pointer(buffer=each.name) for each in self._arguments(kernel, instruction))
         self._steps.append(
             Launch(

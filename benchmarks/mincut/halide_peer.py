@@ -26,7 +26,7 @@ from benchmarks.mincut import counted
 from benchmarks.mincut.images import Images, Names
 from fusiond.counting.model import H100
 from fusiond.counting.run import Counted, count
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.frontend.expr import PixelAccess
 from fusiond_mincut.frontend.graph import Border, ImageKernel, Pipeline
@@ -71,7 +71,7 @@ def compiled(pipeline: Pipeline, schedule: str) -> Counted:
     """The counts of what Halide launches for a pipeline. ImportError without Halide; Unable."""
     with TemporaryDirectory(prefix="halide") as folder:
         program = _program(pipeline, schedule, Path(folder))
-    found = count(program, label=f"Halide, {schedule}", gpu=H100, ptx=[each.name for each in program.sources])
+    found = count(program, label=f"Halide, {schedule}", gpu=H100)
     failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
     if failed is not None:
         raise Unable(failed)
@@ -283,7 +283,8 @@ def _launched(pipeline: Pipeline, folder: Path) -> Program:
             )
         )  # fmt: skip
     entries = tuple(dict.fromkeys(each.entry for each in steps))
-    source = Source(name="halide", text=(folder / "kernels.ptx").read_text(), entries=entries)
+    text = (folder / "kernels.ptx").read_text()
+    source = Source(name="halide", text=text, entries=entries, language=SourceLanguage.PTX)
     return Program(name=f"{pipeline.name}, Halide", buffers=tuple(buffers), sources=(source,), steps=tuple(steps))
 
 

@@ -19,7 +19,7 @@ from fusiond.devices.cpu import lower as lowering
 from fusiond.errors import DeviceError, StoreError
 from fusiond.keys import content_key, text_key
 from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind
+from fusiond.program import Source, SourceKind, SourceLanguage
 from fusiond.system import faults
 
 TIMEOUT_SECS = 120.0
@@ -95,6 +95,8 @@ def race_host(cache: BuildCache | None = None) -> Path:
 def build(source: Source, *, cache: BuildCache | None = None, races: bool = False) -> Path | BuildFailed:
     """The shared object of a source, from the cache where it was built before; `races`: the one that `race_host`
     runs. DeviceError when there is no compiler."""
+    if source.language is SourceLanguage.PTX:
+        return BuildFailed(reason=f"{source.name} is PTX, which g++ does not read; the cpu device interprets it")
     compiler = _compiler()
     cache = cache or of_folder(default_folder())
     key = content_key(["racing" if races else "object", _runtime_key(compiler), source, _included(source)])
@@ -119,13 +121,13 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
 
 
 def exported(source: Source, entry: str) -> str:
-    """The name under which an entry of a device source is exported."""
-    return f"entry_{source.entries.index(entry)}"
+    """The name under which an entry of a device source is exported; PTX has its own."""
+    return entry if source.language is SourceLanguage.PTX else f"entry_{source.entries.index(entry)}"
 
 
 def exported_symbol(source: Source, symbol: str) -> str:
-    """The name under which a variable of a device source is exported."""
-    return f"symbol_{source.symbols.index(symbol)}"
+    """The name under which a variable of a device source is exported; PTX has its own."""
+    return symbol if source.language is SourceLanguage.PTX else f"symbol_{source.symbols.index(symbol)}"
 
 
 def _compiler() -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import fusiond
-from fusiond.build import nvcc, nvdisasm
+from fusiond.build import assemblers, nvcc, nvdisasm
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.counting.model import Gpu
 from fusiond.counting.run import BUDGET, count
 from fusiond.keys import content_key, plain, text_key
-from fusiond.program import Program
+from fusiond.program import Program, SourceLanguage
 
 _HERE = Path(__file__).parent
 
@@ -50,7 +50,9 @@ def known(
 
 
 def _key(program: Program, gpu: Gpu, seed: int, budget: int | None) -> str:
-    tools = nvcc.version(), str(nvdisasm.find() or "")
+    tools = [nvcc.version(), str(nvdisasm.find() or "")]
+    if any(each.language is SourceLanguage.PTX for each in program.sources):
+        tools += [each.version for each in assemblers.found()]
     return content_key(["count", fusiond.__version__, _code(), tools, plain(gpu), program.key, seed, budget])
 
 

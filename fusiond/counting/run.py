@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from fusiond.program import (
     Program,
     Source,
     SourceKind,
+    SourceLanguage,
     Step,
 )
 from fusiond.ptx.flat import PtxKernel
@@ -139,19 +140,18 @@ def count(
     host: Mapping[str, Path] | None = None,
     cache: BuildCache | None = None,
     budget: int | None = BUDGET,
-    ptx: Collection[str] = (),
 ) -> Counted:
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
     ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
-    warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. `ptx` names the
-    sources whose text is PTX already, whoever has written it: counted as it is, its registers and its SASS unknown.
+    warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. Of PTX that no
+    ptxas here assembles for that GPU, registers and SASS are unknown.
 
     CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
     """
     line = nvcc.missing()
-    if line is not None and any(source.name not in ptx for source in program.sources):
+    if line is not None and any(source.language is SourceLanguage.CUDA for source in program.sources):
         raise DeviceError(line)
-    return _Run(program, label, gpu, seed, host or {}, cache, budget, ptx).counted()
+    return _Run(program, label, gpu, seed, host or {}, cache, budget).counted()
 
 
 class _Run:
@@ -164,7 +164,6 @@ class _Run:
         host: Mapping[str, Path],
         cache: BuildCache | None,
         budget: int | None,
-        ptx: Collection[str],
     ) -> None:
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
@@ -182,11 +181,6 @@ class _Run:
                 if isinstance(path, BuildFailed):
                     raise CountError(f"{source.name} does not build: {path.reason}")
                 self._hosts[source.name] = HostLibrary(path)
-                continue
-            if source.name in ptx:
-                self._read(source, source.text)
-                self._names[source.name] = {each: each for each in source.entries}
-                symbols[source.name], self._facts[source.name] = {}, {}
                 continue
             with_lines = dataclasses.replace(source, flags=(*source.flags, "-lineinfo"))
             built = nvcc.named_ptx(with_lines, gpu.arch, cache=cache)

@@ -20,6 +20,7 @@ import numpy as np
 from fusiond.build import gxx
 from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
+from fusiond.devices.cpu.interpreted import Broken, InterpretedModule
 from fusiond.devices.cpu.link import Link
 from fusiond.devices.cpu.memory import HostAllocation
 from fusiond.devices.data import HostData
@@ -39,7 +40,9 @@ from fusiond.program import (
     Prefetch,
     Program,
     Role,
+    Source,
     SourceKind,
+    SourceLanguage,
     Step,
     timeline,
 )
@@ -73,7 +76,7 @@ class CpuProgram:
         self.clock = "emulated"
         self.gate_failures = 0
         self._runtime = runtime
-        self._modules: dict[str, native.NativeModule] = {}
+        self._modules: dict[str, native.NativeModule | InterpretedModule] = {}
         self._hosts: dict[str, HostLibrary] = {}
         try:
             for source in program.sources:
@@ -81,11 +84,10 @@ class CpuProgram:
                 if source.kind is SourceKind.HOST:
                     self._hosts[source.name] = HostLibrary(path)
                 else:
-                    self._modules[source.name] = runtime.load(path)
+                    self._modules[source.name] = self._module(source, path)
             self._entries = {
                 step.name: self._modules[step.source].entry(gxx.exported(program.source(step.source), step.entry))
-                for step in program.steps
-                if isinstance(step, Launch)
+                for step in program.launches
             }
         except (native.NativeError, OSError, KeyError) as problem:
             if (fault := faults.of_text(str(problem), program.name)) is not None:  # dlopen has no number for it
@@ -95,6 +97,9 @@ class CpuProgram:
         self._of = {name: block for block in self._blocks.values() for name in block.views}
         self._symbols = self._found_symbols()
         self._pristine: dict[str, Array] = {}
+
+    def _module(self, source: Source, path: Path) -> native.NativeModule | InterpretedModule:
+        return InterpretedModule(path) if source.language is SourceLanguage.PTX else self._runtime.load(path)
 
     # --- buffers ---
 
@@ -236,15 +241,26 @@ class CpuProgram:
 
     def _launch(self, step: Launch, seed: int, checked: bool) -> int:
         launch, arguments = self.prepared(step, seed=seed, checked=checked)
+        entry = self._entries[step.name]
         try:
-            done = self._runtime.launch(self._entries[step.name], launch, arguments)
+            if isinstance(entry, native.NativeEntry):
+                done: native.Finished | native.Fault | Broken = self._runtime.launch(entry, launch, arguments)
+            else:
+                done = entry.launch(launch, arguments, self._reachable())
         except native.NativeError as problem:
             raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{step.name}: {problem}") from None
+        if isinstance(done, Broken):
+            raise ExecutionError(Outcome.CRASHED, f"{step.name}: {done.text}")
         if isinstance(done, native.Fault):
             refused = done.kind is native.FaultKind.BAD_LAUNCH
             outcome = Outcome.LAUNCH_REFUSED if refused else Outcome.CRASHED
             raise ExecutionError(outcome, f"{step.name}: {done.text}")
         return done.elapsed_ns
+
+    def _reachable(self) -> dict[str, np.ndarray]:
+        """What a kernel that is interpreted may touch: what is allocated now, and variables of other sources."""
+        live = {name: block.inside for name, block in self._blocks.items() if block.live}
+        return live | self._symbols
 
     def _argument(self, argument: Argument, step: Step) -> native.Argument:
         if isinstance(argument, Pointer):

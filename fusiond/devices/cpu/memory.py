@@ -37,6 +37,8 @@ class HostAllocation:
         except (OSError, OverflowError) as problem:
             raise MemoryError(f"{name}: {total} bytes: {problem}") from None
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
+        self.inside = self._bytes[GUARD_BYTES : GUARD_BYTES + size]
+        """All of it but the guard zones at both ends."""
         self.views = {each.name: self._view(each) for each in buffers}
         for gap, _ in self._gaps():
             gap[:] = _PATTERN

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,7 +230,17 @@ class Runtime:
         )
 
 
-def pack(entry: NativeEntry, arguments: Sequence[Argument]) -> list[bytes]:
+class Packed(Protocol):
+    """A kernel, as far as its arguments go."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def argument_bytes(self) -> tuple[int, ...]: ...
+
+
+def pack(entry: Packed, arguments: Sequence[Argument]) -> list[bytes]:
     """The bytes of each argument as the kernel takes it; the sizes are checked against the kernel's."""
     if len(arguments) != len(entry.argument_bytes):
         raise NativeError(f"{entry.name} takes {len(entry.argument_bytes)} arguments, not {len(arguments)}")

@@ -36,7 +36,7 @@ from fusiond.build.working import working_folder
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, NativeError, NativeLaunch
-from fusiond.errors import FusiondError
+from fusiond.errors import FusiondError, RequestError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, Outcome
@@ -172,6 +172,9 @@ def _location(report: str, address: int, arrays: Sequence[_Array]) -> str:
 
 def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) -> Iterator[str]:
     """A line for each race in each launch of a program, which is run from its fills. Raises `FusiondError`."""
+    ptx = [each.name for each in program.sources if each.language is plans.SourceLanguage.PTX]
+    if ptx:
+        raise RequestError(f"races are not looked for in PTX, and {ptx[0]} is PTX", where=program.name)
     host = gxx.race_host()
     kernels = {each.name: _built(each, races=True) for each in program.sources if each.kind is plans.SourceKind.DEVICE}
     executor = CpuExecutor()

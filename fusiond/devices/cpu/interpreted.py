@@ -1,0 +1,167 @@
+"""Sources that are PTX, on the cpu device: the interpreter of `fusiond.counting` runs them, and says where one breaks.
+
+It gives what `native` gives of compiled kernels. Every access is checked against the buffers of the program, so that
+what misses one ends the launch, reads too; blocks and threads run in one order only, and races are not looked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.build import nvcc, ptx_entries
+from fusiond.build.cache import default_folder, of_folder
+from fusiond.counting import library
+from fusiond.counting.kernels import CountedShape, CountError, LoadedPtx
+from fusiond.counting.library import Cache
+from fusiond.counting.model import H100
+from fusiond.cuda.limits import MOST_SHARED_BYTES
+from fusiond.devices.cpu import native
+from fusiond.devices.cpu.native import Argument, Finished, NativeError, NativeLaunch
+from fusiond.keys import content_key
+from fusiond.model import BuildFailed
+from fusiond.program import Source
+from fusiond.ptx.tree import PtxError
+
+SUFFIX = ".ptx"
+_MOST_THREADS = 1024
+_OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
+_NEAR_BYTES = 1 << 20
+"""Nearer to a buffer than this, an address was meant for it."""
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A launch that a GPU would not have finished either; `text` says why, and at which line of the PTX."""
+
+    text: str
+
+
+def build(source: Source) -> Path | BuildFailed:
+    """The text in the build cache, where it holds what the source says; nothing is compiled."""
+    front = nvcc.named_ptx(source, "")
+    if isinstance(front, BuildFailed):
+        return front
+    cache, key = of_folder(default_folder()), content_key(["interpreted", source.text])
+    return cache.get(key, SUFFIX) or cache.put(key, SUFFIX, source.text)
+
+
+class InterpretedModule:
+    """A loaded PTX text; its variables are in memory as long as this lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.text = path.read_text(encoding="utf-8")
+        self._library = library.load()
+        try:
+            self.loaded = LoadedPtx(self.text, self._library)
+        except PtxError as problem:
+            raise NativeError(str(problem)) from None
+        # What fails is named by its line here, also where `.loc` says which line of another file that was made from.
+        self.loaded.module = dataclasses.replace(self.loaded.module, files={})
+        self._cache: Cache | None = Cache(self._library, H100.l2_bytes)
+
+    def entry(self, name: str) -> InterpretedEntry:
+        """A kernel, translated. NativeError where something in it is not known."""
+        kernel = self.loaded.module.kernels[name]
+        try:
+            self.loaded.code(name)
+        except (PtxError, CountError) as problem:
+            raise NativeError(f"{name}: {problem}") from None
+        return InterpretedEntry(self, name, tuple(each.size_bytes for each in kernel.parameters))
+
+    def symbol(self, name: str) -> Bytes:
+        """The bytes of a variable, to read and write; not beyond `close`."""
+        return self.loaded.image.view(next(each for each in self.loaded.module.variables if each.name == name))
+
+    def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def run(
+        self, entry: str, launch: NativeLaunch, arguments: Sequence[bytes], buffers: Mapping[str, Bytes]
+    ) -> Finished | Broken:
+        assert self._cache is not None
+        self._check(entry, launch)
+        shape = CountedShape(
+            grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
+        )
+        begun = time.thread_time_ns()
+        try:
+            done = self.loaded.launch(entry, shape, arguments, list(buffers.values()), self._cache, H100)
+        except (PtxError, CountError) as problem:
+            raise NativeError(str(problem)) from None
+        if done.failed is not None:
+            return Broken(text=_OUTSIDE.sub(lambda match: _near(match, buffers), done.failed))
+        return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
+
+    def _check(self, entry: str, launch: NativeLaunch) -> None:
+        """NativeError for a launch that the driver would refuse."""
+        head = ptx_entries.module(self.text).entries[entry]
+        threads = int(np.prod(launch.block))
+        if not 0 < threads <= _MOST_THREADS or launch.block[2] > 64:
+            raise NativeError("a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side")
+        if 0 in launch.grid or launch.grid[1] > 65535 or launch.grid[2] > 65535:
+            raise NativeError("a grid has 1 to 2147483647 x 65535 x 65535 blocks")
+        static = self.loaded.code(entry).layout.shared_bytes
+        if static + launch.shared_bytes > MOST_SHARED_BYTES:
+            raise NativeError(f"a block has at most {MOST_SHARED_BYTES} bytes of shared memory")
+        blocks, together = (
+            int(np.prod(launch.grid, dtype=np.int64)),
+            H100.resident(threads, static + launch.shared_bytes),
+        )
+        if launch.cooperative and blocks > together:
+            raise NativeError(
+                f"a cooperative launch of {blocks} blocks: an H100 keeps at most {together} of them at once"
+            )
+        required, most = head.directive("reqntid"), head.directive("maxntid")
+        if required is not None and launch.block != (*required, 1, 1)[:3]:
+            raise NativeError(
+                f"{entry} is for blocks of {_sides(required)} threads (.reqntid), not {_sides(launch.block)}"
+            )
+        if most is not None and threads > int(np.prod(most)):
+            raise NativeError(
+                f"{entry} is for blocks of at most {int(np.prod(most))} threads (.maxntid), not {threads}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InterpretedEntry:
+    """A kernel that can be launched."""
+
+    module: InterpretedModule
+    name: str
+    argument_bytes: tuple[int, ...]
+
+    def launch(
+        self, launch: NativeLaunch, arguments: Sequence[Argument], buffers: Mapping[str, Bytes]
+    ) -> Finished | Broken:
+        """Runs one launch to its end. `buffers`: all that it may touch beside the module's own variables, by names for
+        people. NativeError where it is refused."""
+        return self.module.run(self.name, launch, native.pack(self, arguments), buffers)
+
+
+def _near(match: re.Match[str], buffers: Mapping[str, Bytes]) -> str:
+    """An address as the place that it has beside the nearest buffer."""
+    address = int(match[1], 16)
+    found = match[0]
+    nearest = _NEAR_BYTES
+    for name, data in buffers.items():
+        begin = int(data.ctypes.data)
+        for distance, where in ((begin - address, "before"), (address - begin - data.nbytes, "behind the end of")):
+            if 0 <= distance < nearest:
+                nearest = distance
+                found = f"is outside of every buffer, {distance} bytes {where} {name}"
+    return found
+
+
+def _sides(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from fusiond.program import Bytes, HostCall, Launch, Pointer, Program
 from fusiond.ptx.flat import PtxInstruction, PtxKernel
-from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxVector, RegisterPair
+from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxTensorAddress, PtxVector, RegisterPair
 
 ANY = "*"
 """An address of which nobody knows where it is from."""
-_ENDS = ("ret", "exit", "bra", "bar", "barrier", "trap")
+_ENDS = ("ret", "exit", "bra", "brx", "bar", "barrier", "trap")
+_ON_CHIP = ("ldmatrix", "wgmma")
+"""What puts values from shared memory into its first operand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,13 @@ class _Analysis:
     def __init__(self, kernel: PtxKernel, pointers: Collection[str]) -> None:
         self._kernel = kernel
         self._own = {each.name for each in kernel.variables}
+        self._arguments = {each.name for each in kernel.variables if each.space == "param"}  # of calls
         self._parameters = {each.name for each in kernel.parameters}
         self._pointers = set(pointers)
         self._places: dict[str, set[str]] = {}  # register -> what it may point into
         self._values: dict[str, set[str]] = {}  # register -> whose values it may depend on
         self._on_chip: set[str] = set()  # the same of shared and local memory, as a whole
+        self._mapped: set[str] = set()  # what tensor maps that the kernel makes may point into
         self._reads: set[str] = set()
         self._writes: set[str] = set()
         self._steering: set[str] = set()
@@ -56,7 +60,7 @@ class _Analysis:
 
     def _size(self) -> int:
         known = [*self._places.values(), *self._values.values()]
-        return sum(map(len, [*known, self._on_chip, self._reads, self._writes, self._steering]))
+        return sum(map(len, [*known, self._on_chip, self._mapped, self._reads, self._writes, self._steering]))
 
     def _one(self, at: PtxInstruction) -> None:
         base, *rest = at.opcode.split(".")
@@ -64,14 +68,57 @@ class _Analysis:
         addresses = [each for each in at.operands if isinstance(each, PtxAddress)]
         if addresses or base in _ENDS:
             self._steering |= guard
+        if base == "brx":
+            self._steering |= self._of(self._values, at.operands[:1])
         if base in ("ld", "ldu", "st", "atom", "red") and addresses:
             self._access(at, base, rest, addresses[0])
             return
+        if base in ("cp", "tensormap") or (base == "wmma" and addresses):
+            self._copy(at, base, rest)
+            return
         target, sources = at.operands[:1], at.operands[1:]
         values, places = guard | self._of(self._values, sources), self._of(self._places, sources)
+        if addresses:
+            self._steering |= self._of(self._values, addresses)
+        if base == "stmatrix":
+            self._on_chip |= values
+        elif base in _ON_CHIP:
+            values |= self._on_chip
         for name in _names(target):
             self._values.setdefault(name, set()).update(values)
             self._places.setdefault(name, set()).update(places)
+
+    def _copy(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
+        """Between global and shared memory, or registers (`wmma.load`, `wmma.store`): the target stands first, but for
+        what is loaded to registers. A tensor map's values are where it points to."""
+        ends = [each for each in at.operands if isinstance(each, PtxAddress | PtxTensorAddress)]
+        self._steering |= self._of(self._values, ends)
+        if base == "tensormap" and "replace" in rest:  # into shared memory, as a rule
+            self._on_chip |= self._of(self._values, at.operands[1:])
+            self._mapped |= self._of(self._places, at.operands[1:])
+            return
+        given = self._on_chip | self._of(self._values, at.operands)
+        spaces = [each.partition("::")[0] for each in rest]
+        spaces = [each for each in spaces if each in ("global", "shared")]
+        for k, each in enumerate(ends[:2] if base != "wmma" else ends[:1]):
+            space = spaces[k] if k < len(spaces) else "global"
+            where = self._of(self._places, [each])
+            if isinstance(each, PtxTensorAddress):
+                where |= self._mapped
+            memory = where & self._pointers or where - self._parameters or {ANY}
+            if space == "shared" and not isinstance(each, PtxTensorAddress):
+                continue
+            writes = rest[0] == "store" if base == "wmma" else k == 0
+            if writes:
+                self._writes |= memory
+            if not writes or "reduce" in rest:
+                self._reads |= memory
+                given = given | memory
+        if base == "wmma" and rest[0] == "load":
+            for name in _names(at.operands[:1]):
+                self._values.setdefault(name, set()).update(given)
+        else:
+            self._on_chip |= given
 
     def _access(self, at: PtxInstruction, base: str, rest: list[str], address: PtxAddress) -> None:
         spaces = {word.partition("::")[0] for word in rest}
@@ -82,6 +129,12 @@ class _Analysis:
         found: set[str] = set()
         if "param" in spaces:
             pointing = where
+            for name in self._handed(address):
+                if base == "st":
+                    self._values.setdefault(name, set()).update(self._of(self._values, data))
+                    self._places.setdefault(name, set()).update(self._of(self._places, data))
+                found |= self._values.get(name, set())
+                pointing = pointing | self._places.get(name, set())
         else:
             pointing = set()
             generic = not spaces & {"global", "shared", "local", "const"}
@@ -98,6 +151,11 @@ class _Analysis:
         for name in _names(target):
             self._values.setdefault(name, set()).update(found)
             self._places.setdefault(name, set()).update(pointing)
+
+    def _handed(self, address: PtxAddress) -> set[str]:
+        """The arguments of calls that an address may be of."""
+        name = address.base.name if isinstance(address.base, PtxName) else ""
+        return {name} if name in self._arguments else set() if name in self._parameters else self._arguments
 
     def _of(self, table: Mapping[str, set[str]], operands: Iterable[Operand]) -> set[str]:
         found: set[str] = set()
@@ -117,6 +175,8 @@ def _names(operands: Iterable[Operand]) -> Iterator[str]:
             yield each.name.name
         elif isinstance(each, PtxAddress):
             yield from _names([each.base])
+        elif isinstance(each, PtxTensorAddress):
+            yield from _names([each.base, each.coordinates])
         elif isinstance(each, PtxVector):
             yield from _names(each.items)
         elif isinstance(each, RegisterPair):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting import layout, sampling, translate
+from fusiond.counting import calls, layout, sampling, translate
 from fusiond.counting.code import PtxCode
 from fusiond.counting.layout import PtxImage
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
@@ -90,7 +90,7 @@ class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
     def __init__(self, text: str, library: CountingLibrary) -> None:
-        self.module = flat.parse(text)
+        self.module = calls.expanded(flat.parse(text))
         self.image = PtxImage(self.module)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)

@@ -15,8 +15,9 @@ from fusiond.ptx.tree import SIZES
 
 ALIGNMENT = 256
 """Of buffers and of variables in global memory, in bytes: as the driver's allocations are."""
-REGISTER_BYTES = {0: 4, 1: 128, 2: 128, 4: 128, 8: 256}
-"""A warp's, by the bytes of one lane's: predicates are a mask, and no register has less than 32 bits a lane."""
+REGISTER_BYTES = {0: 4, 1: 128, 2: 128, 4: 128, 8: 256, 16: 512}
+"""A warp's, by the bytes of one lane's: predicates are a mask, no register has less than 32 bits a lane,
+and one of 128 is two of 64."""
 
 
 class PtxImage:
@@ -87,6 +88,7 @@ class PtxLayout:
     shared_bytes: int
     """Static; dynamic shared memory begins here."""
     local: Mapping[str, int]
+    """What calls hand over is among it."""
     local_bytes: int
 
 
@@ -95,5 +97,5 @@ def of_kernel(module: PtxModule, kernel: PtxKernel) -> PtxLayout:
     shared = [each for each in (*module.variables, *kernel.variables) if each.space == "shared" and each.name in used]
     parameters, parameter_bytes = placed(kernel.parameters)
     offsets, shared_bytes = placed(shared)
-    local, local_bytes = placed(each for each in kernel.variables if each.space == "local")
+    local, local_bytes = placed(each for each in kernel.variables if each.space in ("local", "param"))
     return PtxLayout(parameters, parameter_bytes, offsets, shared_bytes, local, -(-local_bytes // 16) * 16)

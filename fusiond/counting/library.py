@@ -205,7 +205,7 @@ def _object(compiler: str, source: Path, work: Path, cache: BuildCache, common: 
         out.write_bytes(found.read_bytes())
         return
     # A thousand conversions take a third of the time with fewer optimisations, and are seldom what a kernel does.
-    slim = ["-O1", "-fno-tree-vectorize"] if source.name == "convert.cpp" else []
+    slim = ["-O1", "-fno-tree-vectorize"] if source.name in ("convert.cpp", "packed.cpp") else []
     _compile([compiler, *_FLAGS, *_processor(), *slim, "-c", str(source), "-o", str(out)], work)
     cache.put(key, ".o", out.read_bytes())
 

@@ -52,6 +52,12 @@ class Places:
             self._pool += bytes(-len(self._pool) % 64)
         return ~self._pooled[bits, wide]
 
+    def words(self, data: bytes) -> int:
+        """Bytes that are the same for a warp: a list that an operation reads itself."""
+        place = len(self._pool)
+        self._pool += data + bytes(-len(data) % 64)
+        return ~place
+
     def size(self, name: PtxName) -> int | None:
         """Bytes of a register of the kernel; None for anything else."""
         type_ = self._types.get(name.name)

@@ -7,456 +7,467 @@ only the first of them is counted.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from fusiond.counting import flow, layout
-from fusiond.counting.code import BARRIER, BRANCH, CODE, EXIT, PLAIN, PtxCode
-from fusiond.counting.layout import PtxImage
-from fusiond.counting.places import LANES, Places
+from fusiond.counting import matrices, transfers
+from fusiond.counting.calls import EXPANDED
+from fusiond.counting.code import BARRIER, EXIT, PtxCode
+from fusiond.counting.layout import REGISTER_BYTES, PtxImage
+from fusiond.counting.rows import ARGUMENT, NOTHING, SPACES, Rows, pair, unknown
 from fusiond.ptx.flat import PtxInstruction, PtxKernel, PtxModule
-from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxNumber, PtxVector, RegisterPair, float_value
+from fusiond.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxNumber, PtxVector
 from fusiond.ptx.tree import SIZES, PtxError
 
-SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
-_TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
-SPECIALS = {
-    **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(_TRIPLES) for j, axis in enumerate("xyz")},
-    **{"%laneid": 12, "%warpid": 13, "%lanemask_eq": 14, "%lanemask_lt": 15, "%lanemask_le": 16, "%lanemask_ge": 17},
-    **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20, "%smid": 21, "%nsmid": 22},
-}  # fmt: skip
-NOTHING = -(2**31)
 _NO_OPERATION = (
     "membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority", "setmaxnreg",
+    "brkpt", "pmevent",
 )  # fmt: skip
 _CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
+_CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+Handler: TypeAlias = Callable[[Rows, PtxInstruction, Sequence[str]], None]
+_VIDEO = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
 
 
 def translate(
     module: PtxModule, kernel: PtxKernel, image: PtxImage, number: Callable[[str], int], *, workspace: int = 0
 ) -> PtxCode:
-    """The code of a kernel. `number` gives an operation's number by its name, -1 for none; `workspace` is the address
-    of what a cooperative launch's grid barrier needs. PtxError for what is not known."""
-    return _Translator(module, kernel, image, number, workspace).code()
+    """The code of a kernel whose calls are expanded. `number` gives an operation's number by its name, -1 for none;
+    `workspace` is the address of what a cooperative launch's grid barrier needs. PtxError for what is not known."""
+    rows, starts = Rows(module, kernel, image, number, workspace), []
+    for instruction in kernel.instructions:
+        starts.append(len(rows.made))
+        _one(rows, instruction)
+        rows.made[starts[-1]]["counted"] = 1
+    if not rows.made or rows.made[-1]["kind"] != EXIT or kernel.instructions[-1].guard is not None:
+        _one(rows, PtxInstruction("ret", (), None, 0, 0, 0))
+    starts.append(len(rows.made) - 1)
+    return rows.code(starts)
 
 
-class _Translator:
-    def __init__(
-        self, module: PtxModule, kernel: PtxKernel, image: PtxImage, number: Callable[[str], int], workspace: int
-    ) -> None:
-        self._kernel, self._image, self._number, self._workspace = kernel, image, number, workspace
-        self._layout = layout.of_kernel(module, kernel)
-        self._places = Places(kernel)
-        self._rows: list[dict[str, Any]] = []
-        self._from: list[PtxInstruction] = []
-        self._specials: list[tuple[int, int]] = []
+def _one(rows: Rows, at: PtxInstruction) -> None:
+    base, *words = at.opcode.split(".")
+    if base in _KNOWN:
+        _KNOWN[base](rows, at, words)
+    elif base in _NO_OPERATION or at.opcode == EXPANDED:
+        rows.emit(at, "nop")
+    elif "cc" in words or base in ("addc", "subc", "madc"):
+        _carried(rows, at, base, words)
+    elif base.rstrip("24") in _VIDEO:
+        _video(rows, at, base, words)
+    else:
+        _plain(rows, at, base, words)
 
-    def code(self) -> PtxCode:
-        starts = []
-        for instruction in self._kernel.instructions:
-            starts.append(len(self._rows))
-            self._one(instruction)
-            self._rows[starts[-1]]["counted"] = 1
-        if not self._rows or self._rows[-1]["kind"] != EXIT:
-            self._one(PtxInstruction("ret", (), None, 0, 0, 0))
-        starts.append(len(self._rows) - 1)
-        labels = {label: starts[at] for label, at in self._kernel.labels.items()}
-        targets: list[int | None] = []
-        for row, instruction in zip(self._rows, self._from, strict=True):
-            label = row.pop("label", None)
-            if label is not None and label not in labels:
-                raise PtxError(f"there is no label {label}", instruction.line)
-            targets.append(labels[label] if label is not None else None)
-        falls = [
-            row["guard"] != -1 or not (row["kind"] == EXIT or target is not None)
-            for row, target in zip(self._rows, targets, strict=True)
-        ]
-        meeting = flow.meeting_points(targets, falls)
-        made = np.zeros(len(self._rows), CODE)
-        made["reconverge"] = meeting
-        for k, row in enumerate(self._rows):
-            for name, value in row.items():
-                made[k][name] = value
-            if targets[k] is not None:
-                made[k]["target"] = targets[k]
-        places, specials = self._places, tuple(self._specials)
-        return PtxCode(made, tuple(self._from), places.register_bytes, places.constants(), specials, self._layout)
 
-    # --- operands ---
+# --- control ---
 
-    def _in(self, operand: Operand, type_: str, at: PtxInstruction) -> int:
-        """The place of an operand that is read as of this type."""
-        size = SIZES[type_]
-        if isinstance(operand, PtxNumber):
-            bits = operand.bits
-            if operand.float_bytes and type_ in ("f32", "f64") and operand.float_bytes != size:
-                value = float_value(operand)
-                bits = int.from_bytes(struct.pack("<d" if size == 8 else "<f", value), "little")
-            return self._places.constant(bits, size == 8)
-        if isinstance(operand, Negated):
-            found = self._places.temporary(0)
-            self._emit(at, "not.pred", d=found, a=self._in(operand.name, "pred", at))
-            return found
-        if not isinstance(operand, PtxName):
-            raise PtxError(f"{at.opcode} with an operand that it cannot have", at.line)
-        if operand.name in self._places.of:
-            have = self._places.size(operand)
-            if have == 8 and 0 < size < 8:  # the lower part of a wide register
-                low = self._places.temporary(4)
-                self._emit(at, "cvt.u32.u64", d=low, a=self._places.of[operand.name])
-                return low
-            if have is not None and 0 < have < 8 and size == 8:
-                raise PtxError(f"{at.opcode} reads {operand.name}, which has {8 * have} bits, as 64", at.line)
-            return self._places.of[operand.name]
-        if operand.name in SPECIALS:
-            self._places.of[operand.name] = self._places.room(4)
-            self._specials.append((self._places.of[operand.name], SPECIALS[operand.name]))
-            return self._places.of[operand.name]
-        if operand.name == "WARP_SZ":
-            return self._places.constant(LANES, size == 8)
-        if operand.name in ("%envreg1", "%envreg2"):
-            half = self._workspace >> 32 if operand.name == "%envreg1" else self._workspace
-            return self._places.constant(half)
-        return self._places.constant(self._address(operand, at), size == 8)
 
-    def _address(self, name: PtxName, at: PtxInstruction) -> int:
-        """A variable's address in its own space (a generic one for global memory, which is the same)."""
-        for places in (self._layout.shared, self._layout.local, self._layout.parameters, self._image.constants):
-            if name.name in places:
-                return places[name.name] + name.offset
-        if name.name in self._image.globals:
-            return self._image.address(name.name) + name.offset
-        raise PtxError(f"{name.name} is not known", at.line)
+def _end(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    rows.emit(at, None, kind=EXIT)
 
-    def _out(self, operand: Operand, size: int, at: PtxInstruction) -> int:
-        if isinstance(operand, PtxName) and operand.name == "_":
-            return self._places.temporary(size)
-        if not isinstance(operand, PtxName) or operand.name not in self._places.of:
-            raise PtxError(f"{at.opcode} with a result that is not a register", at.line)
-        return self._places.of[operand.name]
 
-    # --- instructions ---
+def _branch(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    target = at.operands[0]
+    assert isinstance(target, PtxName)
+    rows.branch(at, target.name)
 
-    def _emit(self, at: PtxInstruction, operation: str | None, *, kind: int = PLAIN, **fields: Any) -> None:
-        number = -1
-        if operation is not None:
-            number = self._number(operation)
-            if number < 0:
-                raise PtxError(f"{at.opcode} is not known here", at.line)
-        row: dict[str, Any] = {"operation": number, "kind": kind, "guard": -1, "target": -1, **fields}
-        row.setdefault("counted", 0)
-        if at.guard is not None:
-            negated = isinstance(at.guard, Negated)
-            name = at.guard.name if isinstance(at.guard, Negated) else at.guard
-            row["guard"] = self._in(name, "pred", at)
-            row["negated"] = row.get("negated", 0) | negated
-        self._rows.append(row)
-        self._from.append(at)
 
-    def _one(self, at: PtxInstruction) -> None:
-        base, *rest = at.opcode.split(".")
-        if base in ("ret", "exit"):
-            self._emit(at, None, kind=EXIT)
-        elif base == "trap":
-            self._emit(at, "trap")
-        elif base == "bra":
-            target = at.operands[0]
-            assert isinstance(target, PtxName)
-            self._emit(at, None, kind=BRANCH, label=target.name)
-        elif base in ("bar", "barrier"):
-            self._barrier(at, rest)
-        elif base in _NO_OPERATION or (base == "cp" and "bulk" not in rest and at.opcode.startswith("cp.async.wait")):
-            self._emit(at, "nop")
-        elif base in ("ld", "ldu", "st"):
-            self._access(at, base, rest)
-        elif base in ("atom", "red"):
-            self._atomic(at, base, rest)
-        elif base == "mov":
-            self._move(at, rest[-1])
-        elif base == "cvta":
-            self._cvta(at, rest)
-        elif base == "setp":
-            self._setp(at, rest)
-        elif base == "shfl":
-            self._shuffle(at)
-        elif base in ("ldmatrix", "stmatrix"):
-            self._matrices(at, base, rest)
-        elif "cc" in rest or base in ("addc", "subc", "madc"):
-            self._carried(at, base, rest)
-        else:
-            self._plain(at, base, rest)
+def _branch_by_index(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """`brx.idx`: a comparison and a branch for each label, one after another."""
+    index, table = at.operands
+    labels = rows.kernel.branch_targets.get(table.name if isinstance(table, PtxName) else "")
+    if labels is None:
+        raise unknown(at)
+    given = rows.value(index, "u32", at)
+    for k, label in enumerate(labels):
+        chosen = rows.places.temporary(0)
+        rows.emit(at, "mov.pred", d=chosen, a=rows.places.constant(0), guard=NOTHING)
+        rows.emit(at, "setp.eq.u32", d=chosen, a=given, b=rows.places.constant(k))
+        rows.branch(at, label, chosen)
 
-    def _shuffle(self, at: PtxInstruction) -> None:
-        result = at.operands[0]
-        assert isinstance(result, PtxName | RegisterPair)
-        first, second = (result.first, result.second) if isinstance(result, RegisterPair) else (result, None)
-        a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
-        inside = -1 if second is None else self._out(second, 0, at)
-        self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
 
-    def _matrices(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
-        """8 x 8 matrices of 16 bits between shared memory and the registers of a warp: of matrix m, lane l has two
-        neighbours of row l / 4, at 2 * (l % 4), or of that column (`trans`); lane 8 * m + r has the address of row r. A
-        shuffle for the address, then a plain access: as many wavefronts, and as many bytes."""
-        where, data = (at.operands[1], at.operands[0]) if base == "ldmatrix" else at.operands
-        items = data.items if isinstance(data, PtxVector) else (data,)
-        if rest[-1] != "b16" or "m8n8" not in rest:
-            raise PtxError(f"{at.opcode} is not known here", at.line)
-        fields = self._where(at, where, rest)
-        lane = self._in(PtxName("%laneid"), "u32", at)
-        row, pair, inside = (self._places.temporary(4) for _ in range(3))
-        turned = "trans" in rest
-        self._emit(at, "shr.u32", d=row, a=lane, b=self._places.constant(2))
-        self._emit(at, "and.b32", d=pair, a=lane, b=self._places.constant(3))
-        begin = self._places.temporary(4)  # addresses in shared memory have 32 bits
-        if fields["flags"] & 4:
-            self._emit(at, "cvt.u32.u64", d=begin, a=fields["a"])
-        else:
-            self._emit(at, "mov.b32", d=begin, a=fields["a"])
-        everyone, clamp = self._places.constant(0xFFFFFFFF), self._places.constant(0x1F)
-        for matrix, item in enumerate(items):
-            halves = []
-            for half in range(2 if turned else 1):
-                source, place = (self._places.temporary(4) for _ in range(2))
-                if turned:  # rows 2 * (l % 4) and the one behind it, column l / 4
-                    self._emit(at, "mad.lo.u32", d=source, a=pair, b=self._places.constant(2),
-                               c=self._places.constant(8 * matrix + half))  # fmt: skip
-                    self._emit(at, "shl.b32", d=inside, a=row, b=self._places.constant(1))
-                else:
-                    self._emit(at, "add.u32", d=source, a=row, b=self._places.constant(8 * matrix))
-                    self._emit(at, "shl.b32", d=inside, a=pair, b=self._places.constant(2))
-                self._emit(at, "shfl.sync.idx.b32", d=place, a=begin, b=source, c=clamp, e=everyone, target=-1)
-                self._emit(at, "add.u32", d=place, a=place, b=inside)
-                halves.append(place)
-            self._matrix(at, base, item, halves, fields["immediate"])
-
-    def _matrix(self, at: PtxInstruction, base: str, item: Operand, halves: list[int], offset: int) -> None:
-        """A lane's register of a matrix: its two halves apart, where they do not lie side by side."""
-        size = 4 if len(halves) == 1 else 2
-        common = {"space": SPACES["shared"], "immediate": offset, "flags": 0, "bytes": size, "elements": 1}
-        if base == "ldmatrix":
-            parts = [self._out(item, 4, at)] if size == 4 else [self._places.temporary(4) for _ in halves]
-            for place, part in zip(halves, parts, strict=True):
-                self._emit(at, "ld", a=place, vector=[part] + [0] * 7, **common)
-            if size == 2:
-                self._emit(at, "pack.b32", d=self._out(item, 4, at), a=parts[0], b=parts[1])
-            return
-        value = self._in(item, "b32", at)
-        parts = [value] if size == 4 else [self._places.temporary(4) for _ in halves]
-        if size == 2:
-            self._emit(at, "low.b32", d=parts[0], a=value)
-            self._emit(at, "high.b32", d=parts[1], a=value)
-        for place, part in zip(halves, parts, strict=True):
-            self._emit(at, "st", a=place, vector=[part] + [0] * 7, **common)
-
-    def _carried(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
-        """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""
-        type_ = rest[-1]
-        size, word = SIZES[type_], f"u{8 * SIZES[type_]}"
-        target, *operands = at.operands
-        a, b, *third = (self._in(each, type_, at) for each in operands)
-        if base.startswith("mad"):  # a product in front of what goes on with its third operand
-            product = self._places.temporary(size)
-            self._emit(at, f"mul.{rest[0]}.{type_}", d=product, a=a, b=b)
-            a, b = product, third[0]
-        operation = "sub" if base.startswith("sub") else "add"
-        takes = base in ("addc", "subc", "madc")
-        carry = self._places.of.setdefault("%cc", -1)
-        if carry == -1:
-            carry = self._places.of["%cc"] = self._places.room(4)
-        over, total = self._over(at, operation, word, a, b)
-        if takes:
-            taken = carry
-            if size == 8:
-                taken = self._places.temporary(8)
-                self._emit(at, "cvt.u64.u32", d=taken, a=carry)
-            again, total = self._over(at, operation, word, total, taken)
-            both = self._places.temporary(4)
-            self._emit(at, "or.b32", d=both, a=over, b=again)
-            over = both
-        if "cc" in rest:
-            self._emit(at, "mov.b32", d=carry, a=over)
-        self._emit(at, f"mov.b{8 * size}", d=self._out(target, size, at), a=total)
-
-    def _over(self, at: PtxInstruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
-        """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
-        total = self._places.temporary(int(word[1:]) // 8)
-        less, over = self._places.temporary(0), self._places.temporary(4)
-        self._emit(at, f"{operation}.{word}", d=total, a=a, b=b)
-        first, second = (total, a) if operation == "add" else (a, b)
-        self._emit(at, f"setp.lt.{word}", d=less, a=first, b=second)
-        self._emit(at, "selp.b32", d=over, a=self._places.constant(1), b=self._places.constant(0), c=less)
-        return over, total
-
-    def _plain(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
-        """An instruction whose first operand is its result."""
-        read, written = _types(base, rest)
-        given = [self._in(operand, type_, at) for operand, type_ in zip(at.operands[1:], read, strict=False)]
-        places: dict[str, Any] = dict(zip("abce", given, strict=False))
-        if len(at.operands) - 1 != len(places):
-            raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
-        size, target = SIZES[written], at.operands[0]
-        have = self._places.size(target) if isinstance(target, PtxName) else None
-        name = ".".join([base, *rest])
-        if have == 8 and 0 < size < 8:  # a narrow result in a wide register
-            small = self._places.temporary(4)
-            self._emit(at, name, d=small, **places)
-            widened = "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32"
-            self._emit(at, widened, d=self._out(target, 8, at), a=small)
-        else:
-            self._emit(at, name, d=self._out(target, size, at), **places)
-
-    def _move(self, at: PtxInstruction, type_: str) -> None:
-        target, source = at.operands
-        size = SIZES[type_]
-        if isinstance(source, PtxVector):
-            parts = source.items
-            part = f"b{8 * size // len(parts)}"
-            while len(parts) > 1:
-                wider = f"b{2 * int(part[1:])}"
-                joined = []
-                for low, high in zip(parts[::2], parts[1::2], strict=True):
-                    last = len(parts) == 2
-                    name = target if last else self._places.named_temporary(SIZES[wider])
-                    a, b = self._in(low, part, at), self._in(high, part, at)
-                    self._emit(at, f"pack.{wider}", d=self._out(name, SIZES[wider], at), a=a, b=b)
-                    joined.append(name)
-                parts, part = tuple(joined), wider
-        elif isinstance(target, PtxVector):
-            whole = self._in(source, type_, at)
-            self._unpack(at, whole, 8 * size, target.items)
-        else:
-            self._emit(at, f"mov.{type_}", d=self._out(target, size, at), a=self._in(source, type_, at))
-
-    def _unpack(self, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
-        half = len(targets) // 2
-        # A register may be among its own parts' targets: take it all apart before any of them is written.
-        held = [self._places.temporary(bits // 16) for _ in range(2)]
-        self._emit(at, f"low.b{bits}", d=held[0], a=whole)
-        self._emit(at, f"high.b{bits}", d=held[1], a=whole)
-        for place, part in zip(held, (targets[:half], targets[half:]), strict=True):
-            if len(part) == 1:
-                self._emit(at, f"mov.b{bits // 2}", d=self._out(part[0], bits // 16, at), a=place)
-            else:
-                self._unpack(at, place, bits // 2, part)
-
-    def _cvta(self, at: PtxInstruction, rest: list[str]) -> None:
-        target, source = at.operands
-        names = [each for each in rest if each in SPACES]
-        back = "to" in rest
-        a, d = self._in(source, "u64", at), self._out(target, 8, at)
-        space = names[0] if names else ""
-        if space == "global":
-            self._emit(at, "mov.b64", d=d, a=a)
-        else:
-            self._emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
-
-    def _setp(self, at: PtxInstruction, rest: list[str]) -> None:
-        rest = [each for each in rest if each != "ftz"]
-        target, first, second, *third = at.operands
-        p, q = (target.first, target.second) if isinstance(target, RegisterPair) else (target, None)
-        a, b = self._in(first, rest[-1], at), self._in(second, rest[-1], at)
-        name = f"setp.{rest[0]}.{rest[-1]}"
-        if not third and q is None:
-            self._emit(at, name, d=self._out(p, 0, at), a=a, b=b)
-            return
-        found, other = (self._places.temporary(0) for _ in range(2))
-        self._emit(at, name, d=found, a=a, b=b)
-        self._emit(at, "not.pred", d=other, a=found)
-        for place in (found, other):
-            if third:
-                self._emit(at, f"{rest[1]}.pred", d=place, a=place, b=self._in(third[0], "pred", at))
-        self._emit(at, "mov.pred", d=self._out(p, 0, at), a=found)
-        if q is not None:
-            self._emit(at, "mov.pred", d=self._out(q, 0, at), a=other)
-
-    def _barrier(self, at: PtxInstruction, rest: list[str]) -> None:
-        if rest[0] == "warp":
-            self._emit(at, "bar.warp.sync", a=self._in(at.operands[0], "b32", at))
-            return
-        words = [each for each in rest if each not in ("cta", "aligned")]
-        which = words[1] if words[0] == "red" else words[0]
-        if which not in _BARRIERS:
-            raise PtxError(f"{at.opcode} is not known here", at.line)
-        operands = list(at.operands)
-        apart = 0 if at.opcode.startswith("bar.") or "aligned" in rest else 4
-        fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which], "negated": apart}
-        if words[0] == "red":
-            held = operands.pop()
-            if isinstance(held, Negated):
-                fields["negated"], held = 2 | apart, held.name
-            fields["c"] = self._in(held, "pred", at)
-            fields["d"] = self._out(operands.pop(0), 4 if which == "popc" else 0, at)
-        fields["a"] = self._in(operands[0], "b32", at)
-        if len(operands) > 1:
-            fields["b"] = self._in(operands[1], "b32", at)
-        self._emit(at, None, kind=BARRIER, **fields)
-
-    # --- memory ---
-
-    def _where(self, at: PtxInstruction, operand: Operand, rest: list[str]) -> dict[str, Any]:
-        assert isinstance(operand, PtxAddress)
-        space = next((each for each in (word.partition("::")[0] for word in rest) if each in SPACES), "")
-        fields: dict[str, Any] = {"space": SPACES.get(space, 0)}
-        base = operand.base
-        if isinstance(base, PtxName) and base.name in self._kernel.registers:
-            wide = self._places.size(base) == 8
-            fields |= {"a": self._places.of[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
-        else:
-            begin = base.bits if isinstance(base, PtxNumber) else self._address(base, at)
-            fields |= {"a": self._places.constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
-        return fields
-
-    def _access(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
-        type_ = rest[-1]
-        if type_ not in SIZES or type_ == "b128":
-            raise PtxError(f"{at.opcode} is not known here", at.line)
-        where, data = (at.operands[1], at.operands[0]) if base != "st" else (at.operands[0], at.operands[1])
-        items = data.items if isinstance(data, PtxVector) else (data,)
-        fields = self._where(at, where, rest)
-        flags = fields["flags"] | (1 if type_.startswith("s") else 0)
-        wide = SIZES[type_] == 8
-        for each in items:
-            if isinstance(each, PtxName) and self._places.size(each) == 8:
-                wide = True
+def _call(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """What is left of calls: the two functions that a kernel may have from the driver."""
+    if at.opcode == EXPANDED:
+        rows.emit(at, "nop")
+        return
+    groups = [each.items for each in at.operands if isinstance(each, PtxGroup)]
+    target = next((each.name for each in at.operands if isinstance(each, PtxName)), "")
+    if target == "vprintf":
+        (result,) = groups[0]
+        assert isinstance(result, PtxName)
+        _argument(rows, at, "st", result, 4, rows.places.constant(0))
+    elif target == "__assertfail":
         places = []
-        for each in items:
-            if base == "st":
-                places.append(self._in(each, "b64" if wide else type_, at))
-            else:
-                places.append(self._out(each, 8 if wide else 4, at))
-        fields |= {"flags": flags | (2 if wide else 0), "bytes": SIZES[type_], "elements": len(items)}
-        self._emit(at, "ld" if base != "st" else "st", vector=places + [0] * (8 - len(places)), **fields)
-
-    def _atomic(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
-        operation = next((each for each in rest if each in _CHANGES), "")
-        type_ = next((each for each in reversed(rest) if each in SIZES), rest[-1])
-        if type_ not in SIZES:
-            raise PtxError(f"{at.opcode} is not known here", at.line)
-        fields = self._where(at, at.operands[1 if base == "atom" else 0], rest)
-        given = at.operands[2 if base == "atom" else 1 :]
-        target = at.operands[0] if base == "atom" else PtxName("_")
-        noftz = ".noftz" if "noftz" in rest else ""
-        several = given[0].items if isinstance(given[0], PtxVector) else None
-        for k, each in enumerate(several or (None,)):  # of a vector, its elements one after the other
-            one = target.items[k] if isinstance(target, PtxVector) else target
-            values = [self._in(value, type_, at) for value in (given if each is None else (each,))]
-            here = {**fields, "immediate": fields["immediate"] + k * SIZES[type_]}
-            here |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
-            self._emit(at, f"atom.{operation}{noftz}.{type_}", d=self._out(one, SIZES[type_], at), **here)
+        for operand, size in zip(groups[0][:3], (8, 8, 4), strict=True):
+            assert isinstance(operand, PtxName)
+            places.append(rows.places.temporary(size))
+            _argument(rows, at, "ld", operand, size, places[-1])
+        rows.emit(at, "assertfail", a=places[0], b=places[1], c=places[2])
+    else:
+        known = target in rows.functions
+        why = "calls itself, or has too many calls in it" if known else "has no body here"
+        if target in rows.kernel.registers:
+            target, why = "what a register points to", "is known only when it runs"
+        raise PtxError(f"{at.opcode} of {target}, which {why}", at.line)
 
 
-def _types(base: str, rest: list[str]) -> tuple[tuple[str, ...], str]:
+def _argument(rows: Rows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:
+    """A value of a call, from or to where it is handed over."""
+    where = rows.places.constant(rows.address(name, at), True)
+    flags, vector = 4 | 2 * (size == 8), [place] + [0] * 7
+    rows.emit(at, operation, space=ARGUMENT, a=where, flags=flags, bytes=size, elements=1, vector=vector)
+
+
+# --- what lanes do together ---
+
+
+def _shuffle(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    first, second = pair(at.operands[0])
+    a, b, c, e = (rows.value(operand, "b32", at) for operand in at.operands[1:])
+    inside = -1 if second is None else rows.result(second, 0, at)
+    rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
+
+
+def _elect(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    first, second = pair(at.operands[0])
+    chosen = -1 if second is None else rows.result(second, 0, at)
+    rows.emit(at, "elect.sync", d=rows.result(first, 4, at), a=rows.value(at.operands[1], "b32", at), target=chosen)
+
+
+def _match(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    first, second = pair(at.operands[0])
+    a, b = rows.value(at.operands[1], words[-1], at), rows.value(at.operands[2], "b32", at)
+    same = -1 if second is None else rows.result(second, 0, at)
+    rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, target=same)
+
+
+def _barrier(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    if words[0] == "warp":
+        rows.emit(at, "bar.warp.sync", a=rows.value(at.operands[0], "b32", at))
+        return
+    if words[0] == "cluster":
+        rows.emit(at, f"barrier.cluster.{words[1]}")
+        return
+    plain = [each for each in words if each not in ("cta", "aligned")]
+    which = plain[1] if plain[0] == "red" else plain[0]
+    if which not in _BARRIERS:
+        raise unknown(at)
+    operands = list(at.operands)
+    apart = 0 if at.opcode.startswith("bar.") or "aligned" in words else 4
+    fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which], "negated": apart}
+    if plain[0] == "red":
+        held = operands.pop()
+        if isinstance(held, Negated):
+            fields["negated"], held = 2 | apart, held.name
+        fields["c"] = rows.value(held, "pred", at)
+        fields["d"] = rows.result(operands.pop(0), 4 if which == "popc" else 0, at)
+    fields["a"] = rows.value(operands[0], "b32", at)
+    if len(operands) > 1:
+        fields["b"] = rows.value(operands[1], "b32", at)
+    rows.emit(at, None, kind=BARRIER, **fields)
+
+
+# --- arithmetic ---
+
+
+def _carried(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+    """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""
+    type_ = words[-1]
+    size, word = SIZES[type_], f"u{8 * SIZES[type_]}"
+    target, *operands = at.operands
+    a, b, *third = (rows.value(each, type_, at) for each in operands)
+    if base.startswith("mad"):  # a product in front of what goes on with its third operand
+        product = rows.places.temporary(size)
+        rows.emit(at, f"mul.{words[0]}.{type_}", d=product, a=a, b=b)
+        a, b = product, third[0]
+    operation = "sub" if base.startswith("sub") else "add"
+    takes = base in ("addc", "subc", "madc")
+    carry = rows.places.of.setdefault("%cc", -1)
+    if carry == -1:
+        carry = rows.places.of["%cc"] = rows.places.room(4)
+    over, total = _over(rows, at, operation, word, a, b)
+    if takes:
+        taken = carry
+        if size == 8:
+            taken = rows.places.temporary(8)
+            rows.emit(at, "cvt.u64.u32", d=taken, a=carry)
+        again, total = _over(rows, at, operation, word, total, taken)
+        both = rows.places.temporary(4)
+        rows.emit(at, "or.b32", d=both, a=over, b=again)
+        over = both
+    if "cc" in words:
+        rows.emit(at, "mov.b32", d=carry, a=over)
+    rows.emit(at, f"mov.b{8 * size}", d=rows.result(target, size, at), a=total)
+
+
+def _over(rows: Rows, at: PtxInstruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
+    """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
+    total = rows.places.temporary(int(word[1:]) // 8)
+    less, over = rows.places.temporary(0), rows.places.temporary(4)
+    rows.emit(at, f"{operation}.{word}", d=total, a=a, b=b)
+    first, second = (total, a) if operation == "add" else (a, b)
+    rows.emit(at, f"setp.lt.{word}", d=less, a=first, b=second)
+    rows.emit(at, "selp.b32", d=over, a=rows.places.constant(1), b=rows.places.constant(0), c=less)
+    return over, total
+
+
+def _plain(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+    """An instruction whose first operand is its result."""
+    if base in ("min", "max") and len(at.operands) == 4:  # of three: the first two, and then the third
+        first, second, third, fourth = at.operands
+        _plain(rows, dataclasses.replace(at, operands=(first, second, third)), base, words)
+        _plain(rows, dataclasses.replace(at, operands=(first, first, fourth)), base, words)
+        return
+    read, written = _types(base, words)
+    given = [rows.value(operand, type_, at) for operand, type_ in zip(at.operands[1:], read, strict=False)]
+    places: dict[str, Any] = dict(zip("abce", given, strict=False))
+    if len(at.operands) - 1 != len(places):
+        raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
+    size, target = SIZES[written], at.operands[0]
+    have = rows.places.size(target) if isinstance(target, PtxName) else None
+    name = ".".join([base, *words])
+    if have == 8 and 0 < size < 8:  # a narrow result in a wide register
+        small = rows.places.temporary(4)
+        rows.emit(at, name, d=small, **places)
+        widened = "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32"
+        rows.emit(at, widened, d=rows.result(target, 8, at), a=small)
+    else:
+        rows.emit(at, name, d=rows.result(target, size, at), **places)
+
+
+def _move(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    target, source = at.operands
+    type_ = words[-1]
+    size = SIZES[type_]
+    if isinstance(source, PtxName) and source.name in _CLOCKS:
+        upper = "hi" in source.name
+        place = rows.places.temporary(8) if upper else rows.result(target, size, at)
+        rows.emit(at, "clock.b64" if upper or size == 8 else "clock.b32", d=place)
+        if upper:
+            rows.emit(at, "high.b64", d=rows.result(target, size, at), a=place)
+    elif size == 16:
+        _move_wide(rows, at, target, source)
+    elif isinstance(source, PtxVector):
+        parts = source.items
+        part = f"b{8 * size // len(parts)}"
+        while len(parts) > 1:
+            wider = f"b{2 * int(part[1:])}"
+            joined = []
+            for low, high in zip(parts[::2], parts[1::2], strict=True):
+                last = len(parts) == 2
+                name = target if last else rows.places.named_temporary(SIZES[wider])
+                a, b = rows.value(low, part, at), rows.value(high, part, at)
+                rows.emit(at, f"pack.{wider}", d=rows.result(name, SIZES[wider], at), a=a, b=b)
+                joined.append(name)
+            parts, part = tuple(joined), wider
+    elif isinstance(target, PtxVector):
+        _unpack(rows, at, rows.value(source, type_, at), 8 * size, target.items)
+    else:
+        rows.emit(at, f"mov.{type_}", d=rows.result(target, size, at), a=rows.value(source, type_, at))
+
+
+def _move_wide(rows: Rows, at: PtxInstruction, target: Operand, source: Operand) -> None:
+    """Of 128 bits: registers of two halves, or pairs of registers."""
+    into, out_of = _halves(rows, at, target), _halves(rows, at, source)
+    held = [rows.places.temporary(8) for _ in into]
+    for places in (zip(held, out_of, strict=True), zip(into, held, strict=True)):
+        for d, a in places:
+            rows.emit(at, "mov.b64", d=d, a=a)
+
+
+def _halves(rows: Rows, at: PtxInstruction, operand: Operand) -> list[int]:
+    """The two places of 128 bits."""
+    if isinstance(operand, PtxVector):
+        return [rows.value(each, "b64", at) for each in operand.items]
+    if isinstance(operand, PtxNumber):
+        return [rows.places.constant(operand.bits, True), rows.places.constant(0, True)]
+    place = rows.result(operand, 16, at)
+    return [place, place + REGISTER_BYTES[8]]
+
+
+def _unpack(rows: Rows, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
+    half = len(targets) // 2
+    # A register may be among its own parts' targets: take it all apart before any of them is written.
+    held = [rows.places.temporary(bits // 16) for _ in range(2)]
+    rows.emit(at, f"low.b{bits}", d=held[0], a=whole)
+    rows.emit(at, f"high.b{bits}", d=held[1], a=whole)
+    for place, part in zip(held, (targets[:half], targets[half:]), strict=True):
+        if len(part) == 1:
+            rows.emit(at, f"mov.b{bits // 2}", d=rows.result(part[0], bits // 16, at), a=place)
+        else:
+            _unpack(rows, at, place, bits // 2, part)
+
+
+def _cvta(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    target, source = at.operands
+    names = [each for each in words if each in SPACES]
+    back = "to" in words
+    a, d = rows.value(source, "u64", at), rows.result(target, 8, at)
+    space = names[0] if names else ""
+    if space == "global":
+        rows.emit(at, "mov.b64", d=d, a=a)
+    else:
+        rows.emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
+
+
+def _setp(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    words = [each for each in words if each != "ftz"]
+    target, first, second, *third = at.operands
+    (p, q), type_ = pair(target), words[-1]
+    name = f"setp.{words[0]}.{type_.removesuffix('x2')}"
+    if type_ in ("f16x2", "bf16x2"):  # p of the lower halves, q of the upper ones
+        for half, register in (("low", p), ("high", q)):
+            if register is not None:
+                found = _compared_halves(rows, at, name, first, second, half)
+                if third:
+                    rows.emit(at, f"{words[1]}.pred", d=found, a=found, b=rows.value(third[0], "pred", at))
+                rows.emit(at, "mov.pred", d=rows.result(register, 0, at), a=found)
+        return
+    a, b = rows.value(first, type_, at), rows.value(second, type_, at)
+    if not third and q is None:
+        rows.emit(at, name, d=rows.result(p, 0, at), a=a, b=b)
+        return
+    found, other = (rows.places.temporary(0) for _ in range(2))
+    rows.emit(at, name, d=found, a=a, b=b)
+    rows.emit(at, "not.pred", d=other, a=found)
+    for place in (found, other):
+        if third:
+            rows.emit(at, f"{words[1]}.pred", d=place, a=place, b=rows.value(third[0], "pred", at))
+    rows.emit(at, "mov.pred", d=rows.result(p, 0, at), a=found)
+    if q is not None:
+        rows.emit(at, "mov.pred", d=rows.result(q, 0, at), a=other)
+
+
+def _compared_halves(rows: Rows, at: PtxInstruction, name: str, first: Operand, second: Operand, half: str) -> int:
+    parts = [rows.places.temporary(4) for _ in range(2)]
+    for part, operand in zip(parts, (first, second), strict=True):
+        rows.emit(at, f"{half}.b32", d=part, a=rows.value(operand, "b32", at))
+    found = rows.places.temporary(0)
+    rows.emit(at, name, d=found, a=parts[0], b=parts[1])
+    return found
+
+
+def _set(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """`set`: a comparison whose result is a number: 1.0, or all bits; of halves by two, one for each."""
+    compare, result, type_ = words[0], words[-2], words[-1]
+    if len(at.operands) != 3:
+        raise unknown(at)
+    target, first, second = at.operands
+    name = f"setp.{compare}.{type_.removesuffix('x2')}"
+    yes = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}.get(result)
+    if type_ in ("f16x2", "bf16x2"):
+        chosen = [rows.places.temporary(4) for _ in range(2)]
+        for half, place in zip(("low", "high"), chosen, strict=True):
+            found = _compared_halves(rows, at, name, first, second, half)
+            true = rows.places.constant(0xFFFF if yes is None else yes)
+            rows.emit(at, "selp.b32", d=place, a=true, b=rows.places.constant(0), c=found)
+        rows.emit(at, "pack.b32", d=rows.result(target, 4, at), a=chosen[0], b=chosen[1])
+        return
+    found = rows.places.temporary(0)
+    rows.emit(at, name, d=found, a=rows.value(first, type_, at), b=rows.value(second, type_, at))
+    true = rows.places.constant(0xFFFFFFFF if yes is None else yes)
+    rows.emit(at, "selp.b32", d=rows.result(target, 4, at), a=true, b=rows.places.constant(0), c=found)
+
+
+def _video(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+    """`vabsdiff4.u32.u32.u32.add`, ...: parts of registers, without selectors of parts."""
+    types = [each for each in words if each in ("u32", "s32")]
+    target, first, second, *third = at.operands
+    more = set(words) - {"u32", "s32", "sat", "add"}
+    if len(types) != 3 or more or ("add" in words) != (len(third) == 1):
+        raise unknown(at)
+    signs = sum(1 << k for k, each in enumerate(types) if each == "s32")
+    places = {name: rows.value(each, "b32", at) for name, each in zip("abc", (first, second, *third), strict=False)}
+    flags = signs | 8 * ("sat" in words) | 16 * ("add" in words)
+    rows.emit(at, base, d=rows.result(target, 4, at), flags=flags, **places)
+
+
+def _rank(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """`getctarank`: of the only block of a cluster."""
+    rows.emit(at, "mov.b32", d=rows.result(at.operands[0], 4, at), a=rows.places.constant(0))
+
+
+def _mapped(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """`mapa`: in a cluster of one block each address is its own."""
+    size = SIZES[words[-1]]
+    a = rows.value(at.operands[1], words[-1], at)
+    rows.emit(at, f"mov.b{8 * size}", d=rows.result(at.operands[0], size, at), a=a)
+
+
+def _policy(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    rows.emit(at, "mov.b64", d=rows.result(at.operands[0], 8, at), a=rows.places.constant(0, True))
+
+
+def _is_in(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    space = words[0].partition("::")[0]
+    rows.emit(at, f"isspacep.{space}", d=rows.result(at.operands[0], 0, at), a=rows.value(at.operands[1], "u64", at))
+
+
+# --- memory ---
+
+
+def _load(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    _access(rows, at, words, at.operands[1], at.operands[0])
+
+
+def _store(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    _access(rows, at, words, at.operands[0], at.operands[1])
+    if "async" in words:
+        size = SIZES[words[-1]] * len(rows.items(at.operands[1]))
+        transfers.arrived(rows, at, at.operands[2], size)
+
+
+def _access(rows: Rows, at: PtxInstruction, words: Sequence[str], where: Operand, data: Operand) -> None:
+    type_, store = words[-1], at.opcode.startswith("st")
+    if type_ not in SIZES:
+        raise unknown(at)
+    items, fields = rows.items(data), rows.where(at, where, words)
+    if type_ == "b128":
+        places = [place for each in items for place in _halves(rows, at, each)]
+        wide, type_ = True, "b64"
+    else:
+        wide = SIZES[type_] == 8 or any(isinstance(each, PtxName) and rows.places.size(each) == 8 for each in items)
+        if store:
+            places = [rows.value(each, "b64" if wide else type_, at) for each in items]
+        else:
+            places = [rows.result(each, 8 if wide else 4, at) for each in items]
+    fields["flags"] |= type_.startswith("s") | 2 * wide
+    fields |= {"bytes": SIZES[type_], "elements": len(places)}
+    rows.emit(at, "st" if store else "ld", vector=places + [0] * (8 - len(places)), **fields)
+
+
+def _atomic(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    base = at.opcode.partition(".")[0]
+    operation = next((each for each in words if each in _CHANGES), "")
+    type_ = next((each for each in reversed(words) if each in SIZES), words[-1])
+    if type_ not in SIZES or type_ == "b128":
+        raise unknown(at)
+    fields = rows.where(at, at.operands[1 if base == "atom" else 0], words)
+    given = at.operands[2 if base == "atom" else 1 :]
+    given = given[: 2 if operation == "cas" else 1]  # a policy, or an mbarrier, may stand behind
+    target = at.operands[0] if base == "atom" else PtxName("_")
+    noftz = ".noftz" if "noftz" in words else ""
+    several = given[0].items if isinstance(given[0], PtxVector) else None
+    for k, each in enumerate(several or (None,)):  # of a vector, its elements one after the other
+        one = target.items[k] if isinstance(target, PtxVector) else target
+        values = [rows.value(value, type_, at) for value in (given if each is None else (each,))]
+        here = {**fields, "immediate": fields["immediate"] + k * SIZES[type_]}
+        here |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
+        rows.emit(at, f"atom.{operation}{noftz}.{type_}", d=rows.result(one, SIZES[type_], at), **here)
+    if "async" in words:
+        transfers.arrived(rows, at, at.operands[-1], SIZES[type_] * len(several or (None,)))
+
+
+def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The types of what an instruction reads, and of its result."""
-    types = [each for each in rest if each in SIZES]
+    types = [each for each in words if each in SIZES]
     last = types[-1] if types else "b32"
     if base == "cvt":
         return ((types[-1],) * 2, types[0])
-    if base in ("mul", "mad") and "wide" in rest:
+    if base in ("mul", "mad") and "wide" in words:
         wide = f"{last[0]}{2 * int(last[1:])}"
         return ((last, last, wide), wide)
     if base == "selp":
@@ -471,8 +482,19 @@ def _types(base: str, rest: list[str]) -> tuple[tuple[str, ...], str]:
         return ((last,), "u32")
     if base == "vote":
         return (("pred", "b32"), last)
-    if base == "match":
-        return ((last, "b32"), "b32")
     if base == "redux":
         return ((last, "b32"), last)
+    if base in ("dp4a", "dp2a"):
+        return (("b32",) * 3, "b32")
     return ((last,) * 4, last)
+
+
+_KNOWN: Mapping[str, Handler] = {
+    **dict.fromkeys(("ret", "exit"), _end), "bra": _branch, "brx": _branch_by_index, "call": _call,
+    **dict.fromkeys(("bar", "barrier"), _barrier), "shfl": _shuffle, "elect": _elect, "match": _match,
+    **dict.fromkeys(("ld", "ldu"), _load), "st": _store, **dict.fromkeys(("atom", "red"), _atomic),
+    "mov": _move, "cvta": _cvta, "setp": _setp, "set": _set, "mapa": _mapped, "getctarank": _rank,
+    "createpolicy": _policy, "isspacep": _is_in, **dict.fromkeys(("ldmatrix", "stmatrix"), matrices.move),
+    "movmatrix": matrices.transposed, "mma": matrices.mma, "wmma": matrices.wmma, "wgmma": matrices.wgmma,
+    "cp": transfers.copy, "mbarrier": transfers.mbarrier, "tensormap": transfers.tensormap,
+}  # fmt: skip

@@ -10,7 +10,7 @@ SIZES: Mapping[str, int] = {
     **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
     **{"f16": 2, "bf16": 2, "tf32": 4, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4, "pred": 0, "b128": 16},
     **{"e4m3": 1, "e5m2": 1, "e4m3x2": 2, "e5m2x2": 2, "e2m1x2": 1, "ue8m0x2": 2, "b1": 0, "u4": 0, "s4": 0},
-    **{"texref": 8, "surfref": 8, "samplerref": 8},
+    **{"texref": 8, "surfref": 8, "samplerref": 8, "f32x2": 8},
 }
 """Bytes of one element of each type; 0 for predicates and for what is less than a byte."""
 

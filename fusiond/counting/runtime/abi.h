@@ -10,7 +10,7 @@ struct Instruction;
 using Operation = void (*)(Warp&, const Instruction&, uint32_t mask);
 
 enum Kind : uint8_t { PLAIN, BRANCH, EXIT, BARRIER };
-enum Space : uint8_t { GENERIC, GLOBAL, SHARED, LOCAL, PARAMETER, CONSTANT };
+enum Space : uint8_t { GENERIC, GLOBAL, SHARED, LOCAL, PARAMETER, CONSTANT, ARGUMENT };  // the last: of a call
 
 // Operands are offsets in bytes: from 0 in the warp's registers, below 0 the complement of one in the constants.
 struct Instruction {

@@ -40,25 +40,28 @@ int distinct(const uint64_t* address, uint32_t mask, uint64_t (&sectors)[LANES])
     return static_cast<int>(std::unique(sectors, sectors + count) - sectors);
 }
 
-void count_global(Launch& launch, const Instruction& i, const uint64_t* address, uint32_t mask, int what) {
-    const uint32_t size = i.bytes * i.elements;
-    Counts& counts = launch.counts(i);
+void touch(Launch& launch, uint64_t sector, int what) {
+    const int32_t at = allocation(launch, sector << 5, 1);
+    const uint64_t place = sector - (launch.request.allocations[at].begin >> 5);
+    const uint8_t bit = 1 << (place & 7);
+    uint8_t& read = launch.request.footprint->read[at][place >> 3];
+    uint8_t& written = launch.request.footprint->written[at][place >> 3];
+    if (what != WRITE && !(written & bit) && !(read & bit)) read |= bit, ++launch.request.new_read_sectors[at];
+    if (what != READ && !(written & bit)) written |= bit, ++launch.request.new_write_sectors[at];
+    if (what != WRITE) launch.cache.touch(sector, false);
+    if (what != READ) launch.cache.touch(sector, true);
+}
+
+void count_bytes(Counts& counts, int what, uint64_t bytes, uint64_t sectors) {
+    (what == READ ? counts.read_bytes : what == WRITE ? counts.write_bytes : counts.atomic_bytes) += bytes;
+    (what == READ ? counts.read_sectors : what == WRITE ? counts.write_sectors : counts.atomic_sectors) += sectors;
+}
+
+void count_global(Launch& launch, const Instruction& i, const uint64_t* address, uint32_t mask, int what, uint32_t size) {
     uint64_t sectors[LANES];
     const int count = distinct(address, mask, sectors);
-    const uint64_t bytes = uint64_t(size) * __builtin_popcount(mask);
-    (what == 0 ? counts.read_bytes : what == 1 ? counts.write_bytes : counts.atomic_bytes) += bytes;
-    (what == 0 ? counts.read_sectors : what == 1 ? counts.write_sectors : counts.atomic_sectors) += count;
-    for (int k = 0; k < count; ++k) {
-        const int32_t at = allocation(launch, sectors[k] << 5, 1);
-        const uint64_t place = sectors[k] - (launch.request.allocations[at].begin >> 5);
-        const uint8_t bit = 1 << (place & 7);
-        uint8_t& read = launch.request.footprint->read[at][place >> 3];
-        uint8_t& written = launch.request.footprint->written[at][place >> 3];
-        if (what != 1 && !(written & bit) && !(read & bit)) read |= bit, ++launch.request.new_read_sectors[at];
-        if (what != 0 && !(written & bit)) written |= bit, ++launch.request.new_write_sectors[at];
-        if (what != 1) launch.cache.touch(sectors[k], false);
-        if (what != 0) launch.cache.touch(sectors[k], true);
-    }
+    count_bytes(launch.counts(i), what, uint64_t(size) * __builtin_popcount(mask), count);
+    for (int k = 0; k < count; ++k) touch(launch, sectors[k], what);
 }
 
 // Words that a bank must deliver one after another, over the lanes of a phase. An atomic's lanes that meet in one word
@@ -80,8 +83,7 @@ int worst_bank(const uint64_t* offset, uint32_t mask, uint32_t size, bool atomic
     return worst;
 }
 
-void count_shared(Launch& launch, const Instruction& i, const uint64_t* offset, uint32_t mask, bool atomic) {
-    const uint32_t size = i.bytes * i.elements;
+void count_shared(Launch& launch, const Instruction& i, const uint64_t* offset, uint32_t mask, bool atomic, uint32_t size) {
     const int phases = size <= 4 ? 1 : size <= 8 ? 2 : 4;
     Counts& counts = launch.counts(i);
     for (int phase = 0; phase < phases; ++phase) {
@@ -93,81 +95,112 @@ void count_shared(Launch& launch, const Instruction& i, const uint64_t* offset, 
     }
 }
 
+[[noreturn]] void outside(uint64_t address, uint64_t size, uint64_t bytes, const char* name) {
+    fail("an access of " + std::to_string(size) + " bytes at " + hexadecimal(address) + " of " + std::to_string(bytes) + " bytes of " + name);
+}
+
+// A generic address is the host's. Its space, and the address in it.
+uint8_t window(const Warp& w, int lane, uint64_t& address) {
+    const Request& request = w.launch->request;
+    const auto begins = [](const uint8_t* p) { return reinterpret_cast<uint64_t>(p); };
+    const struct { uint8_t space; uint64_t begin, bytes; } windows[] = {
+        {SHARED, begins(w.block->shared), static_cast<uint64_t>(request.shared_bytes)},
+        {LOCAL, begins(w.local), static_cast<uint64_t>(request.local_bytes) * LANES},
+        {PARAMETER, begins(request.parameters), static_cast<uint64_t>(request.parameter_bytes)},
+        {CONSTANT, begins(request.constant_bank), static_cast<uint64_t>(request.constant_bank_bytes)},
+    };
+    for (const auto& each : windows)
+        if (address - each.begin < each.bytes) {
+            address -= each.begin + (each.space == LOCAL ? uint64_t(lane) * request.local_bytes : 0);
+            return each.space;
+        }
+    return GLOBAL;
+}
+
+// The host's memory behind an address of a space that is not generic; fails where that is not all there.
+uint8_t* behind(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size) {
+    const Request& request = w.launch->request;
+    const auto within = [&](const uint8_t* begin, uint64_t bytes, const char* name) {
+        if (address + size > bytes || address > bytes) outside(address, size, bytes, name);
+        return const_cast<uint8_t*>(begin) + address;
+    };
+    switch (space) {
+        case SHARED: return within(w.block->shared, request.shared_bytes, "shared memory");
+        case LOCAL: case ARGUMENT: return within(w.local + lane * request.local_bytes, request.local_bytes, "local memory");
+        case PARAMETER: return within(request.parameters, request.parameter_bytes, "parameters");
+        case CONSTANT: return within(request.constant_bank, request.constant_bank_bytes, "constant memory");
+        default: allocation(*w.launch, address, size); return reinterpret_cast<uint8_t*>(address);
+    }
+}
+
 }  // namespace
 
-void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&host)[LANES]) {
-    Launch& launch = *w.launch;
-    const Request& request = launch.request;
-    const uint32_t size = i.bytes * i.elements;
-    uint64_t address[LANES];
-    if (i.flags & 4) {
-        const auto* base = w.in<uint64_t>(i.a);
-        for (int lane = 0; lane < LANES; ++lane) address[lane] = base[lane] + i.immediate;
+void addresses(Warp& w, int32_t place, bool wide, int64_t offset, uint64_t (&address)[LANES]) {
+    if (wide) {
+        const auto* base = w.in<uint64_t>(place);
+        for (int lane = 0; lane < LANES; ++lane) address[lane] = base[lane] + offset;
     } else {
-        const auto* base = w.in<uint32_t>(i.a);
-        for (int lane = 0; lane < LANES; ++lane) address[lane] = uint32_t(base[lane] + i.immediate);
+        const auto* base = w.in<uint32_t>(place);
+        for (int lane = 0; lane < LANES; ++lane) address[lane] = uint32_t(base[lane] + offset);
     }
+}
+
+void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&host)[LANES]) {
+    uint64_t address[LANES];
+    addresses(w, i.a, i.flags & 4, i.immediate, address);
+    spread(w, i, mask, what, i.space, i.bytes * i.elements, address, host);
+}
+
+void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t space, uint32_t size, uint64_t (&address)[LANES], uint8_t* (&host)[LANES]) {
+    Launch& launch = *w.launch;
     uint64_t wrong = 0;
     for (uint32_t rest = mask; rest; rest &= rest - 1) wrong |= address[__builtin_ctz(rest)];
     if (wrong & (size - 1)) fail("a misaligned access of " + std::to_string(size) + " bytes");
+    uint32_t in[ARGUMENT + 1] = {};
+    if (space != GENERIC) in[space] = mask;
+    else
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            in[window(w, lane, address[lane])] |= 1u << lane;
+        }
+    for (uint8_t each = GLOBAL; each <= ARGUMENT; ++each) {
+        for (uint32_t rest = in[each]; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            host[lane] = behind(w, lane, each, address[lane], size);
+        }
+    }
+    if (in[GLOBAL]) count_global(launch, i, address, in[GLOBAL], what, size);
+    if (in[SHARED]) count_shared(launch, i, address, in[SHARED], what == ATOMIC, size);
+    if (in[LOCAL]) launch.counts(i).local_bytes += uint64_t(size) * __builtin_popcount(in[LOCAL]);
+}
 
-    const auto window = [&](uint8_t* begin, uint64_t bytes, const char* name, uint32_t lanes) {
-        for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-            const int lane = __builtin_ctz(rest);
-            if (address[lane] + size > bytes || address[lane] > bytes)
-                fail("an access of " + std::to_string(size) + " bytes at " + hexadecimal(address[lane]) + " of " + std::to_string(bytes) + " bytes of " + name);
-            host[lane] = begin + address[lane];
-        }
-    };
-    const auto local = [&](uint32_t lanes) {
-        launch.counts(i).local_bytes += uint64_t(size) * __builtin_popcount(lanes);
-        for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-            const int lane = __builtin_ctz(rest);
-            window(w.local + lane * request.local_bytes, request.local_bytes, "local memory", 1u << lane);
-        }
-    };
-    const auto shared = [&](uint32_t lanes) {
-        window(w.block->shared.data(), request.shared_bytes, "shared memory", lanes);
-        count_shared(launch, i, address, lanes, what == 2);
-    };
-    const auto global = [&](uint32_t lanes) {
-        for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-            const int lane = __builtin_ctz(rest);
-            allocation(launch, address[lane], size);
-            host[lane] = reinterpret_cast<uint8_t*>(address[lane]);
-        }
-        count_global(launch, i, address, lanes, what);
-    };
-    switch (i.space) {
-        case GLOBAL: return global(mask);
-        case SHARED: return shared(mask);
-        case LOCAL: return local(mask);
-        case PARAMETER: return window(const_cast<uint8_t*>(request.parameters), request.parameter_bytes, "parameters", mask);
-        case CONSTANT: return window(const_cast<uint8_t*>(request.constant_bank), request.constant_bank_bytes, "constant memory", mask);
-        default: break;
+uint8_t* plain(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size) {
+    if (space == GENERIC) space = window(w, lane, address);
+    return behind(w, lane, space, address, size);
+}
+
+uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t space, uint64_t address, uint64_t size) {
+    if (space == GENERIC) space = window(w, lane, address);
+    uint8_t* host = behind(w, lane, space, address, size);
+    Counts& counts = w.launch->counts(i);
+    if (space == GLOBAL && size) {
+        const uint64_t first = address >> 5, last = (address + size - 1) >> 5;
+        count_bytes(counts, what, size, last - first + 1);
+        for (uint64_t sector = first; sector <= last; ++sector) touch(*w.launch, sector, what);
+    } else if (space == SHARED) {
+        counts.wavefronts += (size + 127) / 128;
+        counts.minimal_wavefronts += (size + 127) / 128;
+    } else if (space == LOCAL) {
+        counts.local_bytes += size;
     }
-    // Generic: whose window the address is in.
-    const auto begins = [](const uint8_t* p) { return reinterpret_cast<uint64_t>(p); };
-    const struct { uint64_t begin, bytes; } windows[] = {
-        {begins(w.block->shared.data()), static_cast<uint64_t>(request.shared_bytes)},
-        {begins(w.local), static_cast<uint64_t>(request.local_bytes) * LANES},
-        {begins(request.parameters), static_cast<uint64_t>(request.parameter_bytes)},
-        {begins(request.constant_bank), static_cast<uint64_t>(request.constant_bank_bytes)},
-    };
-    uint32_t in[5] = {};
-    for (uint32_t rest = mask; rest; rest &= rest - 1) {
-        const int lane = __builtin_ctz(rest);
-        int k = 0;
-        while (k < 4 && address[lane] - windows[k].begin >= windows[k].bytes) ++k;
-        in[k] |= 1u << lane;
-        if (k == 1) address[lane] -= windows[1].begin + uint64_t(lane) * request.local_bytes;
-        else if (k < 4) address[lane] -= windows[k].begin;
-    }
-    if (in[0]) shared(in[0]);
-    if (in[1]) local(in[1]);
-    if (in[2]) window(const_cast<uint8_t*>(request.parameters), request.parameter_bytes, "parameters", in[2]);
-    if (in[3]) window(const_cast<uint8_t*>(request.constant_bank), request.constant_bank_bytes, "constant memory", in[3]);
-    if (in[4]) global(in[4]);
+    return host;
+}
+
+uint8_t space_of(const Warp& w, int lane, uint64_t address) { return window(w, lane, address); }
+
+uint32_t shared_offset(const Warp& w, uint8_t space, uint64_t address) {
+    if ((space == GENERIC ? window(w, 0, address) : space) != SHARED) fail("an address that is not in shared memory");
+    return static_cast<uint32_t>(address);
 }
 
 }  // namespace counting

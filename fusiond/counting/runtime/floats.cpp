@@ -138,39 +138,6 @@ void approximate() {
     add_operation("rsqrt.approx.ftz.f64", UNARY(double, double, one_nan(1.0 / std::sqrt(a))));
 }
 
-// Of 16 bits, by way of a wider format that holds a product and a sum of two exactly.
-template <class H>
-void narrow(const std::string& type) {
-    for (const char* rounding : {".", ".rn."}) {
-        add_operation("add" + (rounding + type), BINARY(H, H, H, H::nearest(a.value() + b.value())));
-        add_operation("sub" + (rounding + type), BINARY(H, H, H, H::nearest(a.value() - b.value())));
-        add_operation("mul" + (rounding + type), BINARY(H, H, H, H::nearest(a.value() * b.value())));
-    }
-    add_operation("fma.rn." + type, TERNARY(H, H, H, H, H::fused(a.value(), b.value(), c.value())));
-    add_operation("min." + type, BINARY(H, H, H, H::nearest(least(a.value(), b.value()))));
-    add_operation("max." + type, BINARY(H, H, H, H::nearest(most(a.value(), b.value()))));
-    add_operation("min.NaN." + type, BINARY(H, H, H, H::nearest(a.value() != a.value() || b.value() != b.value() ? quiet<float>() : least(a.value(), b.value()))));
-    add_operation("max.NaN." + type, BINARY(H, H, H, H::nearest(a.value() != a.value() || b.value() != b.value() ? quiet<float>() : most(a.value(), b.value()))));
-    add_operation("neg." + type, UNARY(H, H, (H{static_cast<uint16_t>(a.bits ^ 0x8000)})));
-    add_operation("abs." + type, UNARY(H, H, (H{static_cast<uint16_t>(a.bits & 0x7fff)})));
-}
-
-template <class H>
-struct Two {
-    H low, high;
-};
-
-template <class H>
-void packed(const std::string& type) {
-    using P = Two<H>;
-    for (const char* rounding : {".", ".rn."}) {
-        add_operation("add" + (rounding + type), BINARY(P, P, P, (P{H::nearest(a.low.value() + b.low.value()), H::nearest(a.high.value() + b.high.value())})));
-        add_operation("sub" + (rounding + type), BINARY(P, P, P, (P{H::nearest(a.low.value() - b.low.value()), H::nearest(a.high.value() - b.high.value())})));
-        add_operation("mul" + (rounding + type), BINARY(P, P, P, (P{H::nearest(a.low.value() * b.low.value()), H::nearest(a.high.value() * b.high.value())})));
-    }
-    add_operation("fma.rn." + type, TERNARY(P, P, P, P, (P{H::fused(a.low.value(), b.low.value(), c.low.value()), H::fused(a.high.value(), b.high.value(), c.high.value())})));
-}
-
 // --- comparisons ---
 
 template <class T, class F>
@@ -237,8 +204,6 @@ void add_floats() {
     exact<float>("f32"), exact<double>("f64");
     flushing();
     approximate();
-    narrow<Half>("f16"), narrow<Brain>("bf16");
-    packed<Half>("f16x2"), packed<Brain>("bf16x2");
     comparisons();
 }
 

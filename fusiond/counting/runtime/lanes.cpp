@@ -1,16 +1,12 @@
 // What the lanes of a warp do together: shuffles, votes, matches, reductions.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "launch.h"
 
 namespace counting {
 namespace {
-
-// The lanes named by a mask must be here: others of a path that waits would have to come first.
-void together(Warp& w, uint32_t mask, uint32_t named) {
-    if (named & w.others) throw Elsewhere();
-    if (named & w.live & ~mask) fail("a warp-wide operation whose mask names lanes that are elsewhere");
-}
 
 template <int MODE>  // 0 idx, 1 up, 2 down, 3 bfly
 void shuffle(Warp& w, const Instruction& i, uint32_t mask) {
@@ -64,6 +60,41 @@ void match_any(Warp& w, const Instruction& i, uint32_t mask) {
     keep(w.out<uint32_t>(i.d), values, mask);
 }
 
+// All lanes that are named hold the same: which these are, else none.
+template <class T>
+void match_all(Warp& w, const Instruction& i, uint32_t mask) {
+    const auto* a = w.in<T>(i.a);
+    const uint32_t named = w.in<uint32_t>(i.b)[__builtin_ctz(mask)], here = mask & named;
+    together(w, mask, named);
+    bool same = true;
+    for (uint32_t rest = here; rest; rest &= rest - 1) same &= a[__builtin_ctz(rest)] == a[__builtin_ctz(here)];
+    uint32_t values[LANES];
+    std::fill(values, values + LANES, same ? here : 0);
+    keep(w.out<uint32_t>(i.d), values, mask);
+    if (i.target >= 0) w.set_predicate(i.target, same ? ALL : 0, mask);
+}
+
+// The least or the largest float of the lanes that are named; NaN only if all are, or if one is (NANS).
+template <bool LEAST, bool ABSOLUTE, bool NANS>
+void extreme(Warp& w, const Instruction& i, uint32_t mask) {
+    const auto *a = w.in<uint32_t>(i.a), *named = w.in<uint32_t>(i.b);
+    uint32_t values[LANES] = {};
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        together(w, mask, named[lane]);
+        float found = std::numeric_limits<float>::quiet_NaN();
+        bool none = false;
+        for (uint32_t others = mask & named[lane]; others; others &= others - 1) {
+            float x = std::bit_cast<float>(a[__builtin_ctz(others)]);
+            if (ABSOLUTE) x = std::fabs(x);
+            if (x != x) none = true;
+            else if (found != found || (LEAST ? x < found || (x == found && std::signbit(x)) : x > found || (x == found && !std::signbit(x)))) found = x;
+        }
+        values[lane] = (NANS && none) || found != found ? 0x7fffffffu : std::bit_cast<uint32_t>(found);
+    }
+    keep(w.out<uint32_t>(i.d), values, mask);
+}
+
 template <class T, class F>
 void reduce(Warp& w, const Instruction& i, uint32_t mask, F join) {
     const auto *a = w.in<T>(i.a), *named = w.in<uint32_t>(i.b);
@@ -95,6 +126,21 @@ void add_warp() {
     add_operation("vote.sync.any.pred", vote<1>);
     add_operation("vote.sync.all.pred", vote<2>);
     add_operation("vote.sync.uni.pred", vote<3>);
+    add_operation("match.all.sync.b32", match_all<uint32_t>);
+    add_operation("match.all.sync.b64", match_all<uint64_t>);
+    add_operation("elect.sync", [](Warp& w, const Instruction& i, uint32_t mask) {
+        const uint32_t named = w.in<uint32_t>(i.a)[__builtin_ctz(mask)];
+        together(w, mask, named);
+        uint32_t values[LANES];
+        std::fill(values, values + LANES, __builtin_ctz(mask & named ? mask & named : mask));
+        keep(w.out<uint32_t>(i.d), values, mask);
+        if (i.target >= 0) w.set_predicate(i.target, 1u << values[0], mask);
+    });
+    for (const char* type : {"f32", "NaN.f32", "abs.f32", "abs.NaN.f32"}) {
+        const std::string of = type;
+        add_operation("redux.sync.min." + of, of.find("abs") < 4 ? (of.find("NaN") < 9 ? extreme<true, true, true> : extreme<true, true, false>) : of.find("NaN") < 9 ? extreme<true, false, true> : extreme<true, false, false>);
+        add_operation("redux.sync.max." + of, of.find("abs") < 4 ? (of.find("NaN") < 9 ? extreme<false, true, true> : extreme<false, true, false>) : of.find("NaN") < 9 ? extreme<false, false, true> : extreme<false, false, false>);
+    }
     add_operation("match.any.sync.b32", match_any<uint32_t>);
     add_operation("match.any.sync.b64", match_any<uint64_t>);
     REDUCE("add.u32", uint32_t, a + b);

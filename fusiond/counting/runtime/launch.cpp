@@ -46,7 +46,7 @@ class Runner {
                 if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++], place);
                 else request_.footprint->spare.push_back(std::move(block)), --left;
             }
-            if (!moved) fail("deadlock: " + waiting(blocks));
+            if (!moved && !awaken(blocks)) fail("deadlock: " + waiting(blocks));
         }
     }
 
@@ -67,7 +67,10 @@ class Runner {
         block->index[0] = index % grid[0], block->index[1] = index / grid[0] % grid[1], block->index[2] = index / grid[0] / grid[1];
         block->multiprocessor = place % request_.multiprocessors;
         const uint32_t threads = dim[0] * dim[1] * dim[2], warps = (threads + LANES - 1) / LANES;
-        block->shared.assign(request_.shared_bytes + 16, 0xcd);
+        block->shared_room.assign(request_.shared_bytes + 1040, 0xcd);
+        block->shared = block->shared_room.data() + (-reinterpret_cast<uintptr_t>(block->shared_room.data()) & 1023);
+        block->phases = 0, block->cluster_phase = 0;
+        std::fill(block->cluster_arrived, block->cluster_arrived + LANES, 0);
         block->registers.assign(size_t(warps) * request_.register_bytes, 0);
         block->local.assign(size_t(warps) * LANES * request_.local_bytes, 0xcd);
         block->warps.resize(warps);
@@ -82,7 +85,8 @@ class Runner {
             w.local = block->local.data() + size_t(k) * LANES * request_.local_bytes;
             w.pc = 0, w.until = -1, w.index = static_cast<int32_t>(k), w.state = State::READY;
             w.below.clear();
-            w.gave_way = false;
+            w.gave_way = w.refused = false;
+            w.stalled = 0;
             const uint32_t here = std::min<uint32_t>(LANES, threads - k * LANES);
             w.live = w.active = here == LANES ? ALL : (1u << here) - 1;
             w.others = 0;
@@ -130,9 +134,21 @@ class Runner {
         for (size_t k = 0; k < block.warps.size(); ++k) {  // there may be more of them meanwhile
             Warp& w = block.warps[k];
             if (w.state == State::JOINING && rejoin(w)) moved = true;
+            if (w.state == State::ASLEEP && w.phases != block.phases) w.state = State::READY;
             if (w.state == State::READY) moved = true, step(w);
         }
         return moved;
+    }
+
+    // Nobody can go on but by a wait that gives up, as the GPU's may: each may once, until something has happened.
+    bool awaken(std::vector<std::unique_ptr<Block>>& blocks) {
+        bool found = false;
+        for (auto& block : blocks)
+            for (Warp& w : block ? block->warps : none_) {
+                if (w.state != State::ASLEEP || w.events == launch_.events) continue;
+                w.state = State::READY, w.refused = found = true;
+            }
+        return found;
     }
 
     static std::string waiting(const std::vector<std::unique_ptr<Block>>& blocks) {
@@ -144,7 +160,7 @@ class Runner {
                 if (++said > 4) return text + ", ...";
                 const bool barred = w.state == State::WAITING;
                 text += (text.empty() ? "" : ", ") + std::to_string(__builtin_popcount(w.active)) + " lanes of warp " + std::to_string(w.index) +
-                        (barred ? " wait at barrier " + std::to_string(w.barrier) : " wait for other lanes of it");
+                        (barred ? " wait at barrier " + std::to_string(w.barrier) : w.state == State::ASLEEP ? " wait for a phase of an mbarrier" : " wait for other lanes of it");
             }
         return text;
     }
@@ -180,23 +196,34 @@ class Runner {
     bool operate(Warp& w, const Instruction& i, uint32_t mask) {
         if (!w.others) {
             launch_.operations[at](w, i, mask);
-            return true;
+        } else {
+            try {
+                launch_.operations[at](w, i, mask);
+            } catch (const Elsewhere&) {
+                meet(w, i);
+                return false;
+            }
         }
-        try {
-            launch_.operations[at](w, i, mask);
-        } catch (const Elsewhere&) {
-            meet(w, i);
-            return false;
-        }
-        return true;
+        if (w.state != State::ASLEEP) return w.stalled = 0, true;
+        uncount(w, i, w.active);
+        if (!other_path(w)) w.stalled = 0, w.phases = w.block->phases, w.events = launch_.events;
+        return false;
+    }
+
+    // Of a warp whose active lanes wait: another path of it may be what they wait for. False: all have been tried.
+    bool other_path(Warp& w) {
+        if (++w.stalled > w.below.size()) return false;
+        for (size_t k = 0; k < w.below.size(); ++k)
+            if (exchange(w, k)) return w.state = State::READY, true;
+        return false;
     }
 
     // It comes again.
-    void uncount(Warp& w, const Instruction& i) {
+    void uncount(Warp& w, const Instruction& i, uint32_t lanes) {
         if (!i.counted) return;
-        Counts& counts = request_.counts[w.pc];
+        Counts& counts = request_.counts[&i - request_.code];
         --counts.warps, --w.block->issued, --launch_.issued;
-        counts.lanes -= static_cast<uint64_t>(__builtin_popcount(w.active));
+        counts.lanes -= static_cast<uint64_t>(__builtin_popcount(lanes));
     }
 
     void pop(Warp& w) {
@@ -225,6 +252,7 @@ class Runner {
 
     void end(Warp& w, uint32_t mask) {
         w.live &= ~mask, w.active &= ~mask;
+        ++launch_.events;
         Block& block = *w.block;
         refresh(w);
         if (w.active) {
@@ -236,6 +264,7 @@ class Runner {
         siblings(w, [](Warp& each) {  // it may have waited for lanes that have ended
             if (each.state == State::MEETING) each.state = State::READY;
         });
+        settle_cluster(block);
         if (w.state != State::DONE && !w.others) return;
         for (Barrier& each : block.barriers)
             if (each.users) settle(block, each);
@@ -364,7 +393,7 @@ class Runner {
 
     // Before an instruction for which lanes of other strands are needed: with those that wait for that too, or waits.
     void meet(Warp& w, const Instruction& i) {
-        uncount(w, i);
+        uncount(w, i, w.active);
         w.state = State::MEETING;
         siblings(w, [&](Warp& each) {
             if (each.state == State::MEETING && each.pc == w.pc && each.until == w.until) absorb(w, each), w.state = State::READY;
@@ -375,15 +404,22 @@ class Runner {
     // dead are not waited for. Whether there were any.
     bool give_way(Warp& w, const Instruction& i) {
         for (size_t k = w.below.size(); !w.gave_way && k-- > 0;) {
-            const Path other = w.below[k];
-            if (!(other.mask & w.live) || other.mask & w.active) continue;
-            w.below.erase(w.below.begin() + static_cast<std::ptrdiff_t>(k));
-            w.below.push_back({w.pc, w.until, w.active, ++paths_, false});
-            uncount(w, i);
-            w.pc = other.pc, w.until = other.until, w.active = other.mask & w.live;
+            const uint32_t lanes = w.active;
+            if (!exchange(w, k)) continue;
+            uncount(w, i, lanes);
             return w.gave_way = true;
         }
         return false;
+    }
+
+    // A path that waits for its turn takes that of the active one.
+    bool exchange(Warp& w, size_t k) {
+        const Path other = w.below[k];
+        if (!(other.mask & w.live) || other.mask & w.active) return false;
+        w.below.erase(w.below.begin() + static_cast<std::ptrdiff_t>(k));
+        w.below.push_back({w.pc, w.until, w.active, ++paths_, false});
+        w.pc = other.pc, w.until = other.until, w.active = other.mask & w.live;
+        return true;
     }
 
     // Ends the lanes that wait for the others where nothing but the end is left: compilers let all end at one place.
@@ -462,6 +498,7 @@ class Runner {
         const auto id = static_cast<uint32_t>(&barrier - block.barriers);
         const int32_t wanted = barrier.expected ? barrier.expected : living(block);
         if (arrived(block, barrier, id) < wanted) return;
+        ++launch_.events;
         for (Warp& w : block.warps) {
             if (w.state != State::WAITING || w.barrier != id) continue;
             const Instruction& i = request_.code[w.pc];
@@ -487,6 +524,7 @@ class Runner {
 
     static constexpr uint8_t OPENED = 255;
     int64_t paths_ = 0;
+    std::deque<Warp> none_;
     Launch& launch_;
     Request& request_;
 };
@@ -514,7 +552,7 @@ extern "C" {
 
 void counting_begin() {
     if (!table().empty()) return;
-    add_integers(), add_floats(), add_conversions(), add_memory(), add_warp();
+    add_integers(), add_floats(), add_conversions(), add_memory(), add_warp(), add_packed(), add_matrices(), add_transfers();
 }
 
 // The number of an operation; -1: there is none of that name.

@@ -19,12 +19,15 @@ struct Barrier {
 };
 
 struct Block {
-    std::vector<uint8_t> shared, registers, local;
+    std::vector<uint8_t> shared_room, registers, local;
+    uint8_t* shared;  // on a boundary of 1,024 bytes: what swizzles goes by the bits below it
     std::deque<Warp> warps;  // and behind them the strands that have split off; references to them stay good
     Barrier barriers[16];
     uint32_t index[3];
     uint32_t multiprocessor;  // blocks that run together are dealt out in turn
     int32_t ended;  // warps
+    uint64_t phases;  // of its mbarriers, that have ended
+    uint32_t cluster_arrived[LANES], cluster_phase;  // of barrier.cluster, in a cluster of this block alone: lanes of each warp
     int64_t issued;  // instructions of its warps
 };
 
@@ -35,6 +38,7 @@ struct Footprint {
 };
 
 struct Launch {
+    uint64_t events = 0;  // what another warp may wait for: stores, arrivals, ends
     Request& request;
     Cache& cache;
     std::vector<Operation> operations;  // of each instruction
@@ -50,13 +54,47 @@ struct Launch {
 // Of an instruction that lanes of other strands must execute together with these: not yet.
 struct Elsewhere {};
 
-// Where the lanes' addresses lie on the host; counts the access. `what`: 0 read, 1 write, 2 atomic.
+// --- memory: where addresses lie on the host, with a failure where nothing is ---
+
+enum : int { READ, WRITE, ATOMIC };
+
+// The lanes' addresses: a register of 32 or 64 bits, and an offset.
+void addresses(Warp& w, int32_t place, bool wide, int64_t offset, uint64_t (&address)[LANES]);
+
+// Those of an access, which is counted.
 void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&host)[LANES]);
+
+// The same of any addresses.
+void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t space, uint32_t size, uint64_t (&address)[LANES], uint8_t* (&host)[LANES]);
+
+// Bytes in a row, counted: each sector once, wavefronts of 128 bytes.
+uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t space, uint64_t address, uint64_t size);
+
+// Not counted.
+uint8_t* plain(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size);
+
+// Whose window a generic address is in.
+uint8_t space_of(const Warp& w, int lane, uint64_t address);
+
+// Of an address that must be in shared memory, generic or not.
+uint32_t shared_offset(const Warp& w, uint8_t space, uint64_t address);
+
+// The lanes named by a mask must be here: others of a path that waits would have to come first.
+inline void together(Warp& w, uint32_t mask, uint32_t named) {
+    if (named & w.others) throw Elsewhere();
+    if (named & w.live & ~mask) fail("a warp-wide operation whose mask names lanes that are elsewhere");
+}
+
+// Ends a phase of barrier.cluster where all threads that live have arrived.
+void settle_cluster(Block& block);
 
 void add_integers();
 void add_floats();
 void add_conversions();
 void add_memory();
 void add_warp();
+void add_packed();
+void add_matrices();
+void add_transfers();
 
 }  // namespace counting

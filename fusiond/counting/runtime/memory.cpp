@@ -9,7 +9,7 @@ namespace {
 
 void load(Warp& w, const Instruction& i, uint32_t mask) {
     uint8_t* host[LANES];
-    locate(w, i, mask, 0, host);
+    locate(w, i, mask, READ, host);
     for (int k = 0; k < i.elements; ++k) {
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             const int lane = __builtin_ctz(rest);
@@ -27,7 +27,8 @@ void load(Warp& w, const Instruction& i, uint32_t mask) {
 
 void store(Warp& w, const Instruction& i, uint32_t mask) {
     uint8_t* host[LANES];
-    locate(w, i, mask, 1, host);
+    locate(w, i, mask, WRITE, host);
+    ++w.launch->events;
     for (int k = 0; k < i.elements; ++k)
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             const int lane = __builtin_ctz(rest);
@@ -40,7 +41,8 @@ void store(Warp& w, const Instruction& i, uint32_t mask) {
 template <class T, class F>
 void atomic(Warp& w, const Instruction& i, uint32_t mask, F change) {
     uint8_t* host[LANES];
-    locate(w, i, mask, 2, host);
+    locate(w, i, mask, ATOMIC, host);
+    ++w.launch->events;
     const auto *b = w.in<T>(i.b), *c = w.in<T>(i.c);
     auto* d = w.out<T>(i.d);
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -102,11 +104,11 @@ void add_memory() {
     ATOMIC("dec.u32", uint32_t, a == 0 || a > b ? b : a - 1);
     // Addresses of one space as generic ones, and back. Generic ones are the host's.
     add_operation("cvta.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
-        const auto base = reinterpret_cast<uint64_t>(w.block->shared.data());
+        const auto base = reinterpret_cast<uint64_t>(w.block->shared);
         unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
     });
     add_operation("cvta.to.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
-        const auto base = reinterpret_cast<uint64_t>(w.block->shared.data());
+        const auto base = reinterpret_cast<uint64_t>(w.block->shared);
         unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a - base; });
     });
     const auto by_lane = [](const char* name, Operation operation) { add_operation(name, operation); };

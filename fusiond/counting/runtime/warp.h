@@ -31,8 +31,9 @@ struct Path {
 };
 
 // WAITING: at a barrier. JOINING: where the lanes of other strands of the warp are to meet these, and are on their way.
-// MEETING: before an instruction that lanes of other strands must execute together with these.
-enum class State : uint8_t { READY, WAITING, JOINING, MEETING, DONE };
+// MEETING: before an instruction that lanes of other strands must execute together with these. ASLEEP: before one that
+// waits for what other warps, or other lanes of this one, have yet to do; it sets this state itself.
+enum class State : uint8_t { READY, WAITING, JOINING, MEETING, ASLEEP, DONE };
 
 // Registers of up to 32 bits are kept in 32, predicates as one mask.
 template <class T>
@@ -54,6 +55,10 @@ struct Warp {
     uint8_t barrier;  // while it waits
     std::vector<Path> below;
     bool gave_way;  // at a barrier, to lanes that have not ended since
+    bool refused;      // nobody else can go on: what waits is to say that it has waited in vain
+    uint32_t stalled;  // paths of it that wait, one after the other
+    uint64_t phases, events;  // of the block, of the launch, when it fell asleep
+    uint32_t cluster_phase;   // when it arrived
 
     const uint8_t* source(int32_t offset) const { return offset >= 0 ? registers + offset : constants + ~offset; }
 

@@ -395,8 +395,7 @@ def _with_table(source: Source) -> str:
 
 def _file_name(source: Source) -> str:
     """As it stands in messages; relative, so that no folder of this run gets into the result."""
-    suffix = ".ptx" if source.language is SourceLanguage.PTX else ".cu"
-    return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-").removesuffix(suffix) + suffix
+    return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + source.suffix
 
 
 # --- second step: ptxas ---------------------------------------------------------------------------------

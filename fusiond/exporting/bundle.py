@@ -1,8 +1,8 @@
 """A bundle: a folder that holds one Program and all it needs, and runs where nothing can be installed.
 
     plan.json            the Program (fusiond.program.encode)
-    sources/NAME.cu      the texts, for people
-    binaries/NAME.so     what was built of them (.so for the processor, .cubin for a GPU)
+    sources/NAME.cu      the texts, for people (.ptx, .cpp)
+    binaries/NAME.so     what was built of them (.so or .ptx for the processor, .cubin for a GPU)
     inputs/FILE.npy      the files that fills refer to
 
 It is the child process's input, the bug report and the export. Only the standard library is used here.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
-from fusiond.program import Buffer, Program, SourceKind, decode, to_text
+from fusiond.program import Buffer, Program, decode, to_text
 from fusiond.system import faults, files
 
 _ATTEMPTS = 4
@@ -42,8 +42,7 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         buffers = tuple(_with_local_file(each, made / "inputs") for each in program.buffers)
         (made / "sources").mkdir()
         for source in program.sources:
-            suffix = ".cu" if source.kind is SourceKind.DEVICE else ".cpp"
-            (made / "sources" / f"{source.name}{suffix}").write_text(source.text, encoding="utf-8")
+            (made / "sources" / f"{source.name}{source.suffix}").write_text(source.text, encoding="utf-8")
         (made / "binaries").mkdir()
         for name, path in binaries.items():
             _link_or_copy(path, made / "binaries" / f"{name}{path.suffix}")

@@ -140,6 +140,13 @@ class Source:
     language: SourceLanguage = field(default=SourceLanguage.CUDA, metadata=SILENT_DEFAULT)
 
     @property
+    def suffix(self) -> str:
+        """What a file of it ends in: `.cu`, `.ptx`, or `.cpp` for code of the host."""
+        if self.kind is SourceKind.HOST:
+            return ".cpp"
+        return ".ptx" if self.language is SourceLanguage.PTX else ".cu"
+
+    @property
     def ptx_target(self) -> str:
         """What a PTX text says it is for: `sm_90a`; empty where it does not say."""
         found = _PTX_TARGET.search(self.text)

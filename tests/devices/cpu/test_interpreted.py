@@ -1,0 +1,294 @@
+"""PTX on the cpu device: what Triton wrote against NumPy, a program in both languages, and launches that break."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.build import gxx, nvcc
+from fusiond.counting import run as counting
+from fusiond.devices.base import ExecutionError
+from fusiond.devices.counted.provider import CountedProvider
+from fusiond.devices.cpu import interpreted, race
+from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
+from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.errors import RequestError
+from fusiond.exporting.bundle import read_bundle, write_bundle
+from fusiond.inputs.fills import initial
+from fusiond.model import BuildFailed, Outcome
+from fusiond.program import (
+    Alloc,
+    Buffer,
+    Free,
+    Launch,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    SourceLanguage,
+    problems,
+)
+
+pytestmark = pytest.mark.slow
+DATA = Path(__file__).parents[2] / "ptx_data"
+
+TEXT = """\
+.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .f32 by = 0f40000000;
+.visible .entry scale(.param .u64 x, .param .u64 y)
+.maxntid 64
+{
+    .reg .f32 %f<4>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f1, [%rd4];
+    ld.const.f32 %f2, [by];
+    mul.f32 %f3, %f1, %f2;
+    st.global.f32 [%rd5], %f3;
+    ret;
+}
+.visible .entry stuck(.param .u64 x)
+.reqntid 64
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    mov.u32 %r1, %tid.x;
+    setp.lt.u32 %p1, %r1, 32;
+    @%p1 bar.sync 0, 64;
+    @!%p1 bar.sync 1, 64;
+    ret;
+}
+.visible .entry trapped() { trap; ret; }
+"""
+N = 64
+PTX = Source(
+    name="made", text=TEXT, entries=("scale", "stuck", "trapped"), symbols=("by",), language=SourceLanguage.PTX
+)
+CUDA = Source(name="plain", text="__global__ void thrice(float* y) { y[threadIdx.x] *= 3; }", entries=("thrice",))
+
+
+def floats(name: str, role: Role, **fields: Any) -> Buffer:
+    return Buffer(**{"name": name, "dtype": "float32", "elements": N, "role": role, **fields})
+
+
+X, Y = floats("x", Role.INPUT), floats("y", Role.OUTPUT)
+
+
+def launch(entry: str, *arguments: str, source: str = "made", **fields: Any) -> Launch:
+    given = tuple(Pointer(buffer=each) for each in arguments)
+    return Launch(**{"name": entry, "source": source, "entry": entry, "arguments": given, "grid": (1, 1, 1),
+                     "block": (N, 1, 1), **fields})  # fmt: skip
+
+
+def program(*steps: Any, buffers: tuple[Buffer, ...] = (X, Y), sources: tuple[Source, ...] = (PTX,)) -> Program:
+    made = Program(name="p", buffers=buffers, sources=sources, steps=steps)
+    assert problems(made) == ()
+    return made
+
+
+def loaded(of: Program, provider: CpuProvider | None = None, **data: np.ndarray) -> CpuProgram:
+    binaries = {}
+    for source in of.sources:
+        built = (provider or CpuProvider()).build(source, "cpu")
+        assert not isinstance(built, BuildFailed), built.reason
+        binaries[source.name] = built.path
+    made = CpuExecutor().load(of, binaries)
+    for buffer in of.buffers:
+        made.write(buffer.name, data.get(buffer.name, initial(buffer, 0)))
+    return made
+
+
+def broken(of: Program) -> ExecutionError:
+    with pytest.raises(ExecutionError) as caught:
+        loaded(of).run(seed=0, checked=True)
+    assert "\n" not in caught.value.reason
+    return caught.value
+
+
+# --- what runs ---
+
+
+def test_a_program_in_both_languages(gxx_here: None) -> None:
+    """One launch reads what the other wrote; a variable of the PTX is a buffer, which a copy may set."""
+    by = Buffer(name="by", dtype="float32", elements=1, role=Role.INPUT, symbol="made:by")
+    of = program(launch("scale", "x", "y"), launch("thrice", "y", source="plain"),
+                 buffers=(X, Y, by), sources=(PTX, CUDA))  # fmt: skip
+    data = np.arange(N, dtype=np.float32)
+    made = loaded(of, x=data, by=np.array([5], np.float32))
+    for seed in range(3):
+        made.run(seed=seed, checked=True)
+        np.testing.assert_array_equal(made.read("y"), 15 * data)
+    assert made.broken_guards() == ()
+    assert made.sample_us(2) > 0
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def triton() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ptx_data_cases", DATA / "cases.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def of_case(case: Any) -> Program:
+    """A launch of Triton's: behind the kernel's own parameters come two pointers, which are null here."""
+    buffers, arguments = [], []
+    for each in case.arguments:
+        if "shape" in each:
+            role, elements = Role(each["role"]), int(np.prod(each["shape"]))
+            buffers.append(Buffer(name=each["name"], dtype=each["dtype"], elements=elements, role=role))
+            arguments.append(Pointer(buffer=each["name"]))
+        else:
+            arguments.append(Scalar(dtype=each["dtype"], value=each["value"]))
+    nulls = (Scalar(dtype="uint64", value=0),) * 2
+    step = Launch(name=case.entry, source=case.name, entry=case.entry, grid=case.grid, block=case.block,
+                  shared_bytes=case.shared_bytes, arguments=(*arguments, *nulls))  # fmt: skip
+    source = Source(name=case.name, text=case.text, entries=(case.entry,), language=SourceLanguage.PTX)
+    return program(step, buffers=tuple(buffers), sources=(source,))
+
+
+@pytest.mark.parametrize("name", ["softmax_sm_80", "softmax_newest", "layer_norm_sm_90", "histogram_sm_80"])
+def test_what_triton_wrote_gives_what_numpy_does(name: str, triton: ModuleType, gxx_here: None) -> None:
+    """`softmax_newest` says `.version 9.4`, which no ptxas here need know."""
+    case = triton.cases()[name]
+    of, values = of_case(case), case.values()
+    made = loaded(of, **{each.name: values[each.name].reshape(-1) for each in of.buffers})
+    made.run(seed=0, checked=True)
+    case.check(values, {each.name: made.read(each.name) for each in of.buffers if each.role.compared})
+
+
+def test_a_bundle_carries_the_text(tmp_path: Path, gxx_here: None) -> None:
+    of = program(launch("scale", "x", "y"))
+    built = CpuProvider().build(PTX, "cpu")
+    assert not isinstance(built, BuildFailed)
+    write_bundle(tmp_path / "b", of, {"made": built.path})
+    assert (tmp_path / "b" / "sources" / "made.ptx").read_text() == TEXT
+    again, binaries = read_bundle(tmp_path / "b")
+    assert again == of
+    made = CpuExecutor().load(again, binaries)
+    made.write("x", np.ones(N, np.float32))
+    made.run(seed=0, checked=False)
+    np.testing.assert_array_equal(made.read("y"), np.full(N, 2, np.float32))
+
+
+# --- what does not ---
+
+
+def test_a_deadlock_is_named_by_its_line(gxx_here: None) -> None:
+    problem = broken(program(launch("stuck", "x"), launch("scale", "x", "y", name="s")))
+    assert problem.outcome is Outcome.CRASHED
+    assert problem.reason.startswith("stuck: ")
+    assert "deadlock" in problem.reason
+
+
+def test_a_trap_is_named_by_its_line(gxx_here: None) -> None:
+    problem = broken(program(launch("trapped"), launch("scale", "x", "y")))
+    assert problem.outcome is Outcome.CRASHED
+    line = TEXT[: TEXT.index("trap;")].count("\n") + 1
+    assert problem.reason == f"trapped: PTX line {line}: trap: trap"
+
+
+def test_a_read_behind_a_buffer_is_named(gxx_here: None) -> None:
+    short = dataclasses.replace(X, elements=N - 8)
+    problem = broken(program(launch("scale", "x", "y"), buffers=(short, Y)))
+    line = TEXT[: TEXT.index("ld.global")].count("\n") + 1
+    assert problem.outcome is Outcome.CRASHED
+    assert problem.reason.startswith(f"scale: PTX line {line}: ld.global.f32: an access of 4 bytes is outside of every")
+    assert problem.reason.endswith("0 bytes behind the end of x")
+
+
+def test_what_is_freed_is_out_of_reach(gxx_here: None) -> None:
+    """By an address that was kept: the argument itself is refused before."""
+    kept = floats("t", Role.SCRATCH)
+    of = program(Alloc(name="a", arena="t"), launch("scale", "x", "t"), Free(name="f", arena="t"),
+                 launch("scale", "t", "y", name="late"), buffers=(X, Y, kept))  # fmt: skip
+    assert "not allocated then" in broken(of).reason
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(launch("stuck", "x", block=(32, 1, 1)), "stuck is for blocks of 64 threads (.reqntid), not 32 x 1 x 1"),
+     (launch("scale", "x", "y", block=(65, 1, 1)), "scale is for blocks of at most 64 threads (.maxntid), not 65"),
+     (launch("scale", "x"), "scale takes 2 arguments, not 1"),
+     (launch("scale", "x", "y", shared_bytes=1 << 20), "a block has at most 232448 bytes of shared memory"),
+     (launch("trapped", block=(1025, 1, 1)), "a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side"),
+     (launch("trapped", grid=(1, 70_000, 1)), "a grid has 1 to 2147483647 x 65535 x 65535 blocks")],
+)  # fmt: skip
+def test_a_launch_that_the_driver_would_refuse(step: Launch, said: str, gxx_here: None) -> None:
+    of = Program(name="p", buffers=(X, Y), sources=(PTX,), steps=(step,))
+    problem = broken(of)
+    assert problem.outcome is Outcome.LAUNCH_REFUSED
+    assert problem.reason == f"{step.name}: {said}"
+
+
+def test_an_instruction_that_is_not_known_is_refused_when_it_is_loaded(gxx_here: None) -> None:
+    wrong = dataclasses.replace(PTX, text=TEXT.replace("mul.f32 %f3, %f1, %f2", "frob.f32 %f3, %f1, %f2"))
+    problem = broken(program(launch("scale", "x", "y"), sources=(wrong,)))
+    assert problem.outcome is Outcome.BUILD_FAILED
+    assert "PTX line 19: frob.f32" in problem.reason
+
+
+def test_names_that_are_not_there_do_not_build() -> None:
+    failed = CpuProvider().build(dataclasses.replace(PTX, entries=("scaled",)), "cpu")
+    assert isinstance(failed, BuildFailed)
+    assert failed.reason.startswith("made.ptx: scaled is not a kernel")
+    assert interpreted.build(dataclasses.replace(PTX, text="nonsense")) == BuildFailed(
+        reason="made.ptx:1: the text ends in the middle"
+    )
+
+
+def test_races_are_not_looked_for() -> None:
+    with pytest.raises(RequestError, match="races are not looked for in PTX, and made is PTX"):
+        list(race.find_in(program(launch("scale", "x", "y"))))
+    assert isinstance(gxx.build(PTX, races=True), BuildFailed)
+
+
+# --- counting ---
+
+
+@pytest.mark.needs_nvcc
+def test_ptx_is_counted_with_its_registers_and_sass(gxx_here: None) -> None:
+    """As the same kernel is in CUDA, which nvcc writes as PTX before it is counted."""
+    text = 'extern "C" __global__ void k(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }'
+    cuda = Source(name="made", text=text, entries=("k",))
+    written = nvcc.ptx(cuda, "sm_90")
+    assert isinstance(written, str)
+    ptx = Source(name="made", text=written, entries=("k",), language=SourceLanguage.PTX)
+    ours, theirs = (counting.count(program(launch("k", "x", "y"), sources=(each,))).rows[0] for each in (ptx, cuda))
+    assert ours == theirs
+    assert ours.registers
+    assert ours.read_sectors == N // 8
+
+
+@pytest.mark.needs_nvcc
+def test_ptx_that_nothing_here_assembles_is_counted_without(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = dataclasses.replace(PTX, text=TEXT.replace(".version 8.0", ".version 99.0"))
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    (row,) = counting.count(program(launch("scale", "x", "y"), sources=(newest,))).rows
+    assert row.failed is None
+    assert row.ptx_instructions == 11 * N
+    assert (row.registers, row.instructions) == (None, None)
+    monkeypatch.undo()
+    refused = CountedProvider().build(newest, "sm_90")
+    assert isinstance(refused, BuildFailed)
+    assert ".version 99.0 needs the ptxas of CUDA" in refused.reason

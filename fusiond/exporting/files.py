@@ -38,11 +38,11 @@ def export(
     files = {}
     for source in program.sources:
         texts[adapters.file_name(source)] = source.text
-        texts[adapters.adapter_name(source)] = adapters.adapter(program, source)
-        if source.name in binaries:
-            path = Path(binaries[source.name])
+        built = Path(binaries[source.name]).read_bytes() if source.name in binaries else b""
+        texts[adapters.adapter_name(source)] = adapters.adapter(program, source, built)
+        if built:
             ending = f".{arch}.cubin" if source.kind is SourceKind.DEVICE else ".so"
-            files[f"{source.name}{ending}"] = path.read_bytes()
+            files[f"{source.name}{ending}"] = built
     texts["README.txt"] = readme(program, about, [*texts, *files], arch=arch)
     return {**{file: text.encode() for file, text in texts.items()}, **files}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout, parts
-from fusiond.exporting.adapters import getter, space
+from fusiond.exporting.adapters import getter, is_ptx, space
 from fusiond.exporting.header import caller_arenas, signature
 from fusiond.exporting.layout import GivenWorkspace, Giver
 from fusiond.exporting.steps import StepWriter, refuse
@@ -143,6 +143,11 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
     body.lines(*(f"at.{each} = buffers.{each};" for each in names.pitches.values()))
     for name in _used_symbols(program):
         block = body.block("")
+        if _of_ptx(program, name):
+            block.line(f"const void* address = {_symbol(program, name)};")
+            block.line("if (!address) return cudaErrorInvalidSymbol;")
+            block.line(f"at.{names.buffers[name]} = static_cast<char*>(const_cast<void*>(address));")
+            continue
         block.line("void* address = nullptr;")
         block.line(f"TRY(cudaGetSymbolAddress(&address, {_symbol(program, name)}));")
         block.line(f"at.{names.buffers[name]} = static_cast<char*>(address);")
@@ -153,6 +158,11 @@ def _used_symbols(program: Program) -> list[str]:
     named = {name for step in program.steps for name in step.touched}
     named |= {name for seam in program.seams for name in (*seam.reads, *seam.writes)}
     return [each.name for each in program.buffers if each.symbol is not None and each.name in named]
+
+
+def _of_ptx(program: Program, name: str) -> bool:
+    """Whether a variable is one of PTX: its adapter hands out where it is, and not what stands for it."""
+    return is_ptx(program.source((program.buffer(name).symbol or "").partition(":")[0]))
 
 
 def _symbol(program: Program, name: str) -> str:
@@ -219,11 +229,17 @@ def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: S
     symbol = _symbol(program, buffer)
     more = "[[maybe_unused]] const Sizes& sizes, cudaStream_t stream"
     body = text.block(f"cudaError_t set_{name}(const {kind}* values, {more})")
-    body.line(f"return cudaMemcpyToSymbolAsync({symbol}, values, {size}, 0, cudaMemcpyDefault, stream);")
+    if _of_ptx(program, buffer):
+        to = f"cudaMemcpyAsync(const_cast<void*>({symbol}), values, {size}, cudaMemcpyDefault, stream)"
+        back = f"cudaMemcpyAsync(values, {symbol}, {size}, cudaMemcpyDefault, stream)"
+    else:
+        to = f"cudaMemcpyToSymbolAsync({symbol}, values, {size}, 0, cudaMemcpyDefault, stream)"
+        back = f"cudaMemcpyFromSymbolAsync(values, {symbol}, {size}, 0, cudaMemcpyDefault, stream)"
+    body.line(f"return {to};")
     text.line("")
     if each.role.compared:
         body = text.block(f"cudaError_t get_{name}({kind}* values, {more})")
-        body.line(f"return cudaMemcpyFromSymbolAsync(values, {symbol}, {size}, 0, cudaMemcpyDefault, stream);")
+        body.line(f"return {back};")
         text.line("")
 
 

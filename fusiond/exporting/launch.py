@@ -547,7 +547,7 @@ _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", 
 
 @dataclass(frozen=True)
 class _Image:
-    """A cubin: names as in the source -> mangled ones, and the bytes of each parameter where they are known."""
+    """A cubin, or PTX: names as in the source -> mangled ones, and the bytes of each parameter where they are known."""
 
     data: bytes
     entries: dict[str, str]
@@ -853,10 +853,15 @@ class _Context:
 
 
 def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -> _Image:
+    """The cubin of a source that lies in the folder; else PTX, which the driver assembles, or what nvcc makes here."""
     for exact in dict.fromkeys((document.get("arch") or arch, arch)):
         path = folder / f"{source['name']}.{exact}.cubin"
         if re.fullmatch(rf"{arch}[af]?", exact) and path.is_file():
             return _shipped(path)
+    if source.get("language") == "ptx":
+        text = _capped(source["text"], _cap(source))
+        entries, symbols = ({each: each for each in source[kind]} for kind in ("entries", "symbols"))
+        return _Image(text.encode() + b"\0", entries, symbols, {})
     return _compiled(source, arch, folder, cache)
 
 

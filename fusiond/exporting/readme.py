@@ -82,7 +82,8 @@ def _files(program: Program, files: Sequence[str]) -> list[str]:
     }
     for source in program.sources:
         said[adapters.file_name(source)] = "the source, word for word as it was measured"
-        said[adapters.adapter_name(source)] = f"compile this: it includes {adapters.file_name(source)}"
+        does = "holds" if adapters.is_ptx(source) else "includes"
+        said[adapters.adapter_name(source)] = f"compile this: it {does} {adapters.file_name(source)}"
     width = max(map(len, files))
     lines = ["FILES", ""]
     for file in sorted(files):
@@ -162,6 +163,9 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
     name = f"launch_{program.key[:8]}"
     lines = ["C++", ""]
     for source in program.sources:
+        if adapters.is_ptx(source):
+            lines.append(f"    nvcc -std=c++17 -O3 -c {adapters.adapter_name(source)}")
+            continue
         options = " ".join([*(f'"{each}"' if " " in each else each for each in compile_options(source))])
         target = source.target(arch) if arch else "native"
         tool = f"nvcc -arch={target} -std=c++17 -O3" if source.kind is SourceKind.DEVICE else _HOST_COMPILER
@@ -208,6 +212,13 @@ def _on(device: int, statement: str) -> list[str]:
 def _notes(program: Program) -> list[str]:
     """What the user has to do or to know, where this program gives a reason."""
     notes = []
+    ptx = [each for each in program.sources if adapters.is_ptx(each)]
+    if ptx:
+        notes.append(
+            f"{', '.join(map(adapters.file_name, ptx))}: the cubins that are here are what was measured, and what both "
+            "launchers load. On a GPU of another architecture, and where there is none, the driver assembles the PTX. "
+            "C++ needs CUDA 12.8 (cudaLibraryLoadData)."
+        )
     for source in program.sources:
         if source.register_cap is not None and "__launch_bounds__" in source.text:
             notes.append(

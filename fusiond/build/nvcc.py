@@ -129,6 +129,15 @@ def missing() -> str | None:
     return f"FUSIOND_NVCC={named} is not an nvcc that runs, with ptxas beside it" if named else _MISSING
 
 
+def missing_for(sources: Iterable[Source]) -> str | None:
+    """The same for what these sources need: PTX needs a ptxas only."""
+    languages = {each.language for each in sources if each.kind is SourceKind.DEVICE}
+    line = missing() if SourceLanguage.CUDA in languages else None
+    if line is None and SourceLanguage.PTX in languages and not assemblers.found():
+        return assemblers.MISSING
+    return line
+
+
 def supported_archs() -> tuple[str, ...]:
     """The architectures that this compiler knows (`sm_90`), in its own order; empty where there is none."""
     toolkit = find()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond import __version__
-from fusiond.build import nvcc, nvdisasm
+from fusiond.build import assemblers, nvcc, nvdisasm
 from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
 from fusiond.daemon import lock
@@ -81,12 +81,18 @@ def _machine() -> Iterator[Diagnosis]:
     yield _program("g++", gxx, "the cpu device compiles with it", "install g++ 12 or newer (apt install g++)")
     toolkit, remedy = nvcc.find(), (nvcc.missing() or "").removeprefix("no nvcc: ")
     yield _program("nvcc", toolkit.nvcc if toolkit else None, "CUDA sources become PTX with it", remedy)
-    yield _program(
-        "ptxas",
-        toolkit.ptxas if toolkit else None,
-        "PTX becomes cubins, registers and spills become known",
-        "it comes with nvcc",
-    )
+    there = assemblers.found()
+    for each in there:
+        isa, cuda = ".".join(map(str, each.isa)), ".".join(map(str, each.release[:2]))
+        said = f"{each.path}: CUDA {cuda}, V{each.version}; takes PTX up to .version {isa}"
+        yield Diagnosis(name="ptxas", state="ok", detail=said)
+    if not there:
+        yield Diagnosis(
+            name="ptxas",
+            state="missing",
+            detail="not found; PTX becomes cubins, registers and spills become known",
+            remedy=assemblers.MISSING.partition(": ")[2],
+        )
     yield _program(
         "nvdisasm",
         nvdisasm.find(),

@@ -39,8 +39,8 @@ def export(
         )
     program = _program(database, document, unfused=unfused)
     device_arch = _arch(database, document["device"]["key"])
-    # Without nvcc README.txt says how to build.
-    wanted = arch or (None if nvcc.missing() else device_arch or FOR_NO_GPU)
+    # Without a compiler README.txt says how to build.
+    wanted = arch or (None if nvcc.missing_for(program.sources) else device_arch or FOR_NO_GPU)
     binaries = _binaries(program, wanted, demanded=bool(arch or device_arch))
     about = _about(document)
     if binaries and not (arch or device_arch):

@@ -148,8 +148,8 @@ def count(
 
     CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
     """
-    line = nvcc.missing()
-    if line is not None and any(source.language is SourceLanguage.CUDA for source in program.sources):
+    line = nvcc.missing_for(each for each in program.sources if each.language is SourceLanguage.CUDA)
+    if line is not None:
         raise DeviceError(line)
     return _Run(program, label, gpu, seed, host or {}, cache, budget).counted()
 

@@ -446,8 +446,8 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
 
 
 def built(registry: Registry, found: Plan, program: Program) -> dict[str, Path] | BuildFailed:
-    """The binaries of a program for the plan's target; none for a GPU where nvcc is not installed."""
-    if found.target.arch.startswith("sm_") and nvcc.missing():
+    """The binaries of a program for the plan's target; none for a GPU where there is no compiler for it."""
+    if found.target.arch.startswith("sm_") and nvcc.missing_for(program.sources):
         return {}
     provider = _compiling(registry, found)
     binaries = {}

@@ -52,7 +52,7 @@ def _remove(folder: Path) -> None:
             return
 
 
-SOURCES = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inc", ".inl"})
+SOURCES = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inc", ".inl", ".ptx"})
 """Files for a compiler, which may be in any encoding that has ASCII in it."""
 
 

@@ -80,6 +80,7 @@ def conclude(
         chosen = dataclasses.replace(chosen, verdict=Verdict.UNDECIDED)
         ended = _joined(ended, unjudged)
     text = "\n".join(each.text for each in entrant.program.sources)
+    suffixes = {each.suffix for each in entrant.program.sources}
     record = dataclasses.replace(
         _record(context, chosen.verdict, compared.opponent, compared.opponent_us(chosen.key), ended),
         config=entrant.config,
@@ -91,7 +92,7 @@ def conclude(
         verified=True,
         checks=checks,
         counted=counts.of_answer(context, compared.opponent.program, entrant.program),
-        source=str(context.store.save_artifact(text.encode(), ".cu")),
+        source=str(context.store.save_artifact(text.encode(), ".ptx" if suffixes == {".ptx"} else ".cu")),
     )
     return _against_incumbent(context, entered.incumbent, record)
 

@@ -201,6 +201,28 @@ def test_only_what_is_here_is_calibrated(fusiond: Run, registry: Registry, datab
     assert not database.exists()
 
 
+def test_doctor_names_every_ptxas(
+    fusiond: Run, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest first: PTX is assembled by the first of them that takes it."""
+    paths = []
+    for release, isa in (("12.9", "8.8"), ("13.4", "9.4")):
+        path = tmp_path / release / "ptxas"
+        path.parent.mkdir()
+        path.write_text(
+            f'#!/bin/sh\ncase "$1" in\n--version) echo "V{release}.1";;\n--help) echo "\'sm_90\'";;\n'
+            f"*) echo \"Unsupported .version 99.0; current version is '{isa}'\";;\nesac\n"
+        )
+        path.chmod(0o755)
+        paths.append(path)
+    monkeypatch.setenv("FUSIOND_PTXAS", os.pathsep.join(map(str, paths)))
+    found = [each["detail"] for each in fusiond("doctor", "--json").json["checks"] if each["name"] == "ptxas"]
+    assert found == [
+        f"{paths[1]}: CUDA 13.4, V13.4.1; takes PTX up to .version 9.4",
+        f"{paths[0]}: CUDA 12.9, V12.9.1; takes PTX up to .version 8.8",
+    ]
+
+
 def test_doctor_on_a_file_that_is_no_store(fusiond: Run, registry: Registry, database: Path) -> None:
     database.write_text("precious")
     checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}

@@ -26,6 +26,14 @@ def class_of(opcode: str) -> str | None:
         if spaces & {"param", "const"}:
             return None
         return "shared" if "shared" in spaces else "local" if "local" in spaces else "global"
+    if base in ("mma", "movmatrix") or (base in ("wmma", "wgmma") and {"mma", "mma_async"} & set(rest)):
+        return "mma"
+    if base in ("ldmatrix", "stmatrix"):
+        return "shared"
+    if base == "cp":
+        return None if {"commit_group", "wait_group", "wait_all", "prefetch"} & set(rest) else "global"
+    if base == "mbarrier":
+        return "barrier"
     if base in _TOGETHER:
         return "shuffle"
     if base in ("bar", "barrier"):

@@ -373,11 +373,12 @@ def _set(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _video(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
-    """`vabsdiff4.u32.u32.u32.add`, ...: parts of registers, without selectors of parts."""
+    """`vabsdiff4.u32.u32.u32.add`, ...: parts of registers, without selectors of parts: a third operand that nothing is
+    added to would fill parts that are not selected."""
     types = [each for each in words if each in ("u32", "s32")]
     target, first, second, *third = at.operands
     more = set(words) - {"u32", "s32", "sat", "add"}
-    if len(types) != 3 or more or ("add" in words) != (len(third) == 1):
+    if len(types) != 3 or more or ("add" in words and len(third) != 1):
         raise unknown(at)
     signs = sum(1 << k for k, each in enumerate(types) if each == "s32")
     places = {name: rows.value(each, "b32", at) for name, each in zip("abc", (first, second, *third), strict=False)}

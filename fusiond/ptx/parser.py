@@ -197,6 +197,8 @@ class _Parser:
         raise PtxError(f"{words[0]!r} outside of a function", self._begun)
 
     def _declaration(self, words: list[str]) -> Directive | Registers | Variable:
+        # `.reg.b16 x;`, as the inline assembly of cuda_fp16.h has it
+        words = [*(f".{each}" for each in words[0][1:].split(".")), *words[1:]]
         if words[0] == ".reg":
             return self._registers(words)
         at = next((k for k, word in enumerate(words) if word not in _LINKAGE), len(words))

@@ -187,10 +187,12 @@ void add_integers() {
     add_operation("shf.r.wrap.b32", TERNARY(u32, u32, u32, u32, ((u64(b) << 32 | a) >> (c & 31))));
     add_operation("shf.l.clamp.b32", TERNARY(u32, u32, u32, u32, (((u64(b) << 32 | a) << std::min(c, 32u)) >> 32)));
     add_operation("shf.r.clamp.b32", TERNARY(u32, u32, u32, u32, ((u64(b) << 32 | a) >> std::min(c, 32u))));
-    add_operation("bfind.u32", UNARY(u32, u32, leading<u32>(a)));
-    add_operation("bfind.s32", UNARY(u32, s32, leading<s32>(a)));
-    add_operation("bfind.u64", UNARY(u32, u64, leading<u64>(a)));
-    add_operation("bfind.s64", UNARY(u32, s64, leading<s64>(a)));
+    const auto find = []<class T>(const std::string& type, T*) {
+        add_operation("bfind." + type, UNARY(u32, T, leading<T>(a)));
+        add_operation("bfind.shiftamt." + type, UNARY(u32, T, leading<T>(a) < 0 ? -1 : BITS<T> - 1 - leading<T>(a)));
+    };
+    find("u32", static_cast<u32*>(nullptr)), find("s32", static_cast<s32*>(nullptr));
+    find("u64", static_cast<u64*>(nullptr)), find("s64", static_cast<s64*>(nullptr));
     add_operation("lop3.b32", [](Warp& w, const Instruction& i, uint32_t mask) {
         const auto *a = w.in<u32>(i.a), *b = w.in<u32>(i.b), *c = w.in<u32>(i.c), *e = w.in<u32>(i.e);
         u32 values[LANES] = {};

@@ -169,6 +169,31 @@ void videos(const std::string& name) {
 // A subnormal number is zero.
 float plain(float a) { return std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
 
+// The place of the n-th bit that is set from `base` on, upward or downward; -1: there is none. PTX ISA, "fns".
+uint32_t nth_set(uint32_t mask, uint32_t base, int32_t n) {
+    if (n == 0) return mask >> (base & 31) & 1 ? base : ~0u;
+    const int step = n < 0 ? -1 : 1;
+    int left = n < 0 ? -n : n;
+    for (int at = static_cast<int>(base & 31); at >= 0 && at < 32; at += step)
+        if ((mask >> at & 1) && --left == 0) return static_cast<uint32_t>(at);
+    return ~0u;
+}
+
+// 16 bits by two.
+template <class T, class F>
+uint32_t both(uint32_t a, uint32_t b, F f) {
+    return static_cast<uint16_t>(f(T(a), T(b))) | static_cast<uint32_t>(static_cast<uint16_t>(f(T(a >> 16), T(b >> 16)))) << 16;
+}
+
+template <class T>
+void shorts(const std::string& type) {
+    add_operation("add." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return x + y; })));
+    add_operation("min." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::min(x, y); })));
+    add_operation("max." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(x, y); })));
+    add_operation("min.relu." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::min(x, y), T(0)); })));
+    add_operation("max.relu." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::max(x, y), T(0)); })));
+}
+
 float nan32(float a) { return a != a ? std::bit_cast<float>(0x7fffffffu) : a; }
 
 template <class F>
@@ -195,6 +220,10 @@ void add_packed() {
     dot_products<uint8_t, uint8_t>("u32.u32"), dot_products<uint8_t, int8_t>("u32.s32");
     dot_products<int8_t, uint8_t>("s32.u32"), dot_products<int8_t, int8_t>("s32.s32");
     videos<PLUS>("add"), videos<MINUS>("sub"), videos<MEAN>("avrg"), videos<DISTANCE>("absdiff"), videos<LESS>("min"), videos<MORE>("max");
+    shorts<uint16_t>("u16x2"), shorts<int16_t>("s16x2");
+    add_operation("min.relu.s32", BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
+    add_operation("max.relu.s32", BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));
+    add_operation("fns.b32", TERNARY(uint32_t, uint32_t, uint32_t, int32_t, nth_set(a, b, c)));
     for (const std::string rounding : {".", ".rn."}) {
         FLOATS("add" + rounding + "f32x2", x + y);
         FLOATS("sub" + rounding + "f32x2", x - y);

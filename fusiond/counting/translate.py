@@ -68,6 +68,10 @@ def _end(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, None, kind=EXIT)
 
 
+def _trap(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    rows.emit(at, "trap")
+
+
 def _branch(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     target = at.operands[0]
     assert isinstance(target, PtxName)
@@ -491,7 +495,7 @@ def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 _KNOWN: Mapping[str, Handler] = {
-    **dict.fromkeys(("ret", "exit"), _end), "bra": _branch, "brx": _branch_by_index, "call": _call,
+    **dict.fromkeys(("ret", "exit"), _end), "trap": _trap, "bra": _branch, "brx": _branch_by_index, "call": _call,
     **dict.fromkeys(("bar", "barrier"), _barrier), "shfl": _shuffle, "elect": _elect, "match": _match,
     **dict.fromkeys(("ld", "ldu"), _load), "st": _store, **dict.fromkeys(("atom", "red"), _atomic),
     "mov": _move, "cvta": _cvta, "setp": _setp, "set": _set, "mapa": _mapped, "getctarank": _rank,

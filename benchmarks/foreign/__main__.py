@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
     made.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     made.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pairs of these kernels")
     made.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
+    made.add_argument("--go-on", action="store_true", help="keep what the last run in --out has found out")
     made.add_argument("--capture", metavar="NAME", help="run the program behind `--`, and keep a launch of it")
     made.add_argument("--page", action="store_true", help="write docs/results-ptx.md, and nothing else")
     words = list(argv)
@@ -81,22 +82,31 @@ def _run(given: argparse.Namespace, command: str) -> None:
     drawn = given.corpus / "drawn.json"
     run |= {"seed": given.seed, "drawn": json.loads(drawn.read_text(encoding="utf-8")) if drawn.exists() else {}}
     where = runs.path(given.out, run)
+    before = json.loads(where.read_text(encoding="utf-8")) if given.go_on and where.exists() else {}
+    found = {each["kernel"]: each for each in before.get("members", [])}
     chosen = [each for name, each in corpus.items() if not given.only or name in given.only]
+
+    def ask(one: Capture) -> Row:
+        row = found.get(one.name) or apart(fusing.member, registry, one)
+        row = {"kernel": one.name, "program": one.program, "entry": one.entry, "member": False, **row}
+        say(f"{one.name} {one.entry[:60]}: {'a member' if row['member'] else _why(row)}")
+        return row
+
     with ThreadPoolExecutor(given.jobs) as pool:
-        members: list[Row] = []
-        for each, row in zip(chosen, pool.map(lambda one: apart(fusing.member, registry, one), chosen), strict=True):
-            members.append({"kernel": each.name, "program": each.program, "entry": each.entry, "member": False, **row})
-            say(f"{each.name} {each.entry[:60]}: {'a member' if row.get('member') else _why(row)}")
-        run["members"] = members
-        runs.write(where, run)
-        known = {row["kernel"]: row for row in members if row["member"]}
+        run["members"] = []
+        for at in range(0, len(chosen), BATCH):
+            run["members"] += pool.map(ask, chosen[at : at + BATCH])
+            runs.write(where, run)
+        known = {row["kernel"]: row for row in run["members"] if row["member"]}
         named = iter(fusing.pairs(list(known), given.seed))
+        fused = {tuple(each["pair"]): each for each in before.get("pairs", [])}
 
         def fuse(names: tuple[str, str]) -> Row:
             both = corpus[names[0]], corpus[names[1]]
-            row = apart(fusing.fused, registry, both, known, given.seed)
+            row = fused.get(names) or apart(fusing.fused, registry, both, known, given.seed)
             row = {"pair": list(names), "fused": "result" in row, **row}
-            say(f"{' + '.join(names)}: {row.get('result') or _why(row)} {row.get('why', '')[:150]}")
+            said = row.get("result") or ("fused, not run" if row["fused"] else _why(row))
+            say(f"{' + '.join(names)}: {said} {row.get('why', '')[:150]}")
             return row
 
         run["pairs"] = []

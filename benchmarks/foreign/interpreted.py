@@ -52,8 +52,8 @@ class Machine:
             for number, each in capture.allocations.items()
         }
 
-    def run(self, program: Program, most: int) -> Ran:
-        """NotRun with the reason; `most`: instructions of warps of a launch."""
+    def run(self, program: Program, limits: CountLimits) -> Ran:
+        """NotRun with the reason."""
         for letter, capture in self._captures.items():
             for number, each in capture.allocations.items():
                 self._held[f"{letter}.{number}"][:] = self._contents(letter, each)
@@ -63,11 +63,11 @@ class Machine:
             if each.symbol is None and _BUFFER.fullmatch(each.name) is None
         }
         try:
-            return self._ran(program, others, most)
+            return self._ran(program, others, limits)
         except (PtxError, CountError) as problem:
             raise NotRun(str(problem)) from None
 
-    def _ran(self, program: Program, others: Mapping[str, Memory], most: int) -> Ran:
+    def _ran(self, program: Program, others: Mapping[str, Memory], limits: CountLimits) -> Ran:
         units = {source.name: LoadedPtx(source.text, self._library) for source in program.sources}
         for each in program.buffers:
             source, _, symbol = (each.symbol or "").partition(":")
@@ -89,7 +89,6 @@ class Machine:
                 cooperative=step.cooperative,
             )  # fmt: skip
             arguments = [self._bytes(each, others) for each in step.arguments]
-            limits = CountLimits(budget=None, most=most)
             done = units[step.source].launch(step.entry, shape, arguments, memory, cache, H100, limits=limits)
             if done.failed:
                 raise NotRun(done.failed)

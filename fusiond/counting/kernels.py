@@ -48,6 +48,8 @@ class CountLimits:
     """From here on a launch is sampled; None: never."""
     most: int = 0
     """A launch that takes more is given up; 0: none is."""
+    backwards: bool = False
+    """The last blocks begin first: whatever then comes out otherwise goes by the order of the blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,9 @@ class LoadedPtx:
             limit=limits.most,
         )
         budget = None if shape.cooperative else limits.budget
-        running = _Running(self._library, cache, request, np.array(places, np.uint64), len(code.instructions))
+        running = _Running(
+            self._library, cache, request, np.array(places, np.uint64), len(code.instructions), limits.backwards
+        )
         failed, dram = None, np.zeros(2)
         try:
             found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
@@ -222,8 +226,9 @@ class _Running:
         request: CountRequest,
         allocations: NDArray[np.uint64],
         instructions: int,
+        backwards: bool,
     ) -> None:
-        self._library, self._cache, self._request = library, cache, request
+        self._library, self._cache, self._request, self._backwards = library, cache, request, backwards
         self._allocations, self._instructions = allocations, instructions
         self._footprint = Footprint(library, allocations)
         request.footprint = self._footprint.handle
@@ -255,6 +260,8 @@ class _Running:
     def _run(self, begin: int, end: int) -> sampling.Piece:
         request, before = self._request, self.dram
         blocks = np.arange(begin, end, dtype=np.int64)
+        if self._backwards:
+            blocks = blocks[::-1].copy()
         counts = np.zeros(self._instructions, COUNTS)
         read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))
         request.blocks, request.block_count = blocks.ctypes.data, len(blocks)

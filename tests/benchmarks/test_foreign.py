@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.foreign import captures, described, fusing, page
 from benchmarks.foreign.captures import Capture
+from fusiond.counting.kernels import CountLimits
 from fusiond.cuda.limits import limits
 from fusiond.errors import RequestError
 from fusiond.registry import Registry
@@ -35,6 +36,9 @@ template <typename T> __global__ void scale(Rows rows, T* out, const T* tail, T 
 }
 __global__ void follow(int* const* rows, int n) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) rows[blockIdx.x][i] += 100 * blockIdx.x + i;
+}
+__global__ void last(int* out, int n) {
+  if (threadIdx.x < n) atomicExch(out + threadIdx.x, blockIdx.x);
 }
 int main(int argc, char** argv) {
   const int n = 1000;
@@ -59,6 +63,7 @@ int main(int argc, char** argv) {
   cudaMalloc(&table, sizeof lines);
   cudaMemcpy(table, lines, sizeof lines, cudaMemcpyHostToDevice);
   if (argc == 2) follow<<<3, dim3(16, 2)>>>(table, 200);
+  if (argc == 4) last<<<5, 64>>>(lines[0], 20);
   return cudaDeviceSynchronize() == cudaSuccess && cudaGetLastError() == cudaSuccess ? 0 : 1;
 }
 """
@@ -81,6 +86,7 @@ def corpus(program, tmp_path_factory) -> dict[str, Capture]:
     folder = tmp_path_factory.mktemp("corpus")
     captures.drawn([str(program[0])], program[1], folder / "1", seed=1)
     captures.drawn([str(program[0]), "follow"], program[1], folder / "2", seed=1)
+    captures.drawn([str(program[0]), "the", "last", "one"], program[1], folder / "3", seed=1)
     return {each.name: each for each in captures.kept(folder)}
 
 
@@ -120,7 +126,7 @@ def test_addresses_in_memory_lead_to_allocations(corpus):
 
 def test_a_program_that_launches_nothing_is_an_error(program, tmp_path):
     with pytest.raises(RequestError, match="it launches no kernel"):
-        captures.drawn([str(program[0]), "neither", "of them"], program[1], tmp_path / "x", seed=1)
+        captures.drawn([str(program[0]), "neither", "of", "them", "four"], program[1], tmp_path / "x", seed=1)
 
 
 def test_a_yaml_places_the_addresses_of_a_struct(corpus, tmp_path):
@@ -167,7 +173,7 @@ def test_a_pair_gives_the_same_memory_fused(registry, corpus, silent):
 
 def test_the_interpreter_does_what_the_kernels_say(registry, corpus, silent, tmp_path):
     found = fusing.group(registry, [corpus["k1"], corpus["k2"]], tmp_path, fusing.target_for_arch("sm_90"))
-    ran = fusing.Machine(found.captures).run(found.unfused(), fusing.MOST)
+    ran = fusing.Machine(found.captures).run(found.unfused(), CountLimits())
     x = np.arange(2000, dtype=np.float32) % 37
     kept = np.zeros(1024, np.float32)
     kept[:1000] = x[:1000] * 2 + x[1000:]
@@ -185,13 +191,21 @@ def test_a_kernel_that_never_ends_is_told(registry, corpus, silent, monkeypatch)
     assert "the limit of instructions" in row["why"]
 
 
+def test_what_the_order_of_blocks_decides_is_told(registry, corpus, silent):
+    """The last block that writes wins: block 4, or block 0 where they begin in the reverse order."""
+    last = corpus["k3"]
+    (allocation,) = last.allocations
+    assert fusing.alone(registry, last)["by_order"] == [str(allocation)]
+    assert fusing.alone(registry, corpus["k2"])["by_order"] == []
+
+
 def test_memory_that_differs_is_told(registry, corpus, silent, monkeypatch):
     pair = corpus["k1"], corpus["k2"]
     known = {each.name: {"float_atomics": [], "blocks": 16} for each in pair}
     run, calls = fusing.Machine.run, []
 
-    def spoilt(self, program, most):
-        ran = run(self, program, most)
+    def spoilt(self, program, limits):
+        ran = run(self, program, limits)
         calls.append(program)
         if len(calls) == 2:
             next(iter(ran.memory.values()))[3] ^= 1
@@ -212,11 +226,12 @@ def test_a_process_that_dies_is_a_row():
     assert fusing.apart(dies) == {"result": "fault", "why": "the process died"}
 
 
-def test_float_atomics_are_found(corpus):
+def test_sums_of_floats_and_clocks_are_found(corpus):
     text = corpus["k1"].ptx.read_text()
-    assert fusing.float_atomics(text, SCALE) == set()
+    assert fusing.nature(text, SCALE) == {"float_atomics": [], "clock": False}
     changed = text.replace(".add.s32", ".add.f32").replace(".add.u32", ".add.f32")
-    assert fusing.float_atomics(changed, SCALE) == {"f32"}
+    changed = changed.replace("%tid.x", "%clock")
+    assert fusing.nature(changed, SCALE) == {"float_atomics": ["f32"], "clock": True}
 
 
 def test_the_page_counts_what_the_rows_say():

@@ -190,8 +190,8 @@ void shorts(const std::string& type) {
     add_operation("add." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return x + y; })));
     add_operation("min." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::min(x, y); })));
     add_operation("max." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(x, y); })));
-    add_operation("min.relu." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::min(x, y), T(0)); })));
-    add_operation("max.relu." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::max(x, y), T(0)); })));
+    add_operation("min." + type + ".relu", BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::min(x, y), T(0)); })));
+    add_operation("max." + type + ".relu", BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::max(x, y), T(0)); })));
 }
 
 float nan32(float a) { return a != a ? std::bit_cast<float>(0x7fffffffu) : a; }
@@ -221,8 +221,8 @@ void add_packed() {
     dot_products<int8_t, uint8_t>("s32.u32"), dot_products<int8_t, int8_t>("s32.s32");
     videos<PLUS>("add"), videos<MINUS>("sub"), videos<MEAN>("avrg"), videos<DISTANCE>("absdiff"), videos<LESS>("min"), videos<MORE>("max");
     shorts<uint16_t>("u16x2"), shorts<int16_t>("s16x2");
-    add_operation("min.relu.s32", BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
-    add_operation("max.relu.s32", BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));
+    add_operation("min.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
+    add_operation("max.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));
     add_operation("fns.b32", TERNARY(uint32_t, uint32_t, uint32_t, int32_t, nth_set(a, b, c)));
     for (const std::string rounding : {".", ".rn."}) {
         FLOATS("add" + rounding + "f32x2", x + y);

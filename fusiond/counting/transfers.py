@@ -76,7 +76,7 @@ def _bulk(rows: Rows, at: PtxInstruction, words: Sequence[str], spaces: Sequence
         if kind is None:
             raise unknown(at)
         fields["vector"][2:5] = [_reduction(at, words), *kind]
-    if "mbarrier" in words:
+    if any(word.startswith("mbarrier::") for word in words):
         _waiting(rows, at, more[0], fields)
     rows.emit(at, "cp.async.bulk", **fields)
 

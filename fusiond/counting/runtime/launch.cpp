@@ -86,7 +86,7 @@ class Runner {
             w.pc = 0, w.until = -1, w.index = static_cast<int32_t>(k), w.state = State::READY;
             w.below.clear();
             w.gave_way = w.refused = false;
-            w.stalled = 0;
+            w.stalled = 0, w.events = ~uint64_t(0);
             const uint32_t here = std::min<uint32_t>(LANES, threads - k * LANES);
             w.live = w.active = here == LANES ? ALL : (1u << here) - 1;
             w.others = 0;
@@ -146,7 +146,7 @@ class Runner {
         for (auto& block : blocks)
             for (Warp& w : block ? block->warps : none_) {
                 if (w.state != State::ASLEEP || w.events == launch_.events) continue;
-                w.state = State::READY, w.refused = found = true;
+                w.state = State::READY, w.refused = found = true, w.events = launch_.events;
             }
         return found;
     }
@@ -160,7 +160,7 @@ class Runner {
                 if (++said > 4) return text + ", ...";
                 const bool barred = w.state == State::WAITING;
                 text += (text.empty() ? "" : ", ") + std::to_string(__builtin_popcount(w.active)) + " lanes of warp " + std::to_string(w.index) +
-                        (barred ? " wait at barrier " + std::to_string(w.barrier) : w.state == State::ASLEEP ? " wait for a phase of an mbarrier" : " wait for other lanes of it");
+                        (barred ? " wait at barrier " + std::to_string(w.barrier) : w.state == State::ASLEEP ? " wait for a phase of an mbarrier or a cluster" : " wait for other lanes of it");
             }
         return text;
     }
@@ -206,7 +206,7 @@ class Runner {
         }
         if (w.state != State::ASLEEP) return w.stalled = 0, true;
         uncount(w, i, w.active);
-        if (!other_path(w)) w.stalled = 0, w.phases = w.block->phases, w.events = launch_.events;
+        if (!other_path(w)) w.stalled = 0, w.phases = w.block->phases;
         return false;
     }
 

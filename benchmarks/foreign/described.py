@@ -23,14 +23,15 @@ def write(capture: Capture, folder: Path) -> Path:
     _, reached = rewrite.reached(module, module.entries[capture.entry])
     (folder / f"{capture.name}.ptx").unlink(missing_ok=True)
     (folder / f"{capture.name}.ptx").symlink_to(capture.ptx.resolve())
-    sizes = dict(zip(("grid_x", "grid_y", "grid_z"), capture.grid, strict=True))
+    lengths = dict(zip(("grid_x", "grid_y", "grid_z"), capture.grid, strict=True))
+    sizes = {name: length for name, length in lengths.items() if length > 1}
     lines = [
         f"kernel: {capture.name}",
         f"source: {capture.name}.ptx",
         f"entry: {json.dumps(capture.entry)}",
         f"sizes: {json.dumps(sizes)}",
         f"block: {{shape: {list(capture.block)}}}",
-        f"grid: {list(sizes)}",
+        f"grid: {[name if name in sizes else 1 for name in lengths]}",
         f'shared: "{capture.shared_bytes}"',
         "arguments:" if capture.parameters else "arguments: []",
     ]

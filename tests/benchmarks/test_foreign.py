@@ -135,7 +135,8 @@ def test_a_yaml_places_the_addresses_of_a_struct(corpus, tmp_path):
     assert '"8": {dtype: uint32, value: 1000}' in text
     assert '"16": {dtype: uint8, elements: 4000' in text
     assert 'name: p3, bytes: "0000003f"' in text
-    assert json.loads(text.split("sizes: ")[1].splitlines()[0]) == {"grid_x": 8, "grid_y": 1, "grid_z": 1}
+    assert json.loads(text.split("sizes: ")[1].splitlines()[0]) == {"grid_x": 8}
+    assert "grid: ['grid_x', 1, 1]" in text
     np.testing.assert_array_equal(np.load(tmp_path / "k1.p0.16.npy").view(np.float32), np.arange(1000, 2000) % 37)
 
 

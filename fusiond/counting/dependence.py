@@ -77,6 +77,8 @@ class _Analysis:
             self._copy(at, base, rest)
             return
         target, sources = at.operands[:1], at.operands[1:]
+        if target and isinstance(target[0], PtxAddress):  # no result
+            target, sources = (), at.operands
         values, places = guard | self._of(self._values, sources), self._of(self._places, sources)
         if addresses:
             self._steering |= self._of(self._values, addresses)

@@ -200,7 +200,10 @@ def test_registers_and_shared_memory_decide_what_is_resident() -> None:
         ("ld.global.nc.v4.f32", "global"), ("ld.param.u64", None), ("st.shared.f32", "shared"), ("ld.f32", "global"),
         ("atom.shared.add.u32", "shared"), ("fma.rn.f32", "fp32"), ("add.f32", None), ("add.rn.f32", "fp32"),
         ("mul.f64", "fp64"), ("ex2.approx.ftz.f32", "sfu"), ("shfl.sync.bfly.b32", "shuffle"), ("mov.b32", None),
-        ("mad.lo.s32", None), ("bar.sync", "barrier"), ("bra.uni", None),
+        ("mad.lo.s32", None), ("bar.sync", "barrier"), ("bra.uni", None), ("ldmatrix.sync.aligned.m8n8.x4", "shared"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "mma"), ("wgmma.fence.sync.aligned", None),
+        ("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16", "mma"), ("cp.async.commit_group", None),
+        ("cp.async.cg.shared.global", "global"), ("mbarrier.try_wait.parity.shared::cta.b64", "barrier"),
     ],
 )  # fmt: skip
 def test_what_no_compiler_leaves_out(opcode: str, kind: str | None) -> None:

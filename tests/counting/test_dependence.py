@@ -15,6 +15,7 @@ from fusiond.counting.model import H100
 from fusiond.counting.run import count
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.ptx import flat
+from tests.ptx_data.cases import cases
 
 from .conftest import DATA
 
@@ -148,3 +149,34 @@ def test_indices_are_right_in_a_sampled_program(counting: CountingLibrary) -> No
         found, expected = one.dram_bytes or 0, other.dram_bytes or 0
         assert abs(found - expected) <= ((one.error or 0.0) + 0.02) * expected
         assert (one.bound_us or 0.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reads", "writes", "steering"),
+    [
+        ("gemm_f16_sm_80", {0, 1}, {2}, set()),  # by cp.async, ldmatrix and mma
+        ("gemm_f16_sm_90", {0, 1}, {2}, set()),  # by cp.async and wgmma
+        ("gemm_split_sm_80", {0, 1, 2}, {2}, set()),
+        ("histogram_sm_80", {0, 1}, {1}, {0}),
+        ("gemm_host_descriptor_sm_90", {0, 5}, {10}, set()),  # tensor maps: parameters behind those of their shapes
+    ],
+)
+def test_what_tensor_cores_go_by(name: str, reads: set[int], writes: set[int], steering: set[int]) -> None:
+    case = cases()[name]
+    kernel = flat.parse(case.text).kernels[case.entry]
+    names = [each.name for each in kernel.parameters]
+    pointers = [0, 5, 10] if "host" in name else [k for k, each in enumerate(case.arguments) if "shape" in each]
+    found = dependence.uses(kernel, [names[each] for each in pointers])
+    wanted = [{names[each] for each in held} for held in (reads, writes, steering)]
+    assert [found.reads, found.writes, found.steering] == wanted
+
+
+def test_what_a_kernel_maps_itself_may_be_anywhere_that_it_points() -> None:
+    case = cases()["gemm_descriptor_sm_90"]
+    kernel = flat.parse(case.text).kernels[case.entry]
+    names = [each.name for each in kernel.parameters]
+    found = dependence.uses(kernel, [names[each] for each in (0, 1, 2, 6)])
+    assert {names[each] for each in (0, 1)} <= found.reads
+    assert names[2] in found.writes
+    assert ANY not in found.reads | found.writes
+    assert not found.steering

@@ -303,6 +303,12 @@ def test_wgmma(counting: CountingLibrary, case: tuple[Any, ...], adding: bool) -
     given = [image, parts, held.copy(), np.uint64(of_a_descriptor), np.uint64(of_b_descriptor)]
     ran = Bench("\n".join([*lines, "ret; }"]), counting).run("k", given, block=(128,), shared_bytes=32768)
     assert ran.result.failed is None
+    (counts,) = [
+        counts
+        for counts, source in zip(ran.result.counts, ran.result.code.sources, strict=True)
+        if source.opcode.startswith("wgmma.mma")
+    ]
+    assert counts["wavefronts"] == 4 * (((0 if of_a is None else 64 * 32) + n * 32) // 512)
     found = np.zeros((64, n))
     found[rows, columns] = wide(ran.arrays[2])
     sign = 1 if kind == "s8" else -1  # B is negated

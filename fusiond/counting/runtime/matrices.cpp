@@ -291,6 +291,9 @@ void wgmma(Warp& w, const Instruction& i, uint32_t mask) {
     if (i.flags & 1) read_shared(w, w.in<uint64_t>(a[0])[__builtin_ctz(mask)], work.a, 16, work.k, !(i.flags & 2), w.index % 4 * 16, room.a.data(), work.k, 1);
     else gather_a(w, work, a, room.a);
     read_shared(w, w.in<uint64_t>(b[0])[__builtin_ctz(mask)], work.b, work.n, work.k, !(i.flags & 4), 0, room.b.data(), 1, work.n);
+    // B is read once by the four warps, A by each of them its own rows.
+    const int wavefronts = (work.n * 32 / 4 + (i.flags & 1 ? 16 * 32 : 0)) / 128;
+    w.launch->counts(i).wavefronts += wavefronts, w.launch->counts(i).minimal_wavefronts += wavefronts;
     if (!(i.flags & 8) != !(i.flags & 16))
         for (double& each : room.a) each = -each;
     if (w.predicate(i.c) & mask) gather_c(w, work, d, room.c);

@@ -168,7 +168,7 @@ class Cache:
 
 def load(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> CountingLibrary:
     """The library, built on first use. DeviceError where there is no g++, or it does not build it."""
-    return _loaded(_built(cache or of_folder(default_folder()), runtime))
+    return _loaded(built(cache=cache, runtime=runtime))
 
 
 @functools.cache
@@ -176,7 +176,9 @@ def _loaded(path: Path) -> CountingLibrary:
     return CountingLibrary(path)
 
 
-def _built(cache: BuildCache, runtime: Path) -> Path:
+def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:
+    """Its file; the first build takes a minute of processor time, so that who has a time limit has it built before."""
+    cache = cache or of_folder(default_folder())
     compiler = gxx.find()
     if compiler is None:
         raise DeviceError(gxx.missing() or "no g++")

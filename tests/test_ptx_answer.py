@@ -1,0 +1,182 @@
+"""The whole flow over sources that are PTX, on the cpu device: outcomes, the answer, the store, an export and the
+exchange; and what programs over JAX or PyTorch get of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusiond.client import exporting
+from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.events import Events
+from fusiond.exchange.records import entry_of, program_of
+from fusiond.exchange.signing import Signer
+from fusiond.frameworks import launching
+from fusiond.hookspecs import hookimpl
+from fusiond.model import Analysis, Config, Job, JobState, Outcome, Verdict, Workload, frozen
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
+from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.search.space import Parameter, Space
+from fusiond.store.database import Store
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.tuning import tuner
+
+N = 4000
+TWICE = """\
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry twice(.param .u64 y, .param .u64 x, .param .u32 n)
+{
+    .reg .pred %p<3>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [y];
+    ld.param.u64 %rd2, [x];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.s32 %p1, %r5, %r1;
+    @%p1 bra DONE;
+    mul.wide.s32 %rd3, %r5, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.u32 %r6, [%rd5];
+    BODY
+    st.global.u32 [%rd4], %r7;
+DONE:
+    ret;
+}
+"""
+BODIES = {
+    "right": "shl.b32 %r7, %r6, 1;",
+    "wrong": "setp.eq.s32 %p2, %r5, 3999; selp.b32 %r7, 0, %r6, %p2; add.s32 %r7, %r7, %r6;",
+    "out_of_bounds": "add.s32 %r7, %r6, %r6; ld.global.u32 %r6, [%rd5 + 4096];",
+    "deadlocks": "add.s32 %r7, %r6, %r6; setp.lt.u32 %p2, %r4, 64; @%p2 bar.sync 1, 256; @!%p2 bar.sync 2, 256;",
+    "hangs": "add.s32 %r7, %r6, %r6; AGAIN: bra AGAIN;",
+    "not_known": "frob.s32 %r7, %r6, %r6;",
+    "not_ptx": "{ add.s32 %r7, %r6, %r6;",
+}
+EXPECTED = {
+    "right": (Outcome.MEASURED, ""),
+    "wrong": (Outcome.WRONG_RESULT, ""),
+    "out_of_bounds": (Outcome.CRASHED, "PTX line 22: ld.global.u32: an access of 4 bytes is outside of every buffer"),
+    "deadlocks": (Outcome.CRASHED, "deadlock"),
+    "hangs": (Outcome.TIMED_OUT, ""),
+    "not_known": (Outcome.BUILD_FAILED, "frob.s32"),
+    "not_ptx": (Outcome.BUILD_FAILED, "twice.ptx:26: the text ends in the middle"),
+}
+
+
+def program(body: str) -> Program:
+    arguments = (Pointer(buffer="y"), Pointer(buffer="x"), Scalar(dtype="int32", value=N))
+    fill = Fill(kind="integers", low=1, high=1000)
+    text = TWICE.replace("BODY", body)
+    return Program(
+        name="twice",
+        buffers=(
+            Buffer(name="y", dtype="int32", elements=N, role=Role.OUTPUT),
+            Buffer(name="x", dtype="int32", elements=N, role=Role.INPUT, fill=fill),
+        ),
+        sources=(Source(name="twice", text=text, entries=("twice",), language=SourceLanguage.PTX),),
+        steps=(
+            Launch(name="twice", source="twice", entry="twice", grid=(-(-N // 256), 1, 1), block=(256, 1, 1),
+                   arguments=arguments),
+        ),
+    )  # fmt: skip
+
+
+class Faulty(StrategyBase):
+    name = "faulty-ptx"
+    version = 1
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        return Workload(strategy=self.name, strategy_version=1, name="twice", members=("twice",),
+                        sizes=frozen({"n": N}), content="twice", payload=None)  # fmt: skip
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        return Analysis(workload=workload, report=frozen(), payload=None)
+
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
+        return Space(parameters=(Parameter(name="body", values=tuple(BODIES)),))
+
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
+        return (("first", Config.of({"body": "right"})),)
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        idle = "AGAIN: sub.s32 %r3, %r3, 1; setp.gt.s32 %p2, %r3, 0; @%p2 bra AGAIN;"
+        plain = f"{idle} add.s32 %r7, %r6, %r6;"
+        return (Baseline(name="plain", detail="as given", emit=lambda config: program(plain)),)
+
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:
+        return program(BODIES[config.text("body")])
+
+
+class Plugin:
+    @hookimpl
+    def register_strategies(self, register: Callable[[Faulty], None]) -> None:
+        register(Faulty())
+
+    @hookimpl
+    def register_devices(self, register: Callable[[CpuProvider], None]) -> None:
+        register(CpuProvider())
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path, gxx_here: None) -> None:
+    registry = Registry()
+    registry.add(Plugin(), "faulty")
+    with Store.open(tmp_path / "store.sqlite") as store:
+        (job,) = jobs.read("twice.yaml", "strategy: faulty-ptx\nsearch: {sanitize: true}\n")
+        row = tuner.submit(store, registry, job)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        trials = {each.config.text("body"): each for each in store.trials(row.id)}
+        (info,) = CpuProvider().devices()
+        record = store.record(row.workload_key, info.key)
+        assert state is JobState.DONE, store.job(row.id).problem
+        assert {body: trial.outcome for body, trial in trials.items()} == {k: v for k, (v, _) in EXPECTED.items()}
+        for body, trial in trials.items():
+            assert EXPECTED[body][1] in (trial.reason or ""), (body, trial.reason)
+        assert record is not None
+        assert record.verified
+        assert record.verdict is Verdict.FUSE
+        assert any("races are not looked for in PTX, and twice is PTX" in each for each in record.checks), record.checks
+        assert record.source is not None
+        assert record.source.endswith(".ptx")
+
+        kept = store.program(str(record.program_key))
+        assert kept is not None
+        assert kept.sources[0].language is SourceLanguage.PTX
+        document = {
+            "workload": {"name": "twice", "strategy": "faulty-ptx", "sizes": {}},
+            "device": {"name": "cpu", "key": info.key},
+            "verdict": "fuse",
+            "program_key": kept.key,
+        }
+        files = {each.name for each in exporting.export(store.path, document, tmp_path / "out")}
+        assert {"twice.ptx", "twice.entries.cpp", "twice.sm_90.cubin"} <= files
+
+        entry = entry_of(store, Signer.of(store.path), record, {info.key: info})
+        assert entry is not None
+        assert program_of(entry, "program") == kept
+
+
+@pytest.mark.needs_nvcc
+def test_programs_of_others_get_a_cubin_for_a_gpu_and_nothing_for_a_processor() -> None:
+    of = program(BODIES["right"])
+    ((image,), names) = launching.built_for_gpu(of, "sm_90")
+    assert image.startswith(b"\x7fELF")
+    assert names == ("twice",)
+    with pytest.raises(launching.Unusable, match="twice is PTX, which g\\+\\+ does not read"):
+        launching.built_for_cpu(of)
+    newest = dataclasses.replace(of.sources[0], text=of.sources[0].text.replace(".version 8.0", ".version 99.0"))
+    with pytest.raises(launching.Unusable, match=r"twice.ptx:1: .version 99.0 needs the ptxas of CUDA"):
+        launching.built_for_gpu(dataclasses.replace(of, sources=(newest,)), "sm_90")

@@ -46,6 +46,8 @@ def mapped(
                 found += [renamed(each, names)] if by_name is None else by_name(each)
         elif isinstance(each, Block):
             found.append(mapped(each, names, changes, touched))
+        elif isinstance(each, Variable) and each.name in names:
+            found.append(dataclasses.replace(each, name=names[each.name]))
         else:
             found.append(each)
     return Block(block.line, tuple(found))

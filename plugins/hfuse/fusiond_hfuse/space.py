@@ -132,6 +132,7 @@ def _restrictions(ways: _Ways) -> Iterator[str]:
     yield from _own_restrictions(ways)
     if ways.warp:
         yield from _fitting(ways.counts, ways.limits)
+        yield from _warpgroups(ways.group)
     if ways.trades:
         yield from _trades(ways.group, ways.limits)
     if ways.caps:
@@ -180,7 +181,8 @@ def _counts(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int,
 
 def _common(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
-    if len(group.slots) >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
+    ids = sum(slot.kernel.parsed.barrier_ids for slot in group.slots)
+    if ids >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
         return ()
     return partition.common(group, limits)
 
@@ -210,6 +212,15 @@ def _trades(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
         for taker, giver in (tuple(group.letters), tuple(reversed(group.letters))):
             gain = f"(min({most}, {launched}) - kept) * threads.{giver} >= {step} * threads.{taker}"
             yield f"taker != '{taker}' or cap != '{cap}' or {gain}"
+
+
+def _warpgroups(group: KernelGroup) -> Iterator[str]:
+    """What works by whole warpgroups begins at a multiple of their threads."""
+    for slot in group.slots:
+        for other in group.slots if slot.kernel.parsed.warpgroups else ():
+            if other is not slot:
+                first = f" or order == '{slot.letter}{other.letter}'" if len(group.slots) == 2 else ""
+                yield f"level == 'block'{first} or threads.{other.letter} % {registers.WARPGROUP} == 0"
 
 
 def _own_restrictions(ways: _Ways) -> Iterator[str]:

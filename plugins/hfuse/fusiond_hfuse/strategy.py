@@ -28,7 +28,7 @@ from fusiond.model import (
     Workload,
     frozen,
 )
-from fusiond.program import Program
+from fusiond.program import Program, SourceLanguage
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
@@ -316,9 +316,10 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         for source in program.sources:
             fused = any(entry.startswith("fused_") for entry in source.entries)
             if fused and source.name in ptx:
-                barriers = range(fuse.lowest_barrier(source.text), BARRIER_IDS)
+                compiled = source.language is SourceLanguage.PTX
+                barriers = range(0 if compiled else fuse.lowest_barrier(source.text), BARRIER_IDS)
                 trades = "setmaxnreg" in source.text
-                leaks = verify.lint(ptx[source.name], barriers=tuple(barriers), trades=trades)
+                leaks = verify.lint(ptx[source.name], barriers=tuple(barriers), trades=trades, compiled=compiled)
                 if leaks:
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None

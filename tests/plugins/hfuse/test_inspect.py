@@ -8,7 +8,7 @@ from fusiond.model import Analysis
 from fusiond.program import Program
 from fusiond_hfuse.strategy import Hfuse
 
-GOOD = ".visible .entry fused_hist_maxpool(\n)\n{\n\tbar.sync \t1, 512;\n\tret;\n}\n"
+GOOD = ".version 8.0\n.target sm_90\n.visible .entry fused_hist_maxpool(\n)\n{\n\tbar.sync \t1, 512;\n\tret;\n}\n"
 
 
 def test_a_leak_in_the_ptx_is_a_refusal(strategy: Hfuse, analyse: Callable[..., Analysis]) -> None:

@@ -43,7 +43,7 @@ def test_no_line_names_a_place_on_this_machine(analyse, strategy):
     assert str(KERNELS) not in program.sources[0].text
 
 
-ENTRY = ".visible .entry k(\n)\n{\n\tmov.u32 \t%r1, %tid.x;\n"
+ENTRY = ".version 8.0\n.target sm_90\n.visible .entry k(\n)\n{\n\tmov.u32 \t%r1, %tid.x;\n"
 
 
 @pytest.mark.parametrize(

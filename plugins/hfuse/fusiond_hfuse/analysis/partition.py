@@ -36,7 +36,8 @@ def virtual(kernel: SourceKernel, threads: int, limits: DeviceLimits) -> tuple[i
     movable = kernel.parsed.static_shared_bytes == 0 or kernel.moved is not None
     if not shares_a_block(kernel, threads) or not movable:
         return (1,)
-    return tuple(each for each in VIRTUAL if each * threads <= limits.threads_per_block)
+    most = (BARRIER_IDS - 1) // kernel.parsed.barrier_ids
+    return tuple(each for each in VIRTUAL if each * threads <= limits.threads_per_block and each <= most)
 
 
 @functools.lru_cache(maxsize=256)  # asked for many times for each candidate
@@ -63,7 +64,7 @@ def even(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
     """The even split of the paper's block, slot by slot; when that is not a choice, the one nearest to even, then to
     its size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
     do not fit one block."""
-    if len(group.slots) >= BARRIER_IDS:
+    if sum(slot.kernel.parsed.barrier_ids for slot in group.slots) >= BARRIER_IDS:
         return None
     whole = min(PAPER_THREADS, limits.threads_per_block)
     sides = [choices(group, slot.letter, limits) for slot in group.slots]
@@ -144,7 +145,8 @@ def _threads_of_sides(
     first = 0
     for letter in order:
         shape = _shape(slots[letter], threads[letter])
-        barrier = barriers.FIRST_ID + group.letters.index(letter)
+        before = (slot.kernel.parsed.barrier_ids for slot in group.slots if slot.letter < letter)
+        barrier = barriers.FIRST_ID + sum(before)
         sides.append(FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier))
         if beside:
             first += threads[letter]

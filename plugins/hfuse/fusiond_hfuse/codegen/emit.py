@@ -8,11 +8,23 @@ from dataclasses import dataclass
 
 from fusiond.language.extents import ceil_div, most
 from fusiond.program import Argument as Passed
-from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
+from fusiond.program import (
+    Buffer,
+    FillStep,
+    Launch,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    SourceLanguage,
+    Step,
+    sized,
+)
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
-from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, sides
+from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, ptx_fuse, sides
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
 from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.launch_shapes import buffers_of, shape_of
@@ -25,6 +37,15 @@ def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
     shape = kernel.block.shape(threads)
     if shape is None:
         raise ValueError(f"{kernel.name} has no block of {threads} threads")
+    if kernel.ptx is not None:
+        return Source(
+            name=f"{slot.letter}_{_file_name(kernel)}",
+            text=kernel.ptx.text,
+            language=SourceLanguage.PTX,
+            entries=(kernel.ptx.entry.name,),
+            register_cap=cap,
+            symbols=tuple(each.symbol for each in kernel.variables),
+        )
     return Source(
         name=f"{slot.letter}_{_file_name(kernel)}",
         text=kernel.unit.whole + host_variables.text(kernel),
@@ -102,14 +123,15 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
     grid = launched_blocks(schedule, shapes)
     arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
     for slot in group.slots:
-        lengths = shapes[slot.letter].grid[: len(sides.grid_axes(slot))]
+        lengths = [shapes[slot.letter].grid["xyz".index(axis)] for axis in sides.grid_axes(slot)]
         arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
     places = arena_places(schedule, shapes)
     arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in hidden_arguments.offset_letters(schedule)]
     arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(schedule, shapes)]
     if schedule.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
-    namespaces = {letter: f"fused:fusiond_{letter}::" for letter in group.letters}
+    ptx = group.slots[0].kernel.ptx is not None
+    namespaces = {letter: f"fused:{letter}_" if ptx else f"fused:fusiond_{letter}::" for letter in group.letters}
     buffers = _buffers(group, namespaces)
     before: tuple[Step, ...] = host_variables.steps(group, shapes, namespaces)
     if schedule.assign in hidden_arguments.TICKETED:
@@ -209,7 +231,10 @@ class _Part:
 
     def place(self, letter: str) -> str:
         """What stands before the name of a variable of a slot's source."""
-        return f"{self.name}:fusiond_{letter}::" if self.name else f"{self.program.sources[0].name}:"
+        source = self.program.sources[0]
+        if self.name is None:
+            return f"{source.name}:"
+        return f"{self.name}:{letter}_" if source.language is SourceLanguage.PTX else f"{self.name}:fusiond_{letter}::"
 
     def sources(self) -> list[Source]:
         return [dataclasses.replace(each, name=self.name) if self.name else each for each in self.program.sources]
@@ -232,6 +257,15 @@ class _Part:
 
 
 def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Source:
+    if group.slots[0].kernel.ptx is not None:
+        return Source(
+            name="fused",
+            text=ptx_fuse.write(schedule, version, cap),
+            language=SourceLanguage.PTX,
+            entries=(fuse.entry_name(schedule),),
+            register_cap=cap.registers,
+            symbols=tuple(f"{slot.letter}_{each.symbol}" for slot in group.slots for each in slot.kernel.variables),
+        )
     return Source(
         name="fused",
         text=fuse.write(schedule, version, cap)

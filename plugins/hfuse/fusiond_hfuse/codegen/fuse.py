@@ -83,7 +83,7 @@ def write(schedule: FusionSchedule, version: int, cap: RegisterCap) -> str:
     """The text of the fused kernel, the same for the same schedule and cap. Where no number caps its registers, launch
     bounds do: of its block, and of how many blocks are to be resident."""
     by_letter = list(schedule.by_letter)
-    parts = ["\n".join(_heading(schedule, version)) + "\n"]
+    parts = ["\n".join(heading(schedule, version)) + "\n"]
     headers = [name for side in by_letter for name in side.slot.kernel.unit.system if name in HOISTED]
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
@@ -133,7 +133,7 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _heading(schedule: FusionSchedule, version: int) -> Iterator[str]:
+def heading(schedule: FusionSchedule, version: int) -> Iterator[str]:
     names = listed([side.slot.kernel.name for side in schedule.by_letter])
     yield f"// {names}, fused {schedule.kind}ly by fusiond (hfuse {version})."
     yield "//"
@@ -145,7 +145,11 @@ def _heading(schedule: FusionSchedule, version: int) -> Iterator[str]:
         yield f"//   {side.slot.letter}  {side.slot.kernel.instance:{width}}  {threads}, as a block of {shape}"
     yield "//"
     yield from _ABOUT[schedule.kind if schedule.kind == "vertical" else schedule.assign or schedule.map]
-    yield "// The kernels stand below word for word; what they take for built-in are parameters of the same names."
+    if schedule.sides[0].slot.kernel.ptx is None:
+        yield "// The kernels stand below word for word; what they take for built-in are parameters of the same names."
+    else:
+        yield "// The kernels stand below as they were compiled, but for what they read of the block, its barriers,"
+        yield "// shared memory that lies in the arena, names of the module, and where a thread ends."
 
 
 # --- the kernel -----------------------------------------------------------------------------------------

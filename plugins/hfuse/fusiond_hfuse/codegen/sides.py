@@ -170,8 +170,19 @@ def _block_index(block: str, grid: list[str]) -> str:
 
 
 def grid_axes(slot: FusionSlot) -> str:
-    """The axes of a slot's grid that are arguments of the fused kernel."""
-    return "xyz"[: len(slot.kernel.grid)]
+    """The axes of a slot's grid that are arguments of the fused kernel: of PTX, those that are no numbers."""
+    return "".join(
+        axis for axis, length in zip("xyz", slot.kernel.grid, strict=False) if slot.kernel.ptx is None or length.names
+    )
+
+
+def grid_lengths(slot: FusionSlot) -> tuple[int | None, ...]:
+    """The lengths of a slot's grid along x, y and z; None for those that are arguments."""
+    told = grid_axes(slot)
+    lengths = [
+        None if axis in told else length.integer({}) for axis, length in zip("xyz", slot.kernel.grid, strict=False)
+    ]
+    return (*lengths, 1, 1)[:3]
 
 
 def signature(slot: FusionSlot) -> list[tuple[KernelArgument, KernelParameter]]:

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
+from fusiond.ptx import parser, printer
+from fusiond.ptx.tree import Instruction, Label, PtxError, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import hidden_arguments, host_variables, sides
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 from fusiond_hfuse.frontend.launch_shapes import shape_of
+from fusiond_hfuse.frontend.ptx_kernel import barrier_id, is_block_barrier
 from fusiond_hfuse.frontend.source_kernel import WARP
 
 
@@ -68,7 +71,10 @@ def _side_problems(schedule: FusionSchedule) -> Iterator[str]:
         alone = schedule.level == "block" and side.virtual == 1
         if side.threads % WARP and not alone:
             yield f"side {side.slot.letter} has {side.threads} threads, which are not whole warps"
-        if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
+        if side.slot.kernel.parsed.warpgroups and side.first % WARPGROUP:
+            yield f"side {side.slot.letter} works by warpgroups, and begins at thread {side.first}"
+        ids = side.virtual * side.slot.kernel.parsed.barrier_ids
+        if not 0 < side.barrier <= BARRIER_IDS - ids and not (alone and side.barrier == 0):
             yield f"side {side.slot.letter} has the barrier {side.barrier}"
         if side.virtual > 1 and (schedule.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
             yield f"side {side.slot.letter} has {side.virtual} blocks in one, and they would share an array"
@@ -90,8 +96,22 @@ def _trade_problems(schedule: FusionSchedule, text: str) -> list[str]:
         for side in schedule.sides
         if side.registers
     ]
-    found = _TRADE.findall(text)
+    if not wanted:
+        return []
+    found = _ptx_trades(text) if schedule.sides[0].slot.kernel.ptx is not None else _TRADE.findall(text)
     return [] if found == wanted else [f"the sides trade registers as {found}, and should as {wanted}"]
+
+
+def _ptx_trades(text: str) -> list[tuple[str, str, str]]:
+    """The trades of a fused kernel of PTX, each with the side whose label stands before it."""
+    found, letter = [], ""
+    (entry,) = parser.parse(text).entries.values()
+    for each in entry.body.statements if entry.body is not None else ():
+        if isinstance(each, Label) and len(each.name) == 2:
+            letter = each.name[1]
+        elif isinstance(each, Instruction) and each.base == "setmaxnreg":
+            found.append((each.opcode.split(".")[1], each.words[0], letter))
+    return found
 
 
 def register_problems(schedule: FusionSchedule, launched: int) -> tuple[str, ...]:
@@ -205,61 +225,77 @@ _TRADE = re.compile(
     re.DOTALL,
 )
 """A trade and the side whose work follows it, in the same block of statements or one within it."""
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
-_BARRIER = re.compile(r"\bbar(?:rier)?\.(?!warp\b)[\w.:]+\s+[^;]*;")
-_PARTIAL = re.compile(
-    r"bar\.sync\s+(\d+)\s*,\s*(\d+)\s*;"
-    r"|(?:bar\.red\.(?:popc\.u32|or\.pred)|barrier\.red\.and\.pred)\s+[%\w]+\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*!?[%\w]+\s*;"
-)
-_LEAKS = (
-    (re.compile(r"%ntid\b"), "the fused block's size"),
-    (re.compile(r"%tid\.[yz]\b"), "the y or z of a fused thread, which is one-dimensional"),
-    (re.compile(r"%n?ctaid\.[yz]\b"), "the y or z of a fused grid, which is one-dimensional"),
-    (re.compile(r"%nctaid\b"), "the fused grid's size"),
-    (re.compile(r"%(?:n?warpid|envreg\d+|dynamic_smem_size|total_smem_size|gridid|cluster_\w+|\w*cluster\w*)\b"),
-     "what belongs to the whole fused block or launch"),
-    (re.compile(r"\bgriddepcontrol\b"), "what acts on the whole fused block or launch"),
-)  # fmt: skip
+_LEAKS = {
+    "%ntid": "the fused block's size", "%nctaid": "the fused grid's size", "%nwarpid": "the fused block's size",
+    "%warpid": "a warp of the fused block", "%envreg": "what a cooperative launch is told",
+    "%dynamic_smem_size": "the fused block's shared memory", "%total_smem_size": "the fused block's shared memory",
+    "%gridid": "the fused launch",
+}  # fmt: skip
+"""Special registers that speak of the whole fused block or launch."""
 
 
-def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2), trades: bool = False) -> tuple[str, ...]:
-    """What leaks past the shadows in the PTX of a fused kernel, one line each; empty when nothing does.
+def lint(
+    ptx: str, *, barriers: tuple[int, ...] = (1, 2), trades: bool = False, compiled: bool = False
+) -> tuple[str, ...]:
+    """What leaks past the sides in the PTX of a fused kernel, one line each; empty when nothing does.
 
-    `barriers` are the ids that the sides may use: each but 0 with a count, neither in a register. nvcc writes tabs
-    between an instruction and its operands. A leak of `%tid.x` alone cannot be told from the kernel's own reading of it
-    (nvcc repeats that at will): the poisoned names in each namespace, and the front end's second look at the edited
-    text, are what keeps it out.
+    `barriers` are the ids that the sides may use: each but 0 with a count, neither in a register. `compiled`: the sides
+    were PTX already, so that they may have their own forms of barriers, and read no register of the block at all. Of
+    C++, a leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc repeats that at will): the
+    poisoned names in each namespace, and the front end's second look at the edited text, are what keeps it out.
     """
-    found = []
-    code = re.sub(r"//[^\n]*", "", ptx)
-    if not _ENTRY.search(code):
+    try:
+        module = parser.parse(ptx)
+    except PtxError as error:
+        return (str(error),)
+    if not module.entries:
         return ("it has no entry",)
-    for number, line in enumerate(code.splitlines(), 1):
-        said = " ".join(line.split())
-        found += [f"line {number}: {what}: {said}" for pattern, what in _LEAKS if pattern.search(line)]
-        if "setmaxnreg" in line and not trades:
-            found.append(f"line {number}: what acts on the whole fused block or launch: {said}")
-        for match in _BARRIER.finditer(line):
-            problem = _barrier_problem(match.group(), barriers)
-            if problem is not None:
-                found.append(f"line {number}: {problem}: {said}")
+    found = []
+    for function in module.functions:
+        if function.body is None:
+            continue
+        top = {id(each) for each in function.body.statements} if function.kind == "entry" else set()
+        for each in instructions(function.body):
+            inside = compiled and id(each) not in top
+            for problem in _problems(each, barriers, trades, compiled, inside):
+                found.append(f"line {each.line}: {problem}: {printer.instruction_text(each)}")
     return tuple(found)
 
 
-def _barrier_problem(instruction: str, barriers: tuple[int, ...]) -> str | None:
+def _problems(
+    each: Instruction, barriers: tuple[int, ...], trades: bool, compiled: bool, inside: bool
+) -> Iterator[str]:
+    for word in each.words:
+        if word[:1] != "%":
+            continue
+        stem, _, axis = word.partition(".")
+        if axis in ("y", "z") and stem in ("%tid", "%ctaid"):
+            yield f"the {axis} of a fused thread or block, which is one-dimensional"
+        elif inside and axis and stem in ("%tid", "%ctaid"):
+            yield "the fused block's own thread or block"
+        elif stem in _LEAKS or stem.rstrip("0123456789") in _LEAKS or "cluster" in stem:
+            yield _LEAKS.get(stem, "what belongs to the whole fused block or launch")
+    if each.base == "griddepcontrol" or (each.base == "setmaxnreg" and not trades and not compiled):
+        yield "what acts on the whole fused block or launch"
+    if is_block_barrier(each):
+        problem = _barrier_problem(each, barriers, compiled)
+        if problem is not None:
+            yield problem
+
+
+_FORMS = ("bar.sync", "barrier.sync", "bar.red.popc.u32", "bar.red.or.pred", "barrier.red.and.pred")
+
+
+def _barrier_problem(each: Instruction, barriers: tuple[int, ...], compiled: bool) -> str | None:
     """What is wrong with one barrier of a fused kernel."""
-    partial = _PARTIAL.fullmatch(instruction)
-    if partial is not None:
-        number = int(partial.group(1) or partial.group(3))
-        if number in barriers:
-            return None
-        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to no side"
-    operands = re.sub(r"^\S+\s+", "", instruction)
-    if ".red" in instruction:
-        operands = operands.partition(",")[2]
-    first = operands.strip(" ;").partition(",")[0].strip()
-    if first == "0":
-        return None if 0 in barriers else "the block's own barrier 0"
-    if not first.isdigit():
+    named = barrier_id(each)
+    if not named.isdigit():
         return "a barrier whose id is in a register"
-    return "a barrier that fusiond does not write"
+    at = each.words.index(named)
+    counted = each.words[at + 1 : at + 2] == (",",) and each.words[at + 2].isdigit()
+    number = int(named)
+    if number not in barriers:
+        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to no side"
+    if compiled or (counted and each.opcode in _FORMS):
+        return None
+    return None if number == 0 and not counted else "a barrier that fusiond does not write"

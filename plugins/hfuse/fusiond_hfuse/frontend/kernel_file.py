@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from fusiond.errors import RequestError
 from fusiond.inputs import values
@@ -17,7 +19,7 @@ from fusiond.program import (
     Dim3,
 )
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, slicing
+from fusiond_hfuse.frontend import includes, ptx_kernel, slicing
 from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
@@ -33,8 +35,10 @@ from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
     KernelArgument,
     Parsed,
+    PtxText,
     SourceKernel,
     StructMember,
+    TranslationUnit,
     buffers_among,
     volume,
 )
@@ -74,6 +78,12 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
     shared = expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"])
     source_node = keys["source"]
     source = inputs.beside(path, source_node.text(), where=source_node.where)
+    given = _Given(
+        name=name, path=path, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd, arguments=arguments,
+        variables=variables, block=block, grid=grid, shared=shared,
+    )  # fmt: skip
+    if source.endswith(".ptx"):
+        return _of_ptx(inputs, source, given)
     unit = includes.expand(inputs, source, folders, yaml=path, where=source_node.where)
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
@@ -112,6 +122,81 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
         content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
         lines={key: node.where for key, node in keys.items()},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a file says, before its source is read."""
+
+    name: str
+    path: str
+    keys: Mapping[str, Node]
+    flags: tuple[str, ...]
+    defines: tuple[tuple[str, Expression | str], ...]
+    sizes: Mapping[str, int]
+    odd: Mapping[str, int]
+    arguments: tuple[KernelArgument, ...]
+    variables: tuple[KernelArgument, ...]
+    block: BlockShapes
+    grid: tuple[Expression, ...]
+    shared: Expression
+
+
+_PTX_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
+
+
+def _of_ptx(inputs: Inputs, source: str, given: _Given) -> SourceKernel:
+    """A kernel whose source is PTX."""
+    keys = given.keys
+    for key in ("instance", "defines", "include", "flags"):
+        if key in keys:
+            raise keys[key].fail("is for sources in C++; PTX is assembled as it is")
+    where = keys["source"].where
+    entry = matching(keys["entry"], _PTX_NAME, "the name of a kernel, as the PTX has it")
+    text = inputs.text(source, where=where)
+    unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={source: text})
+    ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
+    return of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
+
+
+def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> SourceKernel:
+    """A kernel with its PTX, which its YAML agrees with. RequestError where it does not."""
+    required = ptx.limits.get("reqntid")
+    shape = kernel.block.shapes[0]
+    if required is not None and (*required, 1, 1)[:3] != shape:
+        raise RequestError(
+            f"the block is {shape}, and the kernel says .reqntid {required}", where=kernel.lines["block"]
+        )
+    ptx_kernel.checked_variables(kernel.variables, ptx)
+    if parsed.uses_dynamic_shared and "shared" not in kernel.lines:
+        raise RequestError(
+            f"{ptx.entry.name} has an array of shared memory without a length, so the key 'shared' must give its bytes",
+            where=kernel.path,
+        )
+    return dataclasses.replace(
+        kernel,
+        ptx=ptx,
+        instance=ptx.entry.name,
+        arguments=ptx_kernel.checked(kernel.arguments, parsed.parameters, node),
+        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
+        parsed=parsed,
+        moved=ptx_kernel.moved(ptx, parsed),
+    )
+
+
+def given_kernel(given: _Given, unit: TranslationUnit, instance: str, text: str) -> SourceKernel:
+    """A kernel as its file gives it, of whose source nothing is known yet."""
+    nothing = Parsed(
+        entry=instance, parameters=(), edits=(), uses_dynamic_shared=False, static_shared_bytes=None, barriers=0,
+        launch_bound=None, rejections=(),
+    )  # fmt: skip
+    return SourceKernel(
+        name=given.name, path=given.path, unit=unit, entry=instance, instance=instance, defines=given.defines,
+        flags=given.flags, sizes=given.sizes, odd=given.odd, arguments=given.arguments, variables=given.variables,
+        block=given.block, grid=given.grid, shared=given.shared, parsed=nothing,
+        content_key=_content_key(given.keys, text, (*given.arguments, *given.variables)),
+        lines={key: node.where for key, node in given.keys.items()},
+    )  # fmt: skip
 
 
 def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from fusiond.language.expressions import Expression
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Dim3
+from fusiond.ptx.tree import Function, Module, Variable
 
 WARP = 32
 HERE = "FUSIOND_HERE"
@@ -147,6 +148,8 @@ class KernelParameter:
     """Of such a struct."""
     alignment: int = 0
     """Of such a struct, in bytes."""
+    record: bool = False
+    """Of PTX: an array of bytes."""
 
     @property
     def unfit(self) -> str:
@@ -206,6 +209,10 @@ class Parsed:
     """Those that it would have to set."""
     overloads: tuple[str, ...] = ()
     """Functions of CUDA that the text has versions of its own of."""
+    barrier_ids: int = 1
+    """How many of the hardware's sixteen barriers it needs."""
+    warpgroups: bool = False
+    """Its warps work by fours, so that it begins at a multiple of 128 threads."""
 
     def replaced(self, **changes: Any) -> Parsed:
         return dataclasses.replace(self, **changes)
@@ -275,6 +282,37 @@ class BlockShapes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PtxText:
+    """A kernel's module, and what of it is the kernel's."""
+
+    text: str
+    module: Module
+    entry: Function
+    functions: tuple[Function, ...]
+    """Those that it calls, directly or not."""
+    variables: tuple[Variable, ...]
+    """Of the module, that all of them use."""
+    barriers: tuple[int, ...]
+    """The ids that it uses, 0 first."""
+    warpgroups: bool
+    """It works by whole warpgroups, which begin at a multiple of 128 threads."""
+    seeing: frozenset[str]
+    """The functions that see the block: its threads, its shared memory's beginning, its barriers."""
+
+    @property
+    def dynamic(self) -> frozenset[str]:
+        """The names of the dynamic shared array."""
+        return frozenset(each.name for each in self.variables if each.space == "shared" and each.elements is None)
+
+    @property
+    def limits(self) -> dict[str, tuple[int, ...]]:
+        """`.maxntid`, `.reqntid`, `.minnctapersm`, `.maxnreg`, as far as they are there."""
+        names = ("maxntid", "reqntid", "minnctapersm", "maxnreg", "reqnctapercluster", "explicitcluster")
+        found = {name: self.entry.directive(name) for name in names}
+        return {name: values for name, values in found.items() if values is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKernel:
     """A kernel as its YAML file describes it."""
 
@@ -298,6 +336,8 @@ class SourceKernel:
     parsed: Parsed
     moved: Parsed | None = None
     """The same with its static shared arrays in the dynamic one; None where that is useless or impossible."""
+    ptx: PtxText | None = None
+    """The kernel as PTX, where that is what is fused."""
     content_key: str
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]

@@ -1,0 +1,355 @@
+"""Writes a fused kernel of PTX: the same ways as `fuse.py`, over bodies that compilers wrote.
+
+    .visible .entry fused_softmax_stencil(a's parameters, b's, grid lengths, places)
+    .maxntid 640, 1, 1
+    {
+        setp.ge.u32 %who, %thread, 128;   @%who bra $b;        whose thread is this
+        ...  %a_tid_x = ..., %a_ctaid_x = ...                  a's thread and block, only what it reads of them
+        { a's body }                                           see ptx_side.py for what is changed in it
+    $a_end:
+        bra $done;
+    $b:
+        ...
+    $done:
+        ret;
+    }
+
+At block level, who has a block is worked out as `block_level.py` does it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from fusiond.ptx import printer
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.analysis.registers import RegisterCap
+from fusiond_hfuse.codegen import fuse
+from fusiond_hfuse.codegen.hidden_arguments import (
+    MULTIPROCESSORS,
+    TICKETED,
+    alignment,
+    offset_letters,
+    ratio_letters,
+    slice_letters,
+)
+from fusiond_hfuse.codegen.ptx_side import ARENA, SideWriter
+from fusiond_hfuse.codegen.sides import grid_axes
+from fusiond_hfuse.frontend.fusion_group import KernelGroup
+from fusiond_hfuse.frontend.source_kernel import PtxText
+
+_INDENT = "    "
+_ARCH = re.compile(r"sm_(\d+)([af]?)")
+
+
+def target(texts: list[PtxText]) -> str:
+    """The `.target` of a module that holds all of these. ValueError where there is none."""
+    found = {each.module.target[0] for each in texts}
+    parts = {name: match for name in found if (match := _ARCH.fullmatch(name))}
+    own = {name for name, match in parts.items() if match.group(2)}
+    newest = max(found, key=lambda name: (int(parts[name].group(1)), name in own))
+    if len(parts) < len(found) or len(own) > 1 or (own and newest not in own):
+        raise ValueError(f"kernels for {' and '.join(sorted(found))} fit no module together")
+    return newest
+
+
+def version(texts: list[PtxText]) -> str:
+    """The newest of their `.version`s."""
+    return max((each.module.version for each in texts), key=lambda text: [int(part) for part in text.split(".")])
+
+
+def target_problem(group: KernelGroup) -> str:
+    """Why the kernels of a group fit no module together; empty where they do."""
+    try:
+        target([slot.kernel.ptx for slot in group.slots if slot.kernel.ptx is not None])
+    except ValueError as problem:
+        return str(problem)
+    return ""
+
+
+def write(schedule: FusionSchedule, strategy_version: int, cap: RegisterCap) -> str:
+    """The text of the fused kernel, the same for the same schedule and cap. ValueError for shared memory that is named
+    in a way that cannot be moved."""
+    return _Writer(schedule, cap).text(strategy_version)
+
+
+class _Writer:
+    def __init__(self, schedule: FusionSchedule, cap: RegisterCap) -> None:
+        self.schedule, self.cap = schedule, cap
+        self._writers = {side.slot.letter: SideWriter(schedule, side) for side in schedule.sides}
+
+    def text(self, strategy_version: int) -> str:
+        schedule = self.schedule
+        writers = [self._writers[side.slot.letter] for side in schedule.by_letter]
+        texts = [each.ptx for each in writers]
+        lines = list(fuse.heading(schedule, strategy_version))
+        lines += [f".version {version(texts)}", f".target {target(texts)}", ".address_size 64", ""]
+        shared: dict[str, None] = {}
+        for each in writers:
+            for function in each.externals():
+                shared.setdefault("\n".join(printer.function_lines(function)))
+        lines += shared
+        if any(side.slot.kernel.parsed.uses_dynamic_shared for side in schedule.sides):
+            lines.append(f".extern .shared .align {alignment(schedule)} .b8 {ARENA}[];")
+        for each in writers:
+            own = list(each.module_lines())
+            if own:
+                lines += ["", f"// --- of {each.letter}: {each.side.slot.kernel.name}", *own]
+        lines += ["", *self._head(writers), "{", *self._registers(writers)]
+        lines += list(self._by_block() if schedule.level == "block" else self._by_threads())
+        return "\n".join([*lines, "$done:", f"{_INDENT}ret;", "}", ""])
+
+    def _head(self, writers: list[SideWriter]) -> Iterator[str]:
+        schedule = self.schedule
+        parameters = [each for writer in writers for each in writer.parameters()]
+        told = [f"{side.slot.letter}_grid_{axis}" for side in schedule.by_letter for axis in grid_axes(side.slot)]
+        told += [f"{letter}_shared" for letter in offset_letters(schedule)]
+        told += [f"{letter}_ratio" for letter in ratio_letters(schedule)]
+        told += [f"{letter}_slice" for letter in slice_letters(schedule)]
+        told += ["fused_blocks"] if schedule.map == "stride" else []
+        parameters += [f".param .u32 {name}" for name in told]
+        parameters += [".param .u64 fused_tickets"] if schedule.assign in TICKETED else []
+        yield f".visible .entry {fuse.entry_name(schedule)}("
+        yield ",\n".join(f"{_INDENT}{each}" for each in parameters)
+        yield ")"
+        yield f".maxntid {schedule.threads}, 1, 1"
+        if self.cap.registers is None and self.cap.blocks:
+            yield f".minnctapersm {self.cap.blocks}"
+
+    def _registers(self, writers: list[SideWriter]) -> Iterator[str]:
+        yield f"{_INDENT}.reg .pred %who, %gone;"
+        names = ["%thread", "%block", "%at", "%before", "%ratio", "%ticket", "%side", "%count"]
+        yield f"{_INDENT}.reg .b32 {', '.join(names)};"
+        yield f"{_INDENT}.reg .b64 %tickets, %place;"
+        for each in writers:
+            yield f"{_INDENT}.reg .b32 {', '.join(each.register_names())};"
+        yield f"{_INDENT}mov.u32 %thread, %tid.x;"
+
+    # --- warp level, and vertical ---
+
+    def _by_threads(self) -> Iterator[str]:
+        schedule = self.schedule
+        yield f"{_INDENT}mov.u32 %block, %ctaid.x;"
+        if schedule.map == "stride":
+            yield f"{_INDENT}ld.param.u32 %count, [fused_blocks];"
+        beside = schedule.kind == "horizontal"
+        for number, side in enumerate(schedule.sides):
+            letter, last = side.slot.letter, number == len(schedule.sides) - 1
+            after = f"${schedule.sides[number + 1].slot.letter}" if not last else "$done"
+            yield f"${letter}:"
+            yield self._about(side)
+            if beside and not last:
+                yield f"{_INDENT}setp.ge.u32 %who, %thread, {side.first + side.threads};"
+                yield f"{_INDENT}@%who bra {after};"
+            thread = "%thread"
+            if side.first and beside:
+                thread = f"%{letter}_thread"
+                yield f"{_INDENT}sub.u32 {thread}, %thread, {side.first};"
+            yield from self._trade(side)
+            yield from self._grid(side)
+            if schedule.map == "stride":
+                yield from self._loop(side, thread)
+            else:
+                yield from self._once(side, thread, "$done" if beside else after)
+            if beside and not last and self._writers[letter].goes_on:
+                yield f"{_INDENT}bra $done;"
+
+    def _about(self, side: FusedSide) -> str:
+        ptx, last = self._writers[side.slot.letter].ptx, side.first + side.threads - 1
+        where = f"threads {side.first} to {last}" if self.schedule.level == "warp" else "blocks of its own"
+        own = f"barriers {', '.join(map(str, ptx.barriers))} from {side.barrier} on" if ptx.barriers else "no barrier"
+        return f"{_INDENT}// --- {side.slot.letter}: {side.slot.kernel.name} ({ptx.entry.name}): {where}, {own}"
+
+    def _trade(self, side: FusedSide) -> Iterator[str]:
+        """A side's warpgroups give registers to the block, or wait for such."""
+        if side.registers:
+            way = "dec" if side.registers == min(each.registers for each in self.schedule.sides) else "inc"
+            yield f"{_INDENT}setmaxnreg.{way}.sync.aligned.u32 {side.registers};"
+
+    def _grid(self, side: FusedSide) -> Iterator[str]:
+        """The lengths of a side's grid that are arguments, and the number of its blocks."""
+        letter, writer = side.slot.letter, self._writers[side.slot.letter]
+        for axis in grid_axes(side.slot):
+            yield f"{_INDENT}ld.param.u32 %{letter}_grid_{axis}, [{letter}_grid_{axis}];"
+        known = math.prod(each for each in writer.grid if each is not None)
+        unknown = [f"%{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
+        if not unknown:
+            yield f"{_INDENT}mov.u32 %{letter}_blocks, {known};"
+            return
+        yield f"{_INDENT}mov.u32 %{letter}_blocks, {unknown[0]};"
+        for each in (*unknown[1:], *([str(known)] if known != 1 else [])):
+            yield f"{_INDENT}mul.lo.u32 %{letter}_blocks, %{letter}_blocks, {each};"
+
+    def _is_longest(self, side: FusedSide) -> bool:
+        """Whether the launch has no block beyond this side's, as numbers in the text say."""
+        counts = []
+        for each in self.schedule.sides:
+            grid = self._writers[each.slot.letter].grid
+            if None in grid:
+                return False
+            counts.append(math.prod(length for length in grid if length is not None))
+        return counts[self.schedule.sides.index(side)] == max(counts)
+
+    def _once(self, side: FusedSide, thread: str, otherwise: str) -> Iterator[str]:
+        """One block of a side, if it has one of this number: all threads of the side agree on that."""
+        letter, writer = side.slot.letter, self._writers[side.slot.letter]
+        if not self._is_longest(side):
+            yield f"{_INDENT}setp.ge.u32 %who, %block, %{letter}_blocks;"
+            yield f"{_INDENT}@%who bra {otherwise};"
+        yield from self._work(writer, thread, "%block")
+
+    def _work(self, writer: SideWriter, thread: str, block: str) -> Iterator[str]:
+        yield from writer.setup_lines(thread, block, _INDENT)
+        yield from writer.body_lines(_INDENT)
+        if writer.goes_on:
+            yield f"${writer.letter}_end:"
+            yield from writer.drain_lines(_INDENT)
+
+    def _loop(self, side: FusedSide, thread: str) -> Iterator[str]:
+        """One side's work on every one of its blocks that fall to this one. A block may write to shared memory that a
+        slower thread of the block before still reads, hence the barrier."""
+        letter, writer = side.slot.letter, self._writers[side.slot.letter]
+        parsed = side.slot.kernel.parsed
+        yield f"{_INDENT}mov.u32 %{letter}_block, %block;"
+        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{_INDENT}@%who bra ${letter}_over;"
+        yield f"${letter}_next:"
+        yield from self._work(writer, thread, f"%{letter}_block")
+        yield f"{_INDENT}add.u32 %{letter}_block, %{letter}_block, %count;"
+        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{_INDENT}@%who bra ${letter}_over;"
+        if parsed.uses_dynamic_shared or parsed.static_shared_bytes != 0:
+            yield f"{_INDENT}barrier.sync {side.barrier}, {side.threads};"
+        yield f"{_INDENT}bra ${letter}_next;"
+        yield f"${letter}_over:"
+
+    # --- block level ---
+
+    def _by_block(self) -> Iterator[str]:
+        """Which side this block belongs to, and that side's work."""
+        for side in self.schedule.sides:
+            yield from self._grid(side)
+            if side.virtual > 1:
+                letter = side.slot.letter
+                yield f"{_INDENT}add.u32 %{letter}_part, %{letter}_blocks, {side.virtual - 1};"
+                yield f"{_INDENT}shr.u32 %{letter}_part, %{letter}_part, {side.virtual.bit_length() - 1};"
+        if self.schedule.assign == "multiprocessor":
+            yield from self._by_multiprocessor()
+            return
+        if self.schedule.assign == "ticket":
+            yield f"{_INDENT}.shared .align 4 .u32 fused_ticket;"
+            yield from self._first_thread("$shared")
+            yield f"{_INDENT}ld.param.u64 %tickets, [fused_tickets];"
+            yield f"{_INDENT}cvta.to.global.u64 %tickets, %tickets;"
+            yield f"{_INDENT}atom.global.add.u32 %ticket, [%tickets], 1;"
+            yield f"{_INDENT}st.shared.u32 [fused_ticket], %ticket;"
+            yield "$shared:"
+            yield f"{_INDENT}bar.sync 0;"
+            yield f"{_INDENT}ld.shared.u32 %block, [fused_ticket];"
+        else:
+            yield f"{_INDENT}mov.u32 %block, %ctaid.x;"
+        for number, side in enumerate(self.schedule.sides):
+            letter = side.slot.letter
+            if number == len(self.schedule.sides) - 1:
+                yield from self._if_own(side, "%block")
+                return
+            units = self._units(side)
+            following = self.schedule.sides[number + 1].slot.letter
+            if self.schedule.assign == "sequential":
+                yield f"{_INDENT}setp.ge.u32 %who, %block, {units};"
+                yield f"{_INDENT}@%who bra $not_{letter};"
+                yield from self._if_own(side, "%block")
+                yield f"$not_{letter}:  // then of {following}"
+                yield f"{_INDENT}sub.u32 %block, %block, {units};"
+            else:
+                yield f"{_INDENT}ld.param.u32 %ratio, [{letter}_ratio];"
+                yield from self._share("%block")
+                yield f"{_INDENT}@%who bra $not_{letter};"
+                yield from self._if_own(side, "%before")
+                yield f"$not_{letter}:  // then of {following}"
+                yield f"{_INDENT}sub.u32 %block, %block, %before;"
+
+    def _share(self, number: str) -> Iterator[str]:
+        """%before: how many of the numbers below are the side's, by its ratio; %who: this one is not."""
+        yield f"{_INDENT}mul.hi.u32 %before, {number}, %ratio;"
+        yield f"{_INDENT}add.u32 %at, {number}, 1;"
+        yield f"{_INDENT}mul.hi.u32 %at, %at, %ratio;"
+        yield f"{_INDENT}setp.le.u32 %who, %at, %before;"
+
+    def _first_thread(self, otherwise: str) -> Iterator[str]:
+        yield f"{_INDENT}setp.ne.u32 %who, %thread, 0;"
+        yield f"{_INDENT}@%who bra {otherwise};"
+
+    def _units(self, side: FusedSide) -> str:
+        """The register with the number of fused blocks that a side's own come to."""
+        return f"%{side.slot.letter}_{'part' if side.virtual > 1 else 'blocks'}"
+
+    def _by_multiprocessor(self) -> Iterator[str]:
+        """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its
+        blocks. Where that side has none left, the next one that has (POD-Attention, section 4)."""
+        sides = self.schedule.sides
+        count = len(sides)
+        yield f"{_INDENT}.shared .align 8 .u32 fused_whose[2];"
+        yield from self._first_thread("$shared")
+        yield f"{_INDENT}ld.param.u64 %tickets, [fused_tickets];"
+        yield f"{_INDENT}cvta.to.global.u64 %tickets, %tickets;"
+        yield f"{_INDENT}mov.u32 %at, %smid;"
+        yield f"{_INDENT}and.b32 %at, %at, {MULTIPROCESSORS - 1};"
+        yield f"{_INDENT}mad.wide.u32 %place, %at, 4, %tickets;"
+        yield f"{_INDENT}atom.global.add.u32 %ticket, [%place+{4 * count}], 1;"
+        for number, side in enumerate(sides[:-1]):
+            yield f"{_INDENT}ld.param.u32 %ratio, [{side.slot.letter}_ratio];"
+            yield from self._share("%ticket")
+            yield f"{_INDENT}mov.u32 %side, {number};"
+            yield f"{_INDENT}@!%who bra $whose;"
+            yield f"{_INDENT}sub.u32 %ticket, %ticket, %before;"
+        yield f"{_INDENT}mov.u32 %side, {count - 1};"
+        yield "$whose:"
+        yield f"{_INDENT}mad.wide.u32 %place, %side, 4, %tickets;"
+        yield f"{_INDENT}atom.global.add.u32 %block, [%place], 1;"
+        for number, side in enumerate(sides):
+            yield f"{_INDENT}setp.eq.u32 %who, %side, {number};"
+            yield f"{_INDENT}@%who mov.u32 %count, {self._units(side)};"
+        yield f"{_INDENT}setp.lt.u32 %who, %block, %count;"
+        yield f"{_INDENT}@%who bra $which;"
+        yield f"{_INDENT}add.u32 %side, %side, 1;"
+        yield f"{_INDENT}setp.eq.u32 %who, %side, {count};"
+        yield f"{_INDENT}@%who mov.u32 %side, 0;"
+        yield f"{_INDENT}bra $whose;"
+        yield "$which:"
+        yield f"{_INDENT}st.shared.u32 [fused_whose], %side;"
+        yield f"{_INDENT}st.shared.u32 [fused_whose+4], %block;"
+        yield "$shared:"
+        yield f"{_INDENT}bar.sync 0;"
+        yield f"{_INDENT}ld.shared.u32 %side, [fused_whose];"
+        yield f"{_INDENT}ld.shared.u32 %block, [fused_whose+4];"
+        for number, side in enumerate(sides):
+            letter = side.slot.letter
+            if number < count - 1:
+                yield f"{_INDENT}setp.ne.u32 %who, %side, {number};"
+                yield f"{_INDENT}@%who bra $not_{letter};"
+            yield from self._if_own(side, "%block")
+            if number < count - 1:
+                yield f"$not_{letter}:"
+
+    def _if_own(self, side: FusedSide, block: str) -> Iterator[str]:
+        """A side's work in a block that is its own, by as many threads as it has there; the others leave at once."""
+        letter, writer = side.slot.letter, self._writers[side.slot.letter]
+        yield self._about(side)
+        lanes = side.threads * side.virtual
+        if lanes < self.schedule.threads:
+            yield f"{_INDENT}setp.ge.u32 %who, %thread, {lanes};"
+            yield f"{_INDENT}@%who bra $done;"
+        if side.virtual == 1:
+            yield from self._work(writer, "%thread", block)
+            return
+        yield f"{_INDENT}div.u32 %{letter}_virtual, %thread, {side.threads};"
+        yield f"{_INDENT}rem.u32 %{letter}_thread, %thread, {side.threads};"
+        yield f"{_INDENT}mad.lo.u32 %{letter}_block, {block}, {side.virtual}, %{letter}_virtual;"
+        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{_INDENT}@%who bra $done;"
+        yield from self._work(writer, f"%{letter}_thread", f"%{letter}_block")
+        if writer.goes_on:
+            yield f"{_INDENT}bra $done;"

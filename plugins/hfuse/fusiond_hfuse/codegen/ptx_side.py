@@ -1,0 +1,416 @@
+"""One side of a fused kernel of PTX: its body in a scope of its own, as if it had the block to itself.
+
+    mov.u32 %r1, %tid.x;             -->  mov.u32 %r1, %a_tid_x;           worked out once, before the body
+    mov.u32 %r2, %ntid.x;            -->  mov.u32 %r2, 128;
+    mov.u32 %r3, %nctaid.x;          -->  mov.u32 %r3, %a_grid_x;          a number, where the grid's length is one
+    ld.param.u64 %rd1, [k_param_0];  -->  ld.param.u64 %rd1, [a_x];
+    bar.sync 0;                      -->  bar.sync 1, 128;
+    bar.sync 3, 64;                  -->  bar.sync 2, 64;                  each number that a kernel uses gets its own
+    mov.u32 %r4, smem;               -->  mov.u32 %r4, %a_arena;
+    ld.global.f32 %f1, [table+4];    -->  ld.global.f32 %f1, [a_table+4];
+    call.uni (r), f, (p);            -->  call.uni (r), a_f, (p, ...);     with what the function sees of the block
+    ret;                             -->  bra $a_end;                      where the thread has more to do; else it goes
+    griddepcontrol.wait;             -->                                   of a launch that depends on none: nothing
+
+Registers, labels, local and static shared arrays keep their names: scopes of PTX keep them apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusiond.ptx import printer, rewrite
+from fusiond.ptx.rewrite import Change
+from fusiond.ptx.tree import Block, Function, Instruction, Registers, Statement, Variable, instructions
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
+from fusiond_hfuse.codegen.sides import grid_lengths
+from fusiond_hfuse.frontend.ptx_kernel import barrier_id, constants, is_block_barrier, static_places
+from fusiond_hfuse.frontend.source_kernel import PtxText
+
+ARENA = "fused_arena"
+_AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where shared memory of a side begins: a symbol, or a register, and bytes behind it."""
+
+    name: str
+    offset: int = 0
+
+    @property
+    def register(self) -> bool:
+        return self.name.startswith("%")
+
+
+class SideWriter:
+    """Writes what one side needs: its module's variables and functions, what it works out once, its body."""
+
+    def __init__(self, schedule: FusionSchedule, side: FusedSide) -> None:
+        self.side = side
+        self.letter = side.slot.letter
+        kernel = side.slot.kernel
+        assert kernel.ptx is not None
+        self.ptx: PtxText = kernel.ptx
+        self._alone = schedule.level == "block" and side.barrier == 0
+        drains = side.slot.kernel.parsed.drains and not self._alone
+        self.goes_on = (
+            drains or schedule.map == "stride" or (schedule.kind == "vertical" and side != schedule.sides[-1])
+        )
+        """Whether a thread that has left the body has more to do."""
+        self._offset = self.letter in offset_letters(schedule)
+        self._slice = self.letter in slice_letters(schedule)
+        self.grid = grid_lengths(side.slot)
+        self._used: set[str] = set()
+        """The registers that are worked out once."""
+        self._names = {**self._parameter_names(), **self._module_names(), **self._special_names()}
+        self._places = self._shared_places()
+        self._names = {name: new for name, new in self._names.items() if name not in self._places}
+        self._context = self._contexts()
+
+    # --- names ---
+
+    def _parameter_names(self) -> dict[str, str]:
+        arguments = self.side.slot.kernel.arguments
+        return {
+            parameter.name: f"{self.letter}_{argument.name}"
+            for parameter, argument in zip(self.ptx.entry.parameters, arguments, strict=True)
+        }
+
+    def _module_names(self) -> dict[str, str]:
+        lasting = (each for each in self.ptx.variables if each.space != "shared" or each.elements is not None)
+        named = [*(each.name for each in self.ptx.functions), *(each.name for each in lasting)]
+        for function in self.ptx.functions:  # a copy of a function has shared arrays of its own
+            assert function.body is not None
+            named += [each.name for each in rewrite.variables_in(function.body) if each.space == "shared"]
+        return {name: f"{self.letter}_{name}" for name in named}
+
+    def _special_names(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for axis, length, threads in zip(_AXES, self.grid, self.side.shape, strict=True):
+            found[f"%tid.{axis}"] = f"%{self.letter}_tid_{axis}" if threads > 1 else "0"
+            found[f"%ntid.{axis}"] = str(threads)
+            found[f"%ctaid.{axis}"] = "0" if length == 1 else f"%{self.letter}_ctaid_{axis}"
+            found[f"%nctaid.{axis}"] = f"%{self.letter}_grid_{axis}" if length is None else str(length)
+        found["%warpid"] = f"%{self.letter}_warpid"
+        found["%nwarpid"] = str(-(-self.side.threads // 32))
+        return found
+
+    def _shared_places(self) -> dict[str, _Place]:
+        """Name -> place, of the shared arrays that lie in the arena."""
+        parsed = self.side.slot.kernel.parsed
+        begin = f"%{self.letter}_arena" if self._offset or self._slice else ARENA
+        found = {name: _Place(begin, parsed.moved_bytes) for name in self.ptx.dynamic}
+        if parsed.moved_bytes:
+            found |= {each.name: _Place(begin, place) for each, place in static_places(self.ptx)}
+        return found
+
+    def _contexts(self) -> dict[str, tuple[str, ...]]:
+        """Function -> the registers that it has to be handed, since it sees the block."""
+        own: dict[str, set[str]] = {}
+        bodies: dict[str, set[str]] = {}
+        for each in self.ptx.functions:
+            assert each.body is not None
+            words = bodies[each.name] = set(rewrite.words_of(each.body))
+            seen = {self._names[word] for word in words & self._names.keys() if self._names[word][0] == "%"}
+            seen |= {place.name for name, place in self._places.items() if name in words and place.register}
+            if self.side.virtual > 1 and any(is_block_barrier(one) for one in instructions(each.body)):
+                seen.add(f"%{self.letter}_virtual")
+            own[each.name] = seen
+        changed = True
+        while changed:
+            changed = False
+            for name, words in bodies.items():
+                more = set().union(*(own[callee] for callee in words & own.keys())) - own[name]
+                if more:
+                    own[name] |= more
+                    changed = True
+        return {name: tuple(sorted(seen)) for name, seen in own.items()}
+
+    # --- what stands before the kernel ---
+
+    def module_lines(self) -> Iterator[str]:
+        """The variables of the module and the functions that the side uses, under the side's names."""
+        for each in self.ptx.variables:
+            if each.space == "shared" and (each.elements is None or each.name in self._places):
+                continue
+            yield printer.variable_text(rewrite.renamed_variable(each, self._names)) + ";"
+        functions = [self._function(each) for each in self.ptx.functions]
+        for function in functions:
+            yield from printer.function_lines(dataclasses.replace(function, body=None))
+        for function in functions:
+            yield ""
+            yield from printer.function_lines(function)
+
+    def externals(self) -> Iterator[Function]:
+        """Functions of the system that are declared and not defined: all sides have them in common."""
+        defined = {each.name for each in self.ptx.functions}
+        words = {word for each in self._bodies() for word in rewrite.words_of(each)}
+        for function in self.ptx.module.functions:
+            if function.body is None and function.name in words and function.name not in defined:
+                yield function
+
+    def parameters(self) -> list[str]:
+        """The kernel's own, under the side's names."""
+        return [
+            printer.variable_text(rewrite.renamed_variable(each, self._names)) for each in self.ptx.entry.parameters
+        ]
+
+    def _bodies(self) -> Iterator[Block]:
+        for each in (self.ptx.entry, *self.ptx.functions):
+            assert each.body is not None
+            yield each.body
+
+    def _function(self, function: Function) -> Function:
+        """A copy of a function for this side, which is handed what it sees of the block."""
+        assert function.body is not None
+        handed = self._context[function.name]
+        more = tuple(Variable(0, (), "param", (), "b32", f"fused_{at}", (), ()) for at in range(len(handed)))
+        before: list[Statement] = []
+        if handed:
+            before.append(Registers(0, "b32", tuple((name, None) for name in handed)))
+            before += [Instruction(0, "", "ld.param.b32", (name, ",", "[", f"fused_{at}", "]")) for at, name in
+                       enumerate(handed)]  # fmt: skip
+        before += self._wide_arena(function.body)
+        body = self._rewritten(function.body, self._changes(function, entry=False))
+        return dataclasses.replace(
+            function,
+            linkage=(),
+            name=self._names[function.name],
+            parameters=(*function.parameters, *more),
+            body=Block(body.line, (*before, *body.statements)),
+        )
+
+    # --- the body ---
+
+    def body_lines(self, indent: str) -> Iterator[str]:
+        """The kernel's body; a thread that is done comes to `$a_end`, behind it."""
+        assert self.ptx.entry.body is not None
+        wide = self._wide_arena(self.ptx.entry.body)
+        body = self._rewritten(self.ptx.entry.body, self._changes(self.ptx.entry, entry=True))
+        yield from printer.block_lines(Block(body.line, (*wide, *body.statements)), indent)
+
+    def _rewritten(self, body: Block, changes: Mapping[str, Change]) -> Block:
+        touched: dict[str, Change] = dict.fromkeys(self._places, self._placed)
+        if self._places:  # a declaration of a static array that lies in the arena goes
+            body = _without(body, frozenset(self._places))
+        return rewrite.mapped(body, self._names, changes, touched)
+
+    def _changes(self, function: Function, *, entry: bool) -> dict[str, Change]:
+        numbers = constants(function) if not self._alone else {}
+        changes: dict[str, Change] = {"griddepcontrol": lambda _: ()}
+        if not self._alone:
+            changes["bar"] = changes["barrier"] = lambda each: self._barrier(each, numbers)
+        if any(self._context.values()):
+            changes["call"] = self._call
+        if entry and self.goes_on:
+            end = (f"${self.letter}_end",)
+            leave: Change = lambda each: [Instruction(each.line, each.guard, "bra", end)]  # noqa: E731
+            changes["ret"] = changes["exit"] = leave
+        return changes
+
+    def _barrier(self, barrier: Instruction, numbers: Mapping[str, int]) -> Sequence[Statement]:
+        """A barrier of the block as one of the side's own threads."""
+        if not is_block_barrier(barrier):
+            return [rewrite.renamed(barrier, self._names)]
+        named = barrier_id(barrier)
+        number = int(named) if named.isdigit() else numbers[named]
+        own = self.side.barrier + self.ptx.barriers.index(number)
+        words = list(barrier.words)
+        at = words.index(",") + 1 if ".red" in barrier.opcode else 0
+        words[at] = str(own)
+        counted = len(words) - at > (3 if ".red" in barrier.opcode else 1)
+        if not counted:
+            words[at + 1 : at + 1] = [",", str(self.side.threads)]
+        if self.side.slot.kernel.parsed.drains:
+            return [self._draining(barrier, words)]
+        if self.side.virtual == 1:
+            return [Instruction(barrier.line, barrier.guard, barrier.opcode, tuple(words))]
+        return [self._by_virtual(barrier, words, at)]
+
+    def _draining(self, barrier: Instruction, words: list[str]) -> Block:
+        """`bar.sync 0;` --> `barrier.red.and.pred %q, 1, 128, %q;`: see `drain_lines`."""
+        reduced = ("%q", ",", *words, ",", "%q")
+        voting = Instruction(barrier.line, barrier.guard, "barrier.red.and.pred", reduced)
+        false = Instruction(barrier.line, "", "mov.pred", ("%q", ",", "0"))
+        whole: list[Statement] = [Registers(barrier.line, "pred", (("%q", None),)), false]
+        if self.side.virtual == 1:
+            return Block(barrier.line, (*whole, voting))
+        return Block(barrier.line, (*whole, *self._by_virtual(voting, list(reduced), 2).statements))
+
+    def _by_virtual(self, barrier: Instruction, words: list[str], at: int) -> Block:
+        """One of as many barriers as there are virtual blocks: a number in a register would take all sixteen."""
+        found: list[Statement] = [Registers(barrier.line, "pred", (("%v", None),))]
+        for number in range(self.side.virtual):
+            own = list(words)
+            own[at] = str(int(words[at]) + number * len(self.ptx.barriers))
+            compared = ("%v", ",", f"%{self.letter}_virtual", ",", str(number))
+            if barrier.guard:
+                compare = Instruction(barrier.line, "", "setp.eq.and.u32", (*compared, ",", *_guard_words(barrier)))
+            else:
+                compare = Instruction(barrier.line, "", "setp.eq.u32", compared)
+            found += [compare, Instruction(barrier.line, "%v", barrier.opcode, tuple(own))]
+        return Block(barrier.line, tuple(found))
+
+    def _call(self, call: Instruction) -> Sequence[Statement]:
+        handed = self._context.get(rewrite.call_target(call), ())
+        named = rewrite.renamed(call, self._names)
+        if not handed:
+            return [named]
+        statements: list[Statement] = []
+        for at, register in enumerate(handed):
+            statements.append(Variable(call.line, (), "param", (), "b32", f"fused_{at}", (), ()))
+            stored = ("[", f"fused_{at}", "]", ",", register)
+            statements.append(Instruction(call.line, "", "st.param.b32", stored))
+        more = [word for at in range(len(handed)) for word in (",", f"fused_{at}")]
+        words = list(named.words)
+        target = words.index(")") + 2 if words[0] == "(" else 0
+        if words[target + 1 : target + 3] == [",", "("]:
+            end = words.index(")", target + 1)
+            words[end:end] = more if words[end - 1] != "(" else more[1:]
+        else:
+            words[target + 1 : target + 1] = [",", "(", *more[1:], ")"]
+        statements.append(Instruction(call.line, call.guard, call.opcode, tuple(words)))
+        return [Block(call.line, tuple(statements))]
+
+    # --- shared memory ---
+
+    def _placed(self, instruction: Instruction) -> Sequence[Statement]:
+        """An instruction that names shared memory that lies in the arena."""
+        words = [self._names.get(word, word) for word in instruction.words]
+        at = next(k for k, word in enumerate(words) if word in self._places)
+        place = self._places[words[at]]
+        offset, length = place.offset, 1
+        if words[at + 1 : at + 2] in (["+"], ["-"]):
+            negative = words[at + 1] == "-" or words[at + 2] == "-"
+            length = 4 if words[at + 2] == "-" else 3
+            value = int(words[at + length - 1], 0)
+            offset += -value if negative else value
+        wide = instruction.opcode.endswith("64") and not (at and words[at - 1] == "[")
+        name = f"{place.name}_64" if place.register and wide else place.name
+        behind = [] if not offset else (["+", str(offset)] if offset > 0 else ["-", str(-offset)])
+        if at and words[at - 1] == "[":
+            behind = ["+", str(offset)] if offset else []
+        elif place.register and offset:
+            kind = "64" if wide else "32"
+            if instruction.base != "mov" or at != 2:
+                raise ValueError(f"PTX line {instruction.line}: {instruction.opcode} names shared memory and a place")
+            return [
+                Instruction(instruction.line, instruction.guard, f"add.u{kind}", (*words[:at], name, ",", str(offset)))
+            ]
+        words[at : at + length] = [name, *behind]
+        changed = Instruction(instruction.line, instruction.guard, instruction.opcode, tuple(words))
+        return self._placed(changed) if any(word in self._places for word in words) else [changed]
+
+    def _wide_arena(self, body: Block) -> list[Statement]:
+        """The beginning of a side's shared memory in 64 bits, where something takes it so."""
+        begin = f"%{self.letter}_arena"
+        if not any(place.register for place in self._places.values()):
+            return []
+        wide = any(
+            each.opcode.endswith("64") and not self._places.keys().isdisjoint(each.words) for each in instructions(body)
+        )
+        if not wide:
+            return []
+        convert = Instruction(0, "", "cvt.u64.u32", (f"{begin}_64", ",", begin))
+        return [Registers(0, "b64", ((f"{begin}_64", None),)), convert]
+
+    # --- what is worked out once ---
+
+    def setup_lines(self, thread: str, block: str, indent: str) -> Iterator[str]:
+        """What the body reads of its thread and block, given both counted from 0 in registers; the grid's lengths and
+        `%a_virtual` are there already."""
+        words = {word for body in self._bodies() for word in rewrite.words_of(body)}
+        yield from _divided(
+            self.letter, "tid", thread, self.side.shape, {axis for axis in _AXES if f"%tid.{axis}" in words}, indent
+        )
+        lengths = [f"%{self.letter}_grid_{axis}" if length is None else length for axis, length in
+                   zip(_AXES, self.grid, strict=True)]  # fmt: skip
+        yield from _divided(
+            self.letter, "ctaid", block, lengths, {axis for axis in _AXES if f"%ctaid.{axis}" in words}, indent
+        )
+        if "%warpid" in words:
+            yield f"{indent}shr.u32 %{self.letter}_warpid, {thread}, 5;"
+        if self._places and (self._offset or self._slice):
+            yield f"{indent}mov.u32 %{self.letter}_arena, {ARENA};"
+            if self._offset:
+                yield f"{indent}ld.param.u32 %{self.letter}_part, [{self.letter}_shared];"
+                yield f"{indent}add.u32 %{self.letter}_arena, %{self.letter}_arena, %{self.letter}_part;"
+            if self._slice:
+                yield f"{indent}ld.param.u32 %{self.letter}_part, [{self.letter}_slice];"
+                yield (
+                    f"{indent}mad.lo.u32 %{self.letter}_arena, %{self.letter}_virtual, %{self.letter}_part, "
+                    f"%{self.letter}_arena;"
+                )
+
+    def register_names(self) -> list[str]:
+        """The registers of 32 bits that `setup_lines` and the schedule use, those that nothing uses among them."""
+        axes = [f"%{self.letter}_{of}_{axis}" for of in ("tid", "ctaid", "grid") for axis in _AXES]
+        rest = ("thread", "block", "blocks", "virtual", "arena", "part", "warpid", "rest")
+        return [*axes, *(f"%{self.letter}_{each}" for each in rest)]
+
+    def drain_lines(self, indent: str) -> Iterator[str]:
+        """Whoever has left is still waited for at the barriers of the others: it votes until all have left."""
+        if not self.side.slot.kernel.parsed.drains or self._alone:
+            return
+        yield f"${self.letter}_drain:"
+        for number in range(self.side.virtual):
+            guard = ""
+            if self.side.virtual > 1:
+                yield f"{indent}setp.eq.u32 %who, %{self.letter}_virtual, {number};"
+                guard = "@%who "
+            yield f"{indent}mov.pred %gone, -1;"
+            own = self.side.barrier + number * len(self.ptx.barriers)
+            yield f"{indent}{guard}barrier.red.and.pred %gone, {own}, {self.side.threads}, %gone;"
+            yield f"{indent}@!%gone bra ${self.letter}_drain;"
+
+
+def _guard_words(instruction: Instruction) -> tuple[str, ...]:
+    return ("!", instruction.guard[1:]) if instruction.guard[0] == "!" else (instruction.guard,)
+
+
+def _without(block: Block, names: frozenset[str]) -> Block:
+    """A block without the declarations of some names."""
+    kept = (
+        _without(each, names) if isinstance(each, Block) else each
+        for each in block.statements
+        if not (isinstance(each, Variable) and each.name in names)
+    )
+    return Block(block.line, tuple(kept))
+
+
+def _divided(
+    letter: str, of: str, number: str, lengths: Sequence[int | str], wanted: set[str], indent: str
+) -> Iterator[str]:
+    """The parts of a number that runs over up to three axes, x the fastest; only those that are wanted, nothing for
+    axes of length one, no division by what is a power of two."""
+    long = [axis for axis, length in zip(_AXES, lengths, strict=True) if length != 1]
+    rest = number
+    for at, axis in enumerate(long):
+        name, length = f"%{letter}_{of}_{axis}", lengths[_AXES.index(axis)]
+        later = [each for each in long[at + 1 :] if each in wanted]
+        if not later and axis not in wanted:
+            return
+        if at == len(long) - 1:
+            yield f"{indent}mov.u32 {name}, {rest};"
+            return
+        power = isinstance(length, int) and length & (length - 1) == 0
+        if power:
+            assert isinstance(length, int)
+            if axis in wanted:
+                yield f"{indent}and.b32 {name}, {rest}, {length - 1};"
+            if later:
+                yield f"{indent}shr.u32 %{letter}_rest, {rest}, {length.bit_length() - 1};"
+        elif later:
+            following = f"%{letter}_part"
+            yield f"{indent}div.u32 {following}, {rest}, {length};"
+            if axis in wanted:
+                yield f"{indent}mul.lo.u32 {name}, {following}, {length};"
+                yield f"{indent}sub.u32 {name}, {rest}, {name};"
+            yield f"{indent}mov.u32 %{letter}_rest, {following};"
+        else:
+            yield f"{indent}rem.u32 {name}, {rest}, {length};"
+        rest = f"%{letter}_rest"

@@ -1,0 +1,381 @@
+"""A kernel of PTX, whoever compiled it: what decides whether and how it can be fused.
+
+Nothing is run and nothing is assumed of who wrote it. What stands here is read by `codegen/ptx_side.py`, which
+rewrites the names that a module shares, the registers and barriers that belong to a block, the places of shared memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.inputs.documents import Node
+from fusiond.language.dtypes import DTYPES
+from fusiond.language.expressions import Expression
+from fusiond.model import Rejection
+from fusiond.ptx import flat, parser, rewrite
+from fusiond.ptx.tree import SIZES, Function, Instruction, Module, PtxError, Variable, instructions
+from fusiond_hfuse.frontend import ptx_divergence
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, Parsed, PtxText, StructMember
+
+SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
+"""Special registers that say where a thread is in its block, and the block in its grid."""
+_REFUSED = {
+    "%envreg": ("grid_barrier", "reads what a cooperative launch tells it (a grid barrier)"),
+    "%total_smem_size": ("leak", "reads how much shared memory the whole block has"),
+    "%dynamic_smem_size": ("leak", "reads how much dynamic shared memory the whole block has"),
+    "%aggr_smem_size": ("leak", "reads how much shared memory the whole block has"),
+    "%reserved_smem": ("leak", "reads where the system's shared memory lies"),
+    "%tid": ("leak", "reads all of %tid at once"),
+    "%ctaid": ("leak", "reads all of %ctaid at once"),
+    "%ntid": ("leak", "reads all of %ntid at once"),
+    "%nctaid": ("leak", "reads all of %nctaid at once"),
+}
+_WHOLE_WARPGROUPS = ("wgmma", "setmaxnreg", "tcgen05")
+_ALIGNED_1024 = ("wgmma", "tcgen05", "cp.async.bulk.tensor")
+WARPGROUP = 128
+BIG_ALIGNMENT = 1024
+"""What swizzled tiles of tensor copies and of warpgroup products count on (PTX ISA, "Swizzling Modes")."""
+
+
+@functools.lru_cache(maxsize=64)  # a kernel stands in many pairs
+def read(text: str, entry: str, name: str, where: str) -> tuple[PtxText, Parsed]:
+    """A kernel of a PTX text. RequestError for what is not PTX or has no such kernel; what cannot be fused is a
+    Rejection in the result."""
+    try:
+        module = parser.parse(text)
+        found = _found(module, text, entry, where)
+        return found, _parsed(found, name)
+    except PtxError as problem:
+        raise RequestError(str(problem), where=where) from None
+
+
+def moved(ptx: PtxText, parsed: Parsed) -> Parsed | None:
+    """The kernel with its static shared arrays at the beginning of the dynamic one; None where it has none."""
+    places = static_places(ptx)
+    if not places or parsed.rejections:
+        return None
+    alignment = max(parsed.alignment, *(each.alignment for each, _ in places))
+    end = max(place + each.size_bytes for each, place in places)
+    return parsed.replaced(
+        uses_dynamic_shared=True,
+        static_shared_bytes=0,
+        moved_bytes=-(-end // alignment) * alignment,
+        alignment=alignment,
+    )
+
+
+def static_places(ptx: PtxText) -> list[tuple[Variable, int]]:
+    """Static shared arrays of the module and of the kernel, and where each lies when they are in the dynamic one."""
+    places, end = [], 0
+    for each in _static_arrays(ptx):
+        end = -(-end // each.alignment) * each.alignment
+        places.append((each, end))
+        end += each.size_bytes
+    return places
+
+
+def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
+    kernels = module.entries
+    if entry not in kernels:
+        raise UnknownName("kernel of the source", entry, set(kernels) or {"none"}, where=where)
+    if module.address_size != 64:
+        raise RequestError(f"its .address_size is {module.address_size}; expected 64", where=where)
+    kernel = _without_lines(kernels[entry])
+    functions, variables = rewrite.reached(module, kernel)
+    functions = tuple(_without_lines(each) for each in functions)
+    ids = sorted({each for function in (kernel, *functions) for each in _barrier_ids(function)})
+    bases = {each.base for function in (kernel, *functions) for each in _instructions(function)}
+    return PtxText(
+        text=text,
+        module=module,
+        entry=kernel,
+        functions=functions,
+        variables=variables,
+        barriers=tuple(ids),
+        warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
+        seeing=_seeing(functions, variables),
+    )
+
+
+def _without_lines(function: Function) -> Function:
+    assert function.body is not None
+    return dataclasses.replace(function, body=rewrite.without_lines(function.body))
+
+
+def _instructions(function: Function) -> Iterator[Instruction]:
+    return instructions(function.body) if function.body is not None else iter(())
+
+
+def is_block_barrier(instruction: Instruction) -> bool:
+    """`bar.sync 0`, `barrier.cta.red.and.pred ...`, and no `bar.warp.sync`."""
+    words = instruction.opcode.split(".")
+    return words[0] in ("bar", "barrier") and "warp" not in words and "cluster" not in words
+
+
+def barrier_id(instruction: Instruction) -> str:
+    """The operand that names a barrier: behind the result, where it is a reduction."""
+    if ".red" not in instruction.opcode:
+        return instruction.words[0]
+    return instruction.words[instruction.words.index(",") + 1]
+
+
+def constants(function: Function) -> dict[str, int]:
+    """Registers that are written once, with a number."""
+    writes: dict[str, int] = {}
+    values: dict[str, int] = {}
+    for each in _instructions(function):
+        if not each.words:
+            continue
+        writes[each.words[0]] = writes.get(each.words[0], 0) + 1
+        if each.base == "mov" and not each.guard and len(each.words) == 3 and each.words[2].isdigit():
+            values[each.words[0]] = int(each.words[2])
+    return {name: value for name, value in values.items() if writes[name] == 1}
+
+
+def _barrier_ids(function: Function) -> Iterator[int]:
+    """The numbers of a function's barriers; -1 for one whose number nobody knows."""
+    barriers = [each for each in _instructions(function) if is_block_barrier(each)]
+    known = constants(function) if any(not barrier_id(each).isdigit() for each in barriers) else {}
+    for each in barriers:
+        named = barrier_id(each)
+        yield int(named) if named.isdigit() else known.get(named, -1)
+
+
+def _seeing(functions: tuple[Function, ...], variables: tuple[Variable, ...]) -> frozenset[str]:
+    dynamic = {each.name for each in variables if each.space == "shared" and each.elements is None}
+    found: set[str] = set()
+    calls: dict[str, set[str]] = {}
+    for each in functions:
+        assert each.body is not None
+        words = set(rewrite.words_of(each.body))
+        special = any(word.startswith("%") and word[1:].partition(".")[0] in SEEN for word in words)
+        if special or words & dynamic or any(is_block_barrier(one) for one in instructions(each.body)):
+            found.add(each.name)
+        calls[each.name] = words
+    while more := {name for name, words in calls.items() if name not in found and words & found}:
+        found |= more
+    return frozenset(found)
+
+
+# --- what follows for fusion ----------------------------------------------------------------------------
+
+
+def _parsed(ptx: PtxText, name: str) -> Parsed:
+    entry, limits = ptx.entry, ptx.limits
+    shared = [each for each in ptx.variables if each.space == "shared"]
+    static = _static_arrays(ptx)
+    dynamic = [each for each in shared if each.elements is None]
+    alignment = max([16, *(each.alignment for each in dynamic)])
+    if any(each.opcode.startswith(_ALIGNED_1024) for each in _all_instructions(ptx)):
+        alignment = max(alignment, BIG_ALIGNMENT)
+    refused, beside = list(_refusals(ptx, name)), list(_only_by_blocks(ptx, name))
+    leaving = _leaving(ptx, rows_are_warps=True)
+    rows = any(word in ("%tid.y", "%tid.z") for each in _all_instructions(ptx) for word in each.words)
+    by_warps = rows and _leaving(ptx, rows_are_warps=False) != leaving
+    if leaving.drains and leaving.beside:
+        beside.append(_early(name, f"others of their warp meet in `{leaving.beside}`"))
+    elif leaving.drains and any(not _plain(each) for each in _all_instructions(ptx) if is_block_barrier(each)):
+        beside.append(_early(name, "others wait at barriers that are counted or have numbers of their own"))
+    bound = limits.get("reqntid", limits.get("maxntid"))
+    threads = 1
+    for each in bound or ():
+        threads *= each
+    return Parsed(
+        entry=entry.name,
+        parameters=tuple(_parameter(each) for each in entry.parameters),
+        edits=(),
+        uses_dynamic_shared=bool(dynamic),
+        static_shared_bytes=sum(each.size_bytes for each in static),
+        barriers=sum(is_block_barrier(each) for each in _all_instructions(ptx)),
+        launch_bound=threads if bound else None,
+        rejections=tuple(dict.fromkeys(refused)),
+        resident_blocks=limits.get("minnctapersm", (0,))[0],
+        alignment=alignment,
+        drains=leaving.drains and not beside,
+        beside=tuple(dict.fromkeys(beside)),
+        by_warps=by_warps,
+        leaves=leaving.leaves,
+        meets="a shuffle" if leaving.leaves else "",
+        barrier_ids=max(len(ptx.barriers), 1),
+        warpgroups=ptx.warpgroups,
+    )
+
+
+def _all_instructions(ptx: PtxText) -> Iterator[Instruction]:
+    for each in (ptx.entry, *ptx.functions):
+        yield from _instructions(each)
+
+
+def _static_arrays(ptx: PtxText) -> list[Variable]:
+    """Shared arrays with a length: of the module, and of the kernel and the functions that it calls."""
+    found = [each for each in ptx.variables if each.space == "shared" and each.elements is not None]
+    for function in (ptx.entry, *ptx.functions):
+        if function.body is not None:
+            for each in rewrite.variables_in(function.body):
+                if each.space == "shared":
+                    found.append(each)
+    return found
+
+
+def _early(name: str, why: str) -> Rejection:
+    detail = f"{name}: some threads may leave before a barrier while {why}; it can be fused block by block only"
+    return Rejection(rule="return_before_barrier", nodes=(name,), detail=detail)
+
+
+def _plain(barrier: Instruction) -> bool:
+    """`bar.sync 0;`"""
+    return ".red" not in barrier.opcode and ".sync" in barrier.opcode and barrier.words == ("0",)
+
+
+def _leaving(ptx: PtxText, *, rows_are_warps: bool) -> ptx_divergence.Leaving:
+    kernel = flat.of_function(ptx.entry)
+    waits, meets = set(), {}
+    for each in ptx.functions:
+        for one in _instructions(each):
+            if is_block_barrier(one):
+                waits.add(each.name)
+            elif one.base in ptx_divergence.MEETINGS or one.opcode.startswith("bar.warp"):
+                meets[each.name] = one.opcode
+    return ptx_divergence.leaving(kernel, rows_are_warps=rows_are_warps, waits=waits, meets=meets)
+
+
+def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
+    """What no fused kernel can have, whatever the blocks."""
+
+    def refused(rule: str, line: int, why: str) -> Rejection:
+        return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
+
+    limits = ptx.limits
+    cluster = limits.get("reqnctapercluster", (1,))
+    if any(each != 1 for each in cluster):
+        yield refused("cluster", ptx.entry.line, f"it is launched in clusters of {cluster}, which are not fused")
+    for variable in ptx.variables:
+        if variable.type in ("texref", "surfref", "samplerref"):
+            why = f"{variable.name} is a texture reference; a texture object can be fused"
+            yield refused("texture", variable.line, why)
+    for function in (ptx.entry, *ptx.functions):
+        if any(each.space == "reg" for each in (*function.parameters, *function.returns)):
+            yield refused("function", function.line, f"{function.name} is handed registers, not parameters")
+        for each in _instructions(function):
+            for word in each.words:
+                if word[:1] == "%":
+                    stem = word if word in _REFUSED else word.rstrip("0123456789")
+                    if stem in _REFUSED and ".reg" not in word:
+                        yield refused(_REFUSED[stem][0], each.line, f"{word} {_REFUSED[stem][1]}")
+            if each.opcode.startswith("barrier.cluster"):
+                yield refused(
+                    "cluster", each.line, f"{each.opcode} waits for a cluster, both sides of which it would have"
+                )
+            if function is not ptx.entry and each.base == "exit":
+                yield refused(
+                    "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"
+                )
+            if each.base == "call" and rewrite.call_target(each).startswith("%") and ptx.seeing:
+                yield refused("function", each.line, "it calls by a pointer, and some function sees the block")
+
+
+def _only_by_blocks(ptx: PtxText, name: str) -> Iterator[Rejection]:
+    """What cannot share a block with another kernel, and can have blocks of its own."""
+
+    def alone(rule: str, line: int, why: str) -> Rejection:
+        return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
+
+    if -1 in ptx.barriers:
+        line = next(each.line for each in _all_instructions(ptx) if is_block_barrier(each))
+        yield alone("block_barrier", line, "a barrier's number is in a register, so that no other kernel can have any")
+    for each in _all_instructions(ptx):
+        if each.base == "setmaxnreg":
+            yield alone("registers", each.line, f"{each.opcode} divides the registers of a block that is all its own")
+            return
+        if each.opcode.startswith("tcgen05.alloc"):
+            yield alone(
+                "tensor_memory", each.line, f"{each.opcode} takes tensor memory for a block that is all its own"
+            )
+            return
+
+
+# --- parameters -----------------------------------------------------------------------------------------
+
+
+def _parameter(declared: Variable) -> KernelParameter:
+    """A parameter by its bytes: whether it is an address, and of what numbers, no PTX says."""
+    size = SIZES[declared.type] * (declared.elements or 1)
+    spelling = f".{declared.type}" + "".join(f"[{each}]" for each in declared.extents)
+    return KernelParameter(
+        name=declared.name, pointer=".ptr" in declared.attributes, dtype=None, spelling=spelling, target="",
+        bytes=size, alignment=declared.alignment, record=bool(declared.extents),
+    )  # fmt: skip
+
+
+def checked(
+    arguments: tuple[KernelArgument, ...], parameters: tuple[KernelParameter, ...], node: Node
+) -> tuple[KernelArgument, ...]:
+    """The YAML's arguments against the `.param` list: number, order and bytes."""
+    if len(arguments) != len(parameters):
+        listed = ", ".join(each.spelling for each in parameters) or "none"
+        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({listed})")
+    return tuple(_checked(each, parameter) for each, parameter in zip(arguments, parameters, strict=True))
+
+
+def _checked(argument: KernelArgument, parameter: KernelParameter) -> KernelArgument:
+    name, where, bytes_ = argument.name, argument.where, parameter.bytes
+    if argument.hex or argument.members:
+        if argument.hex:
+            if len(argument.hex) != 2 * bytes_:
+                raise RequestError(
+                    f"{name} has {len(argument.hex) // 2} bytes, the parameter {parameter.spelling} {bytes_}",
+                    where=where,
+                )
+            return dataclasses.replace(argument, bytes=bytes_)
+        return dataclasses.replace(argument, bytes=bytes_, members=_placed(argument, parameter))
+    if argument.buffer is not None and (bytes_ != 8 or parameter.record):
+        raise RequestError(f"{name} is a buffer, the parameter is {parameter.spelling}, no address", where=where)
+    if argument.buffer is None and parameter.pointer:
+        if not (isinstance(argument.value, Expression) and argument.value.text == "0"):
+            raise RequestError(f"{name}: the parameter is an address; expected a buffer, or 0", where=where)
+        return dataclasses.replace(argument, dtype="uint64")
+    if argument.buffer is None and DTYPES[argument.dtype].bytes != bytes_:
+        raise RequestError(
+            f"{name} is {argument.dtype}, {DTYPES[argument.dtype].bytes} bytes; the parameter {parameter.spelling} "
+            f"has {bytes_}",
+            where=where,
+        )
+    return argument
+
+
+def _placed(argument: KernelArgument, parameter: KernelParameter) -> tuple[StructMember, ...]:
+    """The members of a struct by their places: `struct: {0: {dtype: float32, value: 1}, 8: ...}`."""
+    found, end = [], 0
+    for member in sorted(argument.members, key=lambda each: int(each.path) if each.path.isdigit() else -1):
+        if not member.path.isdigit():
+            raise RequestError(
+                f"{argument.name}: {member.path!r} is not a number of bytes; PTX knows no names of members",
+                where=member.where,
+            )
+        if member.dtype is None:
+            raise RequestError(f"{argument.name}, {member.path}: the key 'dtype' is missing", where=member.where)
+        size = 8 if member.target is not None else DTYPES[member.dtype].bytes
+        if int(member.path) < end or int(member.path) + size > parameter.bytes:
+            raise RequestError(
+                f"{argument.name}: {size} bytes at {member.path} overlap the member before, or end behind "
+                f"{parameter.bytes}",
+                where=member.where,
+            )
+        end = int(member.path) + size
+        found.append(dataclasses.replace(member, offset=int(member.path)))
+    return tuple(found)
+
+
+def checked_variables(variables: tuple[KernelArgument, ...], ptx: PtxText) -> None:
+    """The YAML's constants against the module's variables. RequestError."""
+    known = {each.name: each for each in ptx.module.variables if each.space in ("const", "global")}
+    for each in variables:
+        if each.symbol not in known:
+            raise UnknownName("variable of the source", each.symbol, set(known) or {"none"}, where=each.where)
+        if each.members:
+            raise RequestError(
+                f"{each.symbol}: a variable of PTX is given by its numbers, with dtype and elements", where=each.where
+            )

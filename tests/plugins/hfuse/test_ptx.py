@@ -1,0 +1,204 @@
+"""Fusion of PTX: what nvcc made of kernels, fused in every way, against the same kernels apart, in the interpreter."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusiond.build import nvcc
+from fusiond.counting import run
+from fusiond.cuda.limits import limits
+from fusiond.model import BuildFailed, Config, Rejection
+from fusiond.program import Program
+from fusiond.requests import jobs
+from fusiond.strategy import Target
+from fusiond_hfuse.codegen import verify
+
+FOLDER = Path(__file__).parent / "ptx"
+YAMLS = {
+    "reduce": """\
+arguments:
+  - {name: x, dtype: float32, elements: n, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: float32, elements: "ceil_div(n, 128)", role: output}
+  - {name: n, dtype: int32, value: n}
+sizes: {n: 2000}
+block: {shape: [128]}
+grid: ["ceil_div(n, block.x)"]
+""",
+    "stencil": """\
+arguments:
+  - {name: x, dtype: float32, elements: 3010, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: float32, elements: 3010, role: output}
+  - {name: width, dtype: int32, value: 70}
+  - {name: height, dtype: int32, value: 43}
+block: {shape: [32, 8]}
+grid: [3, 6]
+""",
+    "leavers": """\
+arguments:
+  - {name: x, dtype: int32, elements: n, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: int32, elements: n, role: output}
+  - {name: n, dtype: int32, value: n}
+sizes: {n: 1210}
+block: {shape: [128], tune: x}
+grid: ["ceil_div(n, block.x)"]
+shared: "4 * block.x"
+""",
+    "called": """\
+arguments:
+  - {name: x, dtype: int32, elements: 896, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: int32, elements: 896, role: output}
+block: {shape: [128]}
+grid: [7]
+""",
+    "named": """\
+arguments:
+  - {name: x, dtype: int32, elements: 320, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: int32, elements: 320, role: output}
+block: {shape: [128]}
+grid: [5]
+""",
+    "spread": """\
+arguments:
+  - {name: x, dtype: uint32, elements: 4096, role: input, fill: {integers: [0, 99]}}
+  - {name: y, dtype: uint32, elements: "96 * deep * 6", role: output}
+  - {name: total, dtype: uint32, elements: 1, role: inout, fill: zeros}
+sizes: {deep: 2}
+block: {shape: [4, 6, 4]}
+grid: [3, 2, deep]
+""",
+    "gone": """\
+arguments:
+  - {name: x, dtype: int32, elements: 500, role: input, fill: {integers: [-9, 9]}}
+  - {name: y, dtype: int32, elements: 500, role: output}
+  - {name: n, dtype: int32, value: 500}
+block: {shape: [128]}
+grid: [4]
+""",
+    "scale": """\
+arguments:
+  - {name: x, dtype: float64, elements: 3000, role: input, fill: {uniform: [0, 1]}}
+  - {name: y, dtype: float64, elements: 3000, role: output}
+  - {name: n, dtype: int64, value: 3000}
+  - {name: factor, dtype: float64, value: 1.5}
+block: {shape: [256], tune: x}
+grid: [8]
+""",
+}
+NAMES = sorted(YAMLS)
+PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))
+pytestmark = pytest.mark.needs_nvcc
+
+
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("ptx") / "kernels.ptx"
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", "-o", str(out), str(FOLDER / "kernels.cu")]
+    subprocess.run(command, check=True, capture_output=True)
+    return out.read_text()
+
+
+@pytest.fixture
+def planned(registry, strategy, ptx, tmp_path):
+    """The analysis of some of the kernels, for a GPU."""
+    target = Target(arch="sm_90", limits=limits("sm_90"), facts=lambda source: None)
+
+    def planned(*names: str):
+        (tmp_path / "kernels.ptx").write_text(ptx)
+        for name in names:
+            heading = f"kernel: {name}\nsource: kernels.ptx\nentry: {name}\n"
+            (tmp_path / f"{name}.yaml").write_text(heading + YAMLS[name])
+        listed = ", ".join(f"./{name}.yaml" for name in names)
+        (job,) = jobs.read(tmp_path / "job.yaml", f"strategy: hfuse\nkernels: [{listed}]\n")
+        return strategy.analyse(strategy.parse(job, jobs.JobInputs(registry, job)), target)
+
+    return planned
+
+
+def computed(program: Program):
+    counted = run.count(program, budget=None)
+    assert counted.broke is None, counted.broke
+    assert not any(row.failed for row in counted.rows), [row.failed for row in counted.rows]
+    return counted.outputs
+
+
+def fused(strategy, analysis, config: Config) -> Program:
+    program = strategy.emit(analysis, config, {})
+    assert not isinstance(program, Rejection), program
+    return program
+
+
+def configs(strategy, analysis, number: int, seed: int) -> list[Config]:
+    """Points of the space, spread over its ways; caps mean nothing to the interpreter."""
+    space = strategy.space(analysis, {})
+    points = [each for each in space.points() if each.get("cap", "none") == "none"]
+    ways: dict[tuple[object, ...], list[Config]] = {}
+    for each in points:
+        way = (each["kind"], each.get("level"), each.get("assign"), each.get("map"), each.get("virtual.a"))
+        ways.setdefault(way, []).append(each)
+    rng = random.Random(seed)
+    chosen = [rng.choice(ways[way]) for way in sorted(ways, key=str)]
+    rng.shuffle(chosen)
+    return chosen[:number]
+
+
+def same(found, wanted) -> None:
+    assert found.keys() == wanted.keys()
+    for name, each in wanted.items():
+        np.testing.assert_array_equal(found[name], each, err_msg=name)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_a_fused_pair_computes_what_the_kernels_compute(a, b, planned, strategy):
+    analysis = planned(a, b)
+    assert analysis.rejections == ()
+    for config in configs(strategy, analysis, 4, seed=PAIRS.index((a, b))):
+        program = fused(strategy, analysis, config)
+        same(computed(program), computed(strategy.unfused(analysis, config)))
+        text = program.sources[0].text
+        assert verify.lint(text, barriers=tuple(range(16)), compiled=True) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_every_way_of_every_pair(a, b, planned, strategy):
+    analysis = planned(a, b)
+    for config in configs(strategy, analysis, 100, seed=1 + PAIRS.index((a, b))):
+        same(computed(fused(strategy, analysis, config)), computed(strategy.unfused(analysis, config)))
+
+
+def test_four_kernels_in_one_launch(planned, strategy):
+    analysis = planned("called", "named", "reduce", "spread")
+    assert analysis.rejections == ()
+    apart = strategy.baselines(analysis)[0]
+    wanted = computed(apart.emit(next(iter(apart.space.points()))))
+    known = {each.name for each in strategy.space(analysis, {}).parameters}
+    together = {"groups": "a+b+c+d", "kind": "horizontal", "cap": "none", "order": "given"}
+    threads = {"threads.a": 128, "threads.b": 128, "threads.c": 128, "threads.d": 96}
+    virtual = {name: 1 for name in known if name.startswith("virtual.")}
+    for way in ({"level": "warp", "map": "pad"}, {"level": "block", "assign": "interleaved", **virtual}):
+        same(computed(fused(strategy, analysis, Config.of({**together, **threads, **way}))), wanted)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS[::4])
+def test_a_fused_pair_assembles_with_few_registers_more(a, b, planned, strategy):
+    analysis = planned(a, b)
+    most = 0
+    for source in (
+        strategy.baselines(analysis)[0].emit(next(iter(strategy.baselines(analysis)[0].space.points()))).sources
+    ):
+        built = nvcc.build(source, "sm_90")
+        assert not isinstance(built, BuildFailed), built
+        most = max(most, *(each.registers for each in built.facts.values()))
+    for config in configs(strategy, analysis, 3, seed=7):
+        program = fused(strategy, analysis, config)
+        built = nvcc.build(program.sources[0], "sm_90")
+        assert not isinstance(built, BuildFailed), built
+        (facts,) = built.facts.values()
+        assert facts.registers <= max(most, 26) + 6, (config, facts.registers, most)
+        assert facts.spill_store_bytes == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from fusiond.counting.code import PtxCode
 from fusiond.counting.layout import PtxImage
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
 from fusiond.counting.model import Gpu
-from fusiond.ptx import flat
+from fusiond.ptx import flat, parser
+from fusiond.ptx.tree import PtxError
 
 WORKSPACE_BYTES = 4096
 TURN = 256
@@ -92,7 +94,9 @@ class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
     def __init__(self, text: str, library: CountingLibrary) -> None:
-        self.module = calls.expanded(flat.parse(text))
+        tree = parser.parse(text)
+        self.module = calls.expanded(flat.flattened(tree))
+        self._clusters = {name: each.directive("reqnctapercluster") or () for name, each in tree.entries.items()}
         self.image = PtxImage(self.module)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
@@ -102,6 +106,8 @@ class LoadedPtx:
         """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
         if kernel not in self._codes:
             found = self.module.kernels[kernel]
+            if math.prod(self._clusters[kernel]) > 1:
+                raise PtxError(f"{kernel} needs clusters of several blocks, which are not run here", 1)
             workspace = int(self._workspace.ctypes.data)
             self._codes[kernel] = translate.translate(
                 self.module, found, self.image, self._library.operation, workspace=workspace

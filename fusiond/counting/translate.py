@@ -396,10 +396,11 @@ def _rank(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _mapped(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
-    """`mapa`: in a cluster of one block each address is its own."""
-    size = SIZES[words[-1]]
-    a = rows.value(at.operands[1], words[-1], at)
-    rows.emit(at, f"mov.b{8 * size}", d=rows.result(at.operands[0], size, at), a=a)
+    """`mapa`: an address of shared memory in a block of the cluster."""
+    type_ = words[-1]
+    target, address, rank = at.operands
+    a, b = rows.value(address, type_, at), rows.value(rank, "u32", at)
+    rows.emit(at, f"mapa.{type_}", d=rows.result(target, SIZES[type_], at), a=a, b=b)
 
 
 def _policy(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -470,6 +471,12 @@ def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The types of what an instruction reads, and of its result."""
     types = [each for each in words if each in SIZES]
     last = types[-1] if types else "b32"
+    if base == "cvt" and "pack" in words:
+        return (("s32", "s32", "b32"), "b32")
+    if base == "testp":
+        return ((last,), "pred")
+    if base in ("bmsk", "szext"):
+        return ((last, "u32"), last)
     if base == "cvt":
         return ((types[-1],) * 2, types[0])
     if base in ("mul", "mad") and "wide" in words:

@@ -70,6 +70,11 @@ def shifted(a: int, b: int, bits: int) -> int:
     return a >> min(b, bits - 1) if a < 0 else a >> b if b < bits else 0
 
 
+def sign_extended(a: int, bits: int) -> int:
+    part = a & ((1 << bits) - 1)
+    return part - (1 << bits) if bits and part >> (bits - 1) else part
+
+
 INTEGERS: list[tuple[str, tuple[str, ...], str, Callable[..., int]]] = []
 for _type in ("u16", "s16", "u32", "s32", "u64", "s64"):
     _bits = int(_type[1:])
@@ -111,6 +116,15 @@ INTEGERS += [
         ),
     ),
     ("cvt.sat.u8.s32", ("s32",), "u32", lambda a: min(max(a, 0), 255)),
+    ("cvt.pack.sat.u16.s32", ("s32", "s32"), "b32", lambda a, b: min(max(a, 0), 65535) << 16 | min(max(b, 0), 65535)),
+    (
+        "cvt.pack.sat.s8.s32.b32", ("s32", "s32", "b32"), "b32",
+        lambda a, b, c: c << 16 | (min(max(a, -128), 127) & 255) << 8 | (min(max(b, -128), 127) & 255),
+    ),
+    ("bmsk.clamp.b32", ("b32", "b32"), "b32", lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32)),
+    ("szext.wrap.u32", ("u32", "u32"), "u32", lambda a, b: a & ((1 << b % 32) - 1)),
+    ("szext.clamp.s32", ("s32", "u32"), "s32", lambda a, b: sign_extended(a, min(b, 32))),
+    ("bfind.shiftamt.u32", ("u32",), "u32", lambda a: 32 - a.bit_length() if a else -1),
     ("cvt.s32.s8", ("s8",), "s32", lambda a: a),
     ("cvt.u16.u64", ("u64",), "u16", lambda a: a),
     ("cvt.s64.s32", ("s32",), "s64", lambda a: a),
@@ -392,6 +406,19 @@ def test_no_number_is_the_largest_and_the_least(counting: CountingLibrary, opcod
         a.view(kind).astype(np.float32), b.view(kind).astype(np.float32)
     )
     assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_what_floats_are(counting: CountingLibrary) -> None:
+    a = np.array([1, 0, -np.inf, np.nan, 1e-40, -2.5, np.inf, 1e-45] * 4, np.float32)
+    kinds = {"finite": np.isfinite(a), "infinite": np.isinf(a), "notanumber": np.isnan(a), "number": ~np.isnan(a)}
+    kinds |= {"subnormal": (np.abs(a) > 0) & (np.abs(a) < 1.17e-38), "normal": np.isfinite(a) & (np.abs(a) > 1.17e-38)}
+    for kind, expected in kinds.items():
+        text = program("mov.b32", ("f32",), "u32").replace(
+            "mov.b32 %v1, %v0;", f".reg .pred %p; testp.{kind}.f32 %p, %v0; selp.u32 %v1, 1, 0, %p;"
+        )
+        assert Bench(text, counting).run("k", [a, np.zeros(32, np.uint32)]).arrays[1].tolist() == expected.tolist(), (
+            kind
+        )
 
 
 @pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])

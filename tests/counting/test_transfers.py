@@ -14,6 +14,7 @@ from fusiond.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
 from fusiond.counting.library import Cache, CountingLibrary
 from fusiond.counting.model import H100
 from fusiond.counting.tensor_map import tensor_map
+from fusiond.ptx.tree import PtxError
 
 from .conftest import Bench, Ran
 
@@ -421,6 +422,18 @@ def test_what_is_no_map_is_not_read_as_one(counting: CountingLibrary) -> None:
     body = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%q0, {0, 0}], [%r1];"
     ran = run(counting, body, [np.full(32, 0xFFFFFFFF, np.uint32)])
     assert "a tensor map that is not one of fusiond.counting.tensor_map" in (ran.result.failed or "")
+
+
+# --- clusters -----------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_has_one_block(counting: CountingLibrary) -> None:
+    """Else it is said, when it is translated or where another block is asked for."""
+    text = kernel("mapa.shared::cluster.u32 %r2, %r1, 1;", 1)
+    ran = Bench(text, counting).run("k", [np.zeros(32, np.uint32)], shared_bytes=64)
+    assert "another block of a cluster" in (ran.result.failed or "")
+    with pytest.raises(PtxError, match="clusters of several blocks"):
+        Bench(text.replace("(.param .u64 p0)", "(.param .u64 p0)\n.reqnctapercluster 2, 1, 1"), counting).unit.code("k")
 
 
 # --- branches by number -------------------------------------------------------------------------------------

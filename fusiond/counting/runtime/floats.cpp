@@ -198,9 +198,30 @@ void comparisons() {
     unordered<float>("f32"), unordered<double>("f64"), unordered<Half>("f16"), unordered<Brain>("bf16");
 }
 
+template <class T, class F>
+void tested(const std::string& name, F) {
+    add_operation("testp." + name, [](Warp& w, const Instruction& i, uint32_t mask) {
+        const auto* a = w.in<T>(i.a);
+        uint32_t found = 0;
+        for (int lane = 0; lane < LANES; ++lane) found |= uint32_t(F()(std::fpclassify(from_bits<T>(a[lane])))) << lane;
+        w.set_predicate(i.d, found, mask);
+    });
+}
+
+template <class T>
+void tests(const std::string& type) {
+    tested<T>("finite." + type, [](int kind) { return kind != FP_NAN && kind != FP_INFINITE; });
+    tested<T>("infinite." + type, [](int kind) { return kind == FP_INFINITE; });
+    tested<T>("number." + type, [](int kind) { return kind != FP_NAN; });
+    tested<T>("notanumber." + type, [](int kind) { return kind == FP_NAN; });
+    tested<T>("normal." + type, [](int kind) { return kind == FP_NORMAL; });
+    tested<T>("subnormal." + type, [](int kind) { return kind == FP_SUBNORMAL; });
+}
+
 }  // namespace
 
 void add_floats() {
+    tests<float>("f32"), tests<double>("f64");
     exact<float>("f32"), exact<double>("f64");
     flushing();
     approximate();

@@ -74,6 +74,8 @@ u32 permute(u32 a, u32 b, u32 how) {
     return found;
 }
 
+u32 field(u32 at, u32 length) { return static_cast<u32>(((u64(1) << length) - 1) << at); }
+
 template <class T>
 T reverse(T a) {
     T found = 0;
@@ -202,6 +204,13 @@ void add_integers() {
                     values[lane] |= (k & 4 ? a[lane] : ~a[lane]) & (k & 2 ? b[lane] : ~b[lane]) & (k & 1 ? c[lane] : ~c[lane]);
         keep(w.out<u32>(i.d), values, mask);
     });
+    // A field of ones; a number cut to some bits and filled up.
+    for (const bool wrap : {false, true}) {
+        const std::string of = wrap ? ".wrap." : ".clamp.";
+        add_operation("bmsk" + of + "b32", wrap ? Operation(BINARY(u32, u32, u32, field(a & 31, b & 31))) : Operation(BINARY(u32, u32, u32, field(std::min(a, 32u), std::min(b, 32u)))));
+        add_operation("szext" + of + "u32", wrap ? Operation(BINARY(u32, u32, u32, extract<u32>(a, 0, b & 31))) : Operation(BINARY(u32, u32, u32, extract<u32>(a, 0, std::min(b, 32u)))));
+        add_operation("szext" + of + "s32", wrap ? Operation(BINARY(s32, s32, u32, extract<s32>(a, 0, b & 31))) : Operation(BINARY(s32, s32, u32, extract<s32>(a, 0, std::min(b, 32u)))));
+    }
     // Vectors of registers to one and back: `mov.b64 %rd1, {%r1, %r2}`.
     add_operation("pack.b32", BINARY(u32, u16, u16, u32(b) << 16 | a));
     add_operation("pack.b64", BINARY(u64, u32, u32, u64(b) << 32 | a));

@@ -220,6 +220,11 @@ void add_packed() {
     dot_products<uint8_t, uint8_t>("u32.u32"), dot_products<uint8_t, int8_t>("u32.s32");
     dot_products<int8_t, uint8_t>("s32.u32"), dot_products<int8_t, int8_t>("s32.s32");
     videos<PLUS>("add"), videos<MINUS>("sub"), videos<MEAN>("avrg"), videos<DISTANCE>("absdiff"), videos<LESS>("min"), videos<MORE>("max");
+    // Two numbers cut to the ends of a narrower type, the first above; of bytes, what was there is moved up by two.
+    add_operation("cvt.pack.sat.u16.s32", BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, 0, 65535)) << 16 | uint32_t(std::clamp(b, 0, 65535))));
+    add_operation("cvt.pack.sat.s16.s32", BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, -32768, 32767)) << 16 | (uint32_t(std::clamp(b, -32768, 32767)) & 65535)));
+    add_operation("cvt.pack.sat.u8.s32.b32", TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | uint32_t(std::clamp(a, 0, 255)) << 8 | uint32_t(std::clamp(b, 0, 255))));
+    add_operation("cvt.pack.sat.s8.s32.b32", TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | (uint32_t(std::clamp(a, -128, 127)) & 255) << 8 | (uint32_t(std::clamp(b, -128, 127)) & 255)));
     shorts<uint16_t>("u16x2"), shorts<int16_t>("s16x2");
     add_operation("min.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
     add_operation("max.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));

@@ -317,6 +317,15 @@ void is_in(Warp& w, const Instruction& i, uint32_t mask) {
     w.set_predicate(i.d, found, mask);
 }
 
+// In a cluster of one block each address is its own.
+template <class T>
+void mapped(Warp& w, const Instruction& i, uint32_t mask) {
+    const auto* rank = w.in<uint32_t>(i.b);
+    for (uint32_t rest = mask; rest; rest &= rest - 1)
+        if (rank[__builtin_ctz(rest)]) fail("an address in another block of a cluster, which has one here");
+    unary<T, T>(w, i, mask, [](T a) { return a; });
+}
+
 template <class T>
 void clock(Warp& w, const Instruction& i, uint32_t mask) {
     Stored<T> values[LANES];
@@ -363,6 +372,8 @@ void add_transfers() {
     add_operation("isspacep.local", is_in<LOCAL>);
     add_operation("isspacep.param", is_in<PARAMETER>);
     add_operation("isspacep.const", is_in<CONSTANT>);
+    add_operation("mapa.u32", mapped<uint32_t>);
+    add_operation("mapa.u64", mapped<uint64_t>);
     add_operation("clock.b32", clock<uint32_t>);
     add_operation("clock.b64", clock<uint64_t>);
 }

@@ -26,6 +26,7 @@ _NO_OPERATION = (
 )  # fmt: skip
 _CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
+_TEXTURES = ("tex", "tld4", "txq", "suld", "sust", "sured", "suq")
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 Handler: TypeAlias = Callable[[Rows, PtxInstruction, Sequence[str]], None]
 _VIDEO = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
@@ -62,6 +63,10 @@ def _one(rows: Rows, at: PtxInstruction) -> None:
 
 
 # --- control ---
+
+
+def _texture(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+    raise PtxError(f"{at.opcode} is not known here: textures and surfaces are not run", at.line)
 
 
 def _end(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -509,4 +514,5 @@ _KNOWN: Mapping[str, Handler] = {
     "createpolicy": _policy, "isspacep": _is_in, **dict.fromkeys(("ldmatrix", "stmatrix"), matrices.move),
     "movmatrix": matrices.transposed, "mma": matrices.mma, "wmma": matrices.wmma, "wgmma": matrices.wgmma,
     "cp": transfers.copy, "mbarrier": transfers.mbarrier, "tensormap": transfers.tensormap,
+    **dict.fromkeys(_TEXTURES, _texture),
 }  # fmt: skip

@@ -121,6 +121,8 @@ INTEGERS += [
         "cvt.pack.sat.s8.s32.b32", ("s32", "s32", "b32"), "b32",
         lambda a, b, c: c << 16 | (min(max(a, -128), 127) & 255) << 8 | (min(max(b, -128), 127) & 255),
     ),
+    ("mul24.lo.s32", ("s32", "s32"), "s32", lambda a, b: sign_extended(a, 24) * sign_extended(b, 24)),
+    ("mul24.hi.u32", ("u32", "u32"), "u32", lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16),
     ("bmsk.clamp.b32", ("b32", "b32"), "b32", lambda a, b: ((1 << min(b, 32)) - 1) << min(a, 32)),
     ("szext.wrap.u32", ("u32", "u32"), "u32", lambda a, b: a & ((1 << b % 32) - 1)),
     ("szext.clamp.s32", ("s32", "u32"), "s32", lambda a, b: sign_extended(a, min(b, 32))),
@@ -421,7 +423,9 @@ def test_what_floats_are(counting: CountingLibrary) -> None:
         )
 
 
-@pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])
+@pytest.mark.parametrize(
+    "opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32", "sust.b.2d.b32.trap"]
+)
 def test_what_is_not_known_is_said_by_name(counting: CountingLibrary, opcode: str) -> None:
     bench = Bench(program("mov.b32", ("b32",), "b32").replace("mov.b32", opcode), counting)
     with pytest.raises(flat.PtxError, match=opcode.replace(".", r"\.")):

@@ -83,6 +83,7 @@ void exact(const std::string& type) {
         add_operation("mul" + (rounding + type), BINARY(T, T, T, one_nan(a * b)));
     }
     add_operation("fma.rn." + type, TERNARY(T, T, T, T, one_nan(std::fma(a, b, c))));
+    add_operation("mad." + type, TERNARY(T, T, T, T, one_nan(std::fma(a, b, c))));  // as ptxas takes it
     add_operation("mad.rn." + type, TERNARY(T, T, T, T, one_nan(std::fma(a, b, c))));
     add_operation("div.rn." + type, BINARY(T, T, T, one_nan(a / b)));
     add_operation("rcp.rn." + type, UNARY(T, T, one_nan(T(1) / a)));

@@ -74,6 +74,9 @@ u32 permute(u32 a, u32 b, u32 how) {
     return found;
 }
 
+s64 low24(s32 a) { return static_cast<s32>(static_cast<u32>(a) << 8) >> 8; }
+u64 low24(u32 a) { return a & 0xffffff; }
+
 u32 field(u32 at, u32 length) { return static_cast<u32>(((u64(1) << length) - 1) << at); }
 
 template <class T>
@@ -184,6 +187,13 @@ void add_integers() {
     for (const char* type : {"b32", "u32", "s32", "f32"}) moves<u32>(type);
     for (const char* type : {"b64", "u64", "s64", "f64"}) moves<u64>(type);
     predicates();
+    // Of the lower 24 bits: the lower or the upper 32 of a product of 48.
+    add_operation("mul24.lo.s32", BINARY(s32, s32, s32, low24(a) * low24(b)));
+    add_operation("mul24.hi.s32", BINARY(s32, s32, s32, low24(a) * low24(b) >> 16));
+    add_operation("mul24.lo.u32", BINARY(u32, u32, u32, low24(a) * low24(b)));
+    add_operation("mul24.hi.u32", BINARY(u32, u32, u32, low24(a) * low24(b) >> 16));
+    add_operation("mad24.lo.s32", TERNARY(s32, s32, s32, s32, low24(a) * low24(b) + c));
+    add_operation("mad24.lo.u32", TERNARY(u32, u32, u32, u32, low24(a) * low24(b) + c));
     add_operation("prmt.b32", TERNARY(u32, u32, u32, u32, permute(a, b, c)));
     add_operation("shf.l.wrap.b32", TERNARY(u32, u32, u32, u32, (((u64(b) << 32 | a) << (c & 31)) >> 32)));
     add_operation("shf.r.wrap.b32", TERNARY(u32, u32, u32, u32, ((u64(b) << 32 | a) >> (c & 31))));

@@ -122,6 +122,7 @@ void add_warp() {
     add_operation("shfl.sync.up.b32", shuffle<1>);
     add_operation("shfl.sync.down.b32", shuffle<2>);
     add_operation("shfl.sync.bfly.b32", shuffle<3>);
+    add_operation("vote.ballot.sync.b32", vote<0>);  // both orders are written
     add_operation("vote.sync.ballot.b32", vote<0>);
     add_operation("vote.sync.any.pred", vote<1>);
     add_operation("vote.sync.all.pred", vote<2>);

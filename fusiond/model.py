@@ -214,6 +214,17 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledPtx:
+    """A source as PTX."""
+
+    text: str
+    names: Mapping[str, str]
+    """Entry as written in the source -> mangled name."""
+    symbols: Mapping[str, str]
+    """Variable -> mangled name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompileFacts:
     """What ptxas reports for one entry of one source on one architecture (never a measurement)."""
 

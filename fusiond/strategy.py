@@ -22,6 +22,7 @@ from fusiond.model import (
     Analysed,
     Analysis,
     BuildFailed,
+    CompiledPtx,
     CompileFacts,
     Config,
     DeviceLimits,
@@ -60,6 +61,11 @@ class Inputs(Protocol):
 
     def digest(self, path: str, *, where: str) -> str:
         """The content key of a file too large to be part of the snapshot (an .npy)."""
+        ...
+
+    def compiled(self, source: Source) -> CompiledPtx | BuildFailed | None:
+        """A source in CUDA C++ as PTX, for the GPU that its flags name (-arch=sm_90a), else for any from sm_80 on. It
+        becomes part of the snapshot. None where no compiler is there."""
         ...
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:

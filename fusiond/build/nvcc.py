@@ -18,6 +18,7 @@ so the cap is written into the PTX as `.maxnreg`, and the registers that ptxas r
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -37,7 +38,7 @@ from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
-from fusiond.model import BuildFailed, CompileFacts
+from fusiond.model import BuildFailed, CompiledPtx, CompileFacts
 from fusiond.program import Source, SourceKind, SourceLanguage
 from fusiond.ptx.tree import PtxError
 from fusiond.system import faults
@@ -190,7 +191,28 @@ def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    return _ptx(toolkit, cache or of_folder(default_folder()), source, source.target(arch))
+    try:
+        return _ptx(toolkit, cache or of_folder(default_folder()), source, source.target(arch))
+    except PtxError as problem:  # not kept: the parser may learn it
+        return BuildFailed(reason=f"{_file_name(source)}: nvcc writes what is not understood here: {problem}")
+
+
+PORTABLE = "sm_80"
+"""What PTX is made for where nobody says for which GPU: all from this one on run it."""
+_ARCH = re.compile(r"--?(?:arch|gpu-architecture)=((?:sm|compute)_\d+[af]?)$")
+
+
+def compiled(source: Source) -> CompiledPtx | BuildFailed | None:
+    """`fusiond.strategy.Inputs.compiled`: its PTX, for the architecture that its flags name, else for `PORTABLE`."""
+    if find() is None:
+        return None
+    named = [match[1] for flag in source.flags if (match := _ARCH.match(flag))]
+    flags = tuple(flag for flag in source.flags if not _ARCH.match(flag))
+    arch = named[-1].replace("compute", "sm") if named else PORTABLE
+    found = named_ptx(dataclasses.replace(source, flags=flags), arch)
+    if isinstance(found, BuildFailed):
+        return found
+    return CompiledPtx(text=found.text, names=found.names, symbols=found.symbols)
 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
@@ -211,7 +233,10 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
         return BuildFailed(reason=f"a register cap of {cap}; the least that is kept is {LEAST_CAP}")
     recipe = [_RECIPE, "cubin", front.text, front.names, front.symbols, options.ptxas, cap, arch, assembly.version]
     key = content_key(recipe if not assembly.file else [*recipe, assembly.file])
-    return _cubin(assembly, cache or of_folder(default_folder()), key, options.ptxas, cap, arch)
+    try:
+        return _cubin(assembly, cache or of_folder(default_folder()), key, options.ptxas, cap, arch)
+    except PtxError as problem:
+        return BuildFailed(reason=f"{_file_name(source)}: {problem}")
 
 
 class NvccFacts:
@@ -372,10 +397,7 @@ def _run_nvcc(
     names = {entry: found.get(f"entry_{index}", "") for index, entry in enumerate(source.entries)}
     symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
     text = _TABLE_LINE.sub("", text)
-    try:
-        kernels = ptx_entries.parameters(text)
-    except PtxError as problem:
-        return BuildFailed(reason=f"{name}: nvcc has written PTX that is not understood: {problem}", log=messages)
+    kernels = ptx_entries.parameters(text)
     lost = [entry for entry, mangled in names.items() if not mangled or mangled not in kernels]
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a kernel (__global__ function)", log=messages)

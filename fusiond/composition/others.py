@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fusiond.build import nvcc
 from fusiond.composition import MADE
 from fusiond.errors import FusiondError
 from fusiond.model import Analysis, Job, Record, Rejection, Workload, frozen
@@ -76,7 +77,7 @@ class RegistryStrategies:
             return f"the strategy {job.strategy} is not installed"
         try:
             check_keys(job, strategy.job_keys)
-            workload = strategy.parse(job, JobInputs(self._registry, job))
+            workload = strategy.parse(job, JobInputs(self._registry, job, compiler=nvcc.compiled))
         except FusiondError as problem:
             return " ".join(str(problem).split())[:300]
         return StrategyQuestion(job, workload.key, strategy, workload, self._target)

@@ -25,6 +25,8 @@ class Files:
                 return inputs.resolve(kind, wanted, where=where)
             case "digest", (path, where):
                 return inputs.digest(path, where=where)
+            case "compiled", (source,):
+                return inputs.compiled(source)
             case "answered", (model, probes):
                 return inputs.answered(model, probes)
         raise LookupError(f"nobody here does {name}")

@@ -24,8 +24,9 @@ from pathlib import Path
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
-from fusiond.keys import text_key
-from fusiond.model import SAMPLERS, Job, Search, frozen
+from fusiond.keys import content_key, plain, text_key
+from fusiond.model import SAMPLERS, BuildFailed, CompiledPtx, Job, Search, frozen
+from fusiond.program import Source
 from fusiond.registry import Registry
 from fusiond.system import files
 
@@ -38,6 +39,8 @@ CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "
 MAX_SWEEP = 100
 Answered = Callable[[str, Sequence[str]], Mapping[str, float]]
 """`fusiond.strategy.Inputs.answered`."""
+Compiler = Callable[[Source], CompiledPtx | BuildFailed | None]
+"""`fusiond.strategy.Inputs.compiled`."""
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -199,9 +202,11 @@ class JobInputs:
     a file of it is edited or deleted.
     """
 
-    def __init__(self, registry: Registry, job: Job, answered: Answered | None = None) -> None:
-        """`answered`: where `answered` asks, for a draft."""
-        self._registry, self._job, self._answered = registry, job, answered
+    def __init__(
+        self, registry: Registry, job: Job, answered: Answered | None = None, compiler: Compiler | None = None
+    ) -> None:
+        """`answered`: where `answered` asks, for a draft. `compiler`: what makes PTX of sources; without it, nobody."""
+        self._registry, self._job, self._answered, self._compiler = registry, job, answered, compiler
         self._base = Path(job.path).parent
         self._files = dict(job.files)
         self._read: dict[str, str] = {}
@@ -211,7 +216,7 @@ class JobInputs:
 
     def texts(self) -> Mapping[str, str]:
         """The files that were read, in that order."""
-        return frozen({path: text for path, text in self._read.items() if not path.startswith("digest:")})
+        return frozen({path: text for path, text in self._read.items() if not path.startswith(("digest:", "ptx:"))})
 
     @property
     def last(self) -> str:
@@ -220,7 +225,8 @@ class JobInputs:
 
     def with_text(self, path: str, text: str) -> JobInputs:
         """The same inputs, with another text in place of a file's."""
-        return JobInputs(self._registry, dataclasses.replace(self._job, files=frozen({**self._read, path: text})))
+        job = dataclasses.replace(self._job, files=frozen({**self._read, path: text}))
+        return JobInputs(self._registry, job, self._answered, self._compiler)
 
     def resolve(self, kind: str, name: str, *, where: str) -> str:
         if not name.endswith((".yaml", ".yml")) and "/" not in name:
@@ -248,6 +254,17 @@ class JobInputs:
             digest = self._files.get(name)
             self._read[name] = _digest(Path(path), where=where) if digest is None else digest
         return self._read[name]
+
+    def compiled(self, source: Source) -> CompiledPtx | BuildFailed | None:
+        name = f"ptx:{content_key(source)}"
+        known = self._files.get(name)
+        if known is None:
+            found = None if self._compiler is None else self._compiler(source)
+            if not isinstance(found, CompiledPtx):
+                return found
+            known = json.dumps(plain(found))
+        self._read[name] = known
+        return CompiledPtx(**json.loads(known))
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
         return {} if self._answered is None else self._answered(model, probes)

@@ -57,7 +57,7 @@ def prepare(registry: Registry, job: Job) -> Prepared:
     strategy = registry.strategy(job.strategy, where=job.where("strategy"))
     check_keys(job, strategy.job_keys)
     check_order(job, strategy.orders)
-    inputs = JobInputs(registry, job)
+    inputs = JobInputs(registry, job, compiler=nvcc.compiled)
     workload = on_disk(strategy.parse(job, inputs))
     return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)
 

@@ -68,6 +68,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                 )
             path = inputs.resolve("kernel", name, where=where)
             read[name] = path, kernel_file.read(inputs, path, where=where)
+        if any(kernel.ptx is not None for _, kernel in read.values()):
+            read = {
+                name: (path, kernel if kernel.ptx else kernel_file.read(inputs, path, where=where, form="ptx"))
+                for name, (path, kernel) in read.items()
+            }
         if job.search.order == "paper" and len(names) > 2:
             raise RequestError("`order: paper` is for two kernels", where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))

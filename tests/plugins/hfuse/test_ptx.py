@@ -153,6 +153,7 @@ def same(found, wanted) -> None:
         np.testing.assert_array_equal(found[name], each, err_msg=name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_a_fused_pair_computes_what_the_kernels_compute(a, b, planned, strategy):
     analysis = planned(a, b)
@@ -164,7 +165,7 @@ def test_a_fused_pair_computes_what_the_kernels_compute(a, b, planned, strategy)
         assert verify.lint(text, barriers=tuple(range(16)), compiled=True) == ()
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_every_way_of_every_pair(a, b, planned, strategy):
     analysis = planned(a, b)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from fusiond.cuda.occupancy import occupancy
 from fusiond.model import DeviceLimits
 
+SLACK = 6
+"""Registers that a fused thread may have beyond the kernel that takes most: for what its side is told."""
 STEP = 8
 """Registers are allocated per thread in steps of 256 / 32."""
 LEAST = 16
@@ -58,12 +60,12 @@ def fitting(limits: DeviceLimits, threads: int, blocks: int) -> int | None:
 
 
 def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:
-    """What a thread of a fused block may take whose kernels take up to `registers` by themselves: eight more, as far as
-    that costs no resident block. (Unbounded, ptxas has been seen to take 104 more.)"""
+    """What a thread of a fused block may take whose kernels take up to `registers` by themselves: `SLACK` more, as far
+    as that costs no resident block. (Unbounded, ptxas has been seen to take 104 more.)"""
     whole = -(-registers // STEP) * STEP
     resident = [each for each in range(1, limits.blocks_per_sm + 1) if (fitting(limits, threads, each) or 0) >= whole]
     most = fitting(limits, threads, max(resident, default=1))
-    return None if most is None else max(LEAST, min(registers + STEP, most))
+    return None if most is None else max(LEAST, min(registers + SLACK, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from fusiond_hfuse import space
 from fusiond_hfuse.analysis import partition, registers
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import GroupAnalysis
-from fusiond_hfuse.codegen import emit
+from fusiond_hfuse.codegen import emit, ptx_fuse
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import volume
@@ -32,13 +32,18 @@ def facts_of(target: Target, slot: FusionSlot) -> CompileFacts | BuildFailed | N
 def described(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> dict[str, object]:
     shape = shape_of(slot, slot.kernel.block.shapes[0])
     known = facts if isinstance(facts, CompileFacts) else None
-    return {
+    found: dict[str, object] = {
         "name": slot.kernel.name,
         "registers": known.registers if known else None,
         "shared_bytes": known.shared_bytes + int(shape.shared_bytes) if known else None,
         "barriers": known.barriers if known else None,
         "threads": volume(shape.block),
     }
+    if slot.kernel.ptx is not None:
+        found["form"] = "ptx"
+        if slot.kernel.why_ptx:
+            found["compiled_because"] = slot.kernel.why_ptx
+    return found
 
 
 def own_problems(
@@ -83,6 +88,11 @@ def joint_problems(
             f"{STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
         )
         found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
+    if group.slots[0].kernel.ptx is not None:
+        problem = ptx_fuse.target_problem(group)
+        if problem:
+            found.append(Rejection(rule="target", nodes=group.names, detail=problem))
+        return found
     for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
         if sorted(first.flags) != sorted(second.flags):
             detail = (

@@ -60,18 +60,21 @@ GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
 """Headers whose place cooperative_groups.py takes: a thread block's group must be a side's."""
 
 
-def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> TranslationUnit:
-    """Read a source and all that it includes in quotes.
+def expand(
+    inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str, real: bool = False
+) -> TranslationUnit:
+    """Read a source and all that it includes in quotes. `real`: for a compiler with its own headers of libraries.
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
     RequestError with file and line for a header that is not there, or that this version cannot place.
     """
-    return _Expansion(inputs, folders, yaml).run(path, where)
+    return _Expansion(inputs, folders, yaml, real).run(path, where)
 
 
 class _Expansion:
-    def __init__(self, inputs: Inputs, folders: tuple[str, ...], yaml: str) -> None:
+    def __init__(self, inputs: Inputs, folders: tuple[str, ...], yaml: str, real: bool) -> None:
         self.inputs = inputs
+        self.real = real
         self.folders = folders
         self.yaml = yaml
         self.lines: list[str] = []
@@ -177,7 +180,13 @@ class _Expansion:
         where = f"{path}:{number}"
         if target.startswith("<") and target.endswith(">"):
             name = target[1:-1].strip()
-            if (of_cub := library_declarations.CUB.search(name)) is not None:
+            if self.real:
+                found = self._among_folders(name)
+                if found is None:
+                    self._system(name, line, path, number)
+                else:
+                    self._own(found, line, path, number, above)
+            elif (of_cub := library_declarations.CUB.search(name)) is not None:
                 self._cub(of_cub.group(1), path, number)
             elif name in IMPLICIT | HOISTED | GROUPS:
                 self._system(name, line, path, number)
@@ -191,6 +200,13 @@ class _Expansion:
                 self._missing(target, path, number)
         elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
             name = target[1:-1]
+            if self.real:
+                found = self._find(name, path, where)
+                if found is None:
+                    self._system(name, line, path, number)
+                else:
+                    self._own(found, line, path, number, above)
+                return
             if (of_cub := library_declarations.CUB.search(name)) is not None:
                 self._cub(of_cub.group(1), path, number)
                 return
@@ -260,7 +276,7 @@ class _Expansion:
         self._keep("", path, number)
 
     def _system(self, name: str, line: str, path: str, number: int) -> None:
-        self.system |= dict.fromkeys(library_declarations.with_brought([name]))
+        self.system |= dict.fromkeys([name] if self.real else library_declarations.with_brought([name]))
         self.includes[len(self.lines)] = line
         self._keep("", path, number)
 

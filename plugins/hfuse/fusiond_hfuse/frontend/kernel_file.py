@@ -8,16 +8,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fusiond.errors import RequestError
+from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
 from fusiond.keys import content_key, plain
 from fusiond.language import expressions
 from fusiond.language.expressions import Expression, ExpressionError
-from fusiond.program import (
-    Buffer,
-    Dim3,
-)
+from fusiond.model import BuildFailed
+from fusiond.program import Buffer, Dim3, Source
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import includes, ptx_kernel, slicing
 from fusiond_hfuse.frontend.arguments import (
@@ -44,21 +42,24 @@ from fusiond_hfuse.frontend.source_kernel import (
 )
 
 KEYS = (
-    "kernel", "source", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments", "constants",
-    "block",
-    "grid", "shared", "summary",
+    "kernel", "source", "form", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments",
+    "constants", "block", "grid", "shared", "summary",
 )  # fmt: skip
 FLAGS = re.compile(
     r"--?(use_fast_math|expt-relaxed-constexpr|extended-lambda|lineinfo|std=c\+\+(14|17|20)"
-    r"|(fmad|ftz|prec-div|prec-sqrt)=(true|false))"
+    r"|(fmad|ftz|prec-div|prec-sqrt)=(true|false)|arch=(sm|compute)_\d+[af]?)"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _INSTANCE = re.compile(r"[\w:]+\s*(?:<[\w\s:,<>*&+.()'-]*>|\([\w\s:,<>*&]*\))")
 MAX_BLOCK = (1024, 1024, 64)
 
 
-def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
-    """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong."""
+def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKernel:
+    """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong.
+
+    `form` is `ptx` for a kernel that is fused with one of PTX. A source in C++ that is not understood, or cannot be
+    fused as C++, is compiled to PTX where a compiler is there and that helps; the file's own `form` has the last word.
+    """
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
     name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
@@ -79,12 +80,80 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
     source_node = keys["source"]
     source = inputs.beside(path, source_node.text(), where=source_node.where)
     given = _Given(
-        name=name, path=path, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd, arguments=arguments,
-        variables=variables, block=block, grid=grid, shared=shared,
+        name=name, path=path, where=document.where, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd,
+        arguments=arguments, variables=variables, block=block, grid=grid, shared=shared,
     )  # fmt: skip
     if source.endswith(".ptx"):
         return _of_ptx(inputs, source, given)
-    unit = includes.expand(inputs, source, folders, yaml=path, where=source_node.where)
+    own = keys["form"].choice("ptx", "source") if "form" in keys else ""
+    if own == "source" and form == "ptx":
+        raise keys["form"].fail("is 'source', and a kernel of PTX is fused with PTX only")
+    if "ptx" in (own, form) or any("arch=" in each for each in flags):
+        return _compiled(inputs, source, folders, given, "its file says so" if own else form and "another one is PTX")
+    try:
+        found = _of_source(inputs, source, folders, given)
+    except _UnreadError as unread:
+        try:
+            if not own:
+                return _compiled(inputs, source, folders, given, str(unread.problem))
+        except RequestError:
+            pass  # what is wrong with the C++ says more
+        raise unread.problem from None
+    if found.parsed.rejections and not own:
+        checked_already = dataclasses.replace(given, arguments=found.arguments)
+        try:
+            compiled = _compiled(inputs, source, folders, checked_already, found.parsed.rejections[0].detail)
+        except RequestError:
+            return found
+        return found if compiled.parsed.rejections else compiled
+    return found
+
+
+class _UnreadError(Exception):
+    """A source that this version's reading of C++ does not take."""
+
+    def __init__(self, problem: RequestError) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given, why: str) -> SourceKernel:
+    """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
+    keys = given.keys
+    where = keys["source"].where
+    unit = includes.expand(inputs, source, folders, yaml=given.path, where=where, real=True)
+    entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
+    instance = _instance(keys["instance"], entry) if "instance" in keys else entry
+    made = inputs.compiled(
+        Source(
+            name=given.name,
+            text=unit.whole,
+            entries=(instance,),
+            flags=given.flags,
+            defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
+            symbols=tuple(each.symbol for each in given.variables),
+        )
+    )
+    if made is None:
+        raise RequestError(
+            "it is to be compiled to PTX, and no nvcc is there: pip install 'fusiond[nvcc]'", where=where
+        )
+    if isinstance(made, BuildFailed):
+        raise RequestError(f"it does not compile: {made.reason}", where=where)
+    ptx, parsed = ptx_kernel.read(made.text, made.names[instance], given.name, keys["entry"].where)
+    kernel = given_kernel(given, unit, instance, unit.whole)
+    variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
+    block = kernel.block
+    if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
+        block = BlockShapes(shapes=block.shapes[:1])
+    kernel = dataclasses.replace(kernel, variables=variables, block=block, why_ptx=why)
+    return of_ptx(kernel, ptx, parsed, keys["arguments"])
+
+
+def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given) -> SourceKernel:
+    """A kernel of CUDA C++, as libclang reads it."""
+    keys, name, path, block = given.keys, given.name, given.path, given.block
+    defines, sizes, flags = given.defines, given.sizes, given.flags
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
     way = Reading(
@@ -94,14 +163,21 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
         instance=instance if "instance" in keys else None,
         defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
         flags=flags,
-        variables=tuple(each.symbol for each in variables),
+        variables=tuple(each.symbol for each in given.variables),
     )
-    unit, parsed = parse_kernel(unit, way)
+    try:
+        unit = includes.expand(inputs, source, folders, yaml=path, where=keys["source"].where)
+        unit, parsed = parse_kernel(unit, way)
+    except UnknownName:
+        raise
+    except RequestError as problem:
+        raise _UnreadError(problem) from None
     reading = functools.partial(parse_unit, unit, way)
-    arguments = checked(arguments, parsed.parameters, keys["arguments"])
-    variables = checked_variables(variables, parsed.variables, sizes)
+    arguments = checked(given.arguments, parsed.parameters, keys["arguments"])
+    variables = checked_variables(given.variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
-        raise document.fail(f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes")
+        wanted = f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes"
+        raise RequestError(wanted, where=given.where)
     return SourceKernel(
         name=name,
         path=path,
@@ -111,12 +187,12 @@ def read(inputs: Inputs, path: str, *, where: str) -> SourceKernel:
         defines=defines,
         flags=flags,
         sizes=sizes,
-        odd=odd,
+        odd=given.odd,
         arguments=arguments,
         variables=variables,
         block=block,
-        grid=grid,
-        shared=shared,
+        grid=given.grid,
+        shared=given.shared,
         parsed=parsed,
         moved=_moved(parsed, reading, defines),
         content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
@@ -130,6 +206,7 @@ class _Given:
 
     name: str
     path: str
+    where: str
     keys: Mapping[str, Node]
     flags: tuple[str, ...]
     defines: tuple[tuple[str, Expression | str], ...]
@@ -148,6 +225,8 @@ _PTX_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 def _of_ptx(inputs: Inputs, source: str, given: _Given) -> SourceKernel:
     """A kernel whose source is PTX."""
     keys = given.keys
+    if "form" in keys and keys["form"].choice("ptx", "source") == "source":
+        raise keys["form"].fail("is 'source', and the source is PTX")
     for key in ("instance", "defines", "include", "flags"):
         if key in keys:
             raise keys[key].fail("is for sources in C++; PTX is assembled as it is")

@@ -323,6 +323,8 @@ def checked(
 def _checked(argument: KernelArgument, parameter: KernelParameter) -> KernelArgument:
     name, where, bytes_ = argument.name, argument.where, parameter.bytes
     if argument.hex or argument.members:
+        if argument.bytes == bytes_:
+            return argument  # the declaration in C++ has said where its members are
         if argument.hex:
             if len(argument.hex) != 2 * bytes_:
                 raise RequestError(

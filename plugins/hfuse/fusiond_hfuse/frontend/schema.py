@@ -62,7 +62,8 @@ def kernel() -> dict[str, Any]:
         {
             "kernel": {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_-]{0,63}\s*$"},
             "summary": TEXT,
-            "source": {**TEXT, "description": "the .cu file, beside this one"},
+            "source": {**TEXT, "description": "the .cu or .ptx file, beside this one"},
+            "form": {"enum": ["ptx", "source"], "description": "what of it is fused; by default what can be"},
             "entry": {**_QUALIFIED, "description": "the __global__ function"},
             "instance": {"type": "string", "pattern": "<", "examples": ["maxpool<float, 5>"]},
             "defines": mapping_of({"type": ["integer", "string", "null"]}),

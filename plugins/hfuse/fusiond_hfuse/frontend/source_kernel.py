@@ -338,6 +338,8 @@ class SourceKernel:
     """The same with its static shared arrays in the dynamic one; None where that is useless or impossible."""
     ptx: PtxText | None = None
     """The kernel as PTX, where that is what is fused."""
+    why_ptx: str = ""
+    """Why a kernel in C++ was compiled to PTX."""
     content_key: str
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build import assemblers, nvcc
+from fusiond.build import assemblers, nvcc, ptx_entries
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import EntryParameter, read_table
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceLanguage
+from fusiond.ptx.tree import PtxError
 
 DATA = Path(__file__).parent.parent / "ptx_data"
 needs_nvcc = pytest.mark.needs_nvcc
@@ -265,3 +266,17 @@ def test_those_of_wheels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     finally:
         assemblers._found.cache_clear()
     assert {str(nvidia), str(triton), str(newest)} <= paths
+
+
+@needs_nvcc
+def test_what_the_parser_does_not_read_is_a_line_and_not_kept(
+    cache: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(text: str) -> None:
+        raise PtxError("'.novel' is not known", 7)
+
+    cuda = Source(name="k", text="__global__ void k(int* x) { x[0] = 1; }", entries=("k",))
+    with monkeypatch.context() as patch:
+        patch.setattr(ptx_entries, "module", unread)
+        assert reason(cuda, cache) == "k.cu: nvcc writes what is not understood here: PTX line 7: '.novel' is not known"
+    built(cuda, cache)

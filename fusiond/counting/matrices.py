@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Sequence
 
-from fusiond.counting.rows import Rows, unknown
+from fusiond.counting.rows import CodeRows, unknown
 from fusiond.ptx.flat import PtxInstruction
 from fusiond.ptx.operands import Operand, PtxName, PtxNumber
 from fusiond.ptx.tree import PtxError
@@ -28,7 +28,7 @@ _SHAPES = {
 """Of mma, by the bits of an element of A."""
 
 
-def move(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def move(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`ldmatrix`, `stmatrix`: 8 x 8 matrices of 16 bits between shared memory and the registers of a warp."""
     load = at.opcode.startswith("ld")
     where, data = (at.operands[1], at.operands[0]) if load else at.operands
@@ -42,13 +42,13 @@ def move(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "ldmatrix" if load else "stmatrix", **fields)
 
 
-def transposed(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def transposed(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`movmatrix`."""
     target, source = at.operands
     rows.emit(at, "movmatrix", d=rows.result(target, 4, at), a=rows.value(source, "b32", at))
 
 
-def mma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def mma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     if "sp" in words or any(word.startswith(("sp::", "kind::", "block_scale")) for word in words):
         raise unknown(at)
     shape, types = _shape(at, words), [each for each in words if each in TYPES]
@@ -68,7 +68,7 @@ def mma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "mma.quads" if quads else "mma", vector=_eight([work]), flags=flags)
 
 
-def wmma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def wmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """Parts of matrices are kept as `mma` has them; what a lane has twice is the same."""
     shape, types = _shape(at, words), [each for each in words if each in TYPES]
     if words[0] == "mma":
@@ -92,7 +92,7 @@ def wmma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, f"wmma.{words[0]}", **fields)
 
 
-def wgmma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def wgmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """A warp's 16 of the 64 rows. What is asynchronous is done at once."""
     if words[0] in ("fence", "commit_group", "wait_group"):
         rows.emit(at, "nop")
@@ -119,7 +119,7 @@ def wgmma(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _work(
-    rows: Rows,
+    rows: CodeRows,
     at: PtxInstruction,
     shape: tuple[int, int, int],
     types: Sequence[str],

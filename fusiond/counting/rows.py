@@ -35,7 +35,7 @@ _FIXED = {
 }  # fmt: skip
 
 
-class Rows:
+class CodeRows:
     """What an instruction's translation may use."""
 
     def __init__(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusiond.counting.rows import NOTHING, SPACES, Rows, unknown
+from fusiond.counting.rows import NOTHING, SPACES, CodeRows, unknown
 from fusiond.counting.tensor_map import FIELDS
 from fusiond.ptx.flat import PtxInstruction
 from fusiond.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxNumber, PtxTensorAddress
@@ -18,7 +18,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def copy(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def copy(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """All that begins with `cp`."""
     spaces = [each.partition("::")[0] for each in words if each.partition("::")[0] in SPACES]
     if "bulk" in words:
@@ -35,7 +35,7 @@ def copy(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         raise unknown(at)
 
 
-def _small(rows: Rows, at: PtxInstruction, spaces: Sequence[str]) -> None:
+def _small(rows: CodeRows, at: PtxInstruction, spaces: Sequence[str]) -> None:
     to, source, size, *more = at.operands
     fields = _ends(rows, at, to, source, spaces)
     fields |= {"c": NOTHING, "e": NOTHING}
@@ -51,7 +51,7 @@ def _small(rows: Rows, at: PtxInstruction, spaces: Sequence[str]) -> None:
     rows.emit(at, "cp.async", **(fields | {"bytes": size.bits}))
 
 
-def _ends(rows: Rows, at: PtxInstruction, to: Operand, source: Operand, spaces: Sequence[str]) -> dict[str, Any]:
+def _ends(rows: CodeRows, at: PtxInstruction, to: Operand, source: Operand, spaces: Sequence[str]) -> dict[str, Any]:
     """The fields of a copy's two addresses."""
     a, to_offset, to_wide = rows.pointer(at, to)
     b, offset, wide = rows.pointer(at, source)
@@ -61,7 +61,7 @@ def _ends(rows: Rows, at: PtxInstruction, to: Operand, source: Operand, spaces: 
     }  # fmt: skip
 
 
-def _bulk(rows: Rows, at: PtxInstruction, words: Sequence[str], spaces: Sequence[str]) -> None:
+def _bulk(rows: CodeRows, at: PtxInstruction, words: Sequence[str], spaces: Sequence[str]) -> None:
     if "commit_group" in words or "wait_group" in words or "prefetch" in words:
         rows.emit(at, "nop")
         return
@@ -88,14 +88,14 @@ def _reduction(at: PtxInstruction, words: Sequence[str]) -> int:
     return _REDUCTIONS.index(found[0]) if found else 0
 
 
-def _waiting(rows: Rows, at: PtxInstruction, mbarrier: Operand, fields: dict[str, Any]) -> None:
+def _waiting(rows: CodeRows, at: PtxInstruction, mbarrier: Operand, fields: dict[str, Any]) -> None:
     """The mbarrier that a copy's bytes are taken from."""
     e, offset, wide = rows.pointer(at, mbarrier)
     fields["e"], fields["vector"][1] = e, offset
     fields["flags"] |= 16 * wide
 
 
-def _tensor(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _tensor(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """Of tiles; `im2col` and gathers are not known here. A multicast in a cluster of one goes to that one."""
     if any(word.startswith(("im2col", "tile::")) for word in words):
         raise unknown(at)
@@ -116,7 +116,7 @@ def _tensor(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "cp.async.bulk.tensor", **fields)
 
 
-def tensormap(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def tensormap(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`tensormap.replace.tile.FIELD [map], (ordinal,) value`, and the copy with a fence."""
     if words[0] == "cp_fenceproxy":
         fields = _ends(rows, at, at.operands[0], at.operands[1], ["global"])
@@ -139,7 +139,7 @@ def tensormap(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "tensormap.replace", **fields)
 
 
-def mbarrier(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def mbarrier(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     what = words[0]
     one, zero = rows.places.constant(1), rows.places.constant(0)
     if what == "pending_count":
@@ -171,7 +171,7 @@ def mbarrier(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         raise unknown(at)
 
 
-def arrived(rows: Rows, at: PtxInstruction, mbarrier: Operand, size: int) -> None:
+def arrived(rows: CodeRows, at: PtxInstruction, mbarrier: Operand, size: int) -> None:
     """Behind `st.async` and `red.async`: so many bytes have come."""
     fields = {**rows.where(at, mbarrier, ["shared"]), "b": rows.places.constant(0), "c": rows.places.constant(size)}
     rows.emit(at, "mbarrier.arrive", d=rows.places.temporary(8), elements=5, **fields)

@@ -15,7 +15,7 @@ from fusiond.counting import matrices, transfers
 from fusiond.counting.calls import EXPANDED
 from fusiond.counting.code import BARRIER, EXIT, PtxCode
 from fusiond.counting.layout import REGISTER_BYTES, PtxImage
-from fusiond.counting.rows import ARGUMENT, NOTHING, SPACES, Rows, pair, unknown
+from fusiond.counting.rows import ARGUMENT, NOTHING, SPACES, CodeRows, pair, unknown
 from fusiond.ptx.flat import PtxInstruction, PtxKernel, PtxModule
 from fusiond.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxNumber, PtxVector
 from fusiond.ptx.tree import SIZES, PtxError
@@ -28,7 +28,7 @@ _CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
 _TEXTURES = ("tex", "tld4", "txq", "suld", "sust", "sured", "suq")
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
-Handler: TypeAlias = Callable[[Rows, PtxInstruction, Sequence[str]], None]
+Handler: TypeAlias = Callable[[CodeRows, PtxInstruction, Sequence[str]], None]
 _VIDEO = ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax")
 
 
@@ -37,7 +37,7 @@ def translate(
 ) -> PtxCode:
     """The code of a kernel whose calls are expanded. `number` gives an operation's number by its name, -1 for none;
     `workspace` is the address of what a cooperative launch's grid barrier needs. PtxError for what is not known."""
-    rows, starts = Rows(module, kernel, image, number, workspace), []
+    rows, starts = CodeRows(module, kernel, image, number, workspace), []
     for instruction in kernel.instructions:
         starts.append(len(rows.made))
         _one(rows, instruction)
@@ -48,7 +48,7 @@ def translate(
     return rows.code(starts)
 
 
-def _one(rows: Rows, at: PtxInstruction) -> None:
+def _one(rows: CodeRows, at: PtxInstruction) -> None:
     base, *words = at.opcode.split(".")
     if base in _KNOWN:
         _KNOWN[base](rows, at, words)
@@ -65,25 +65,25 @@ def _one(rows: Rows, at: PtxInstruction) -> None:
 # --- control ---
 
 
-def _texture(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _texture(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     raise PtxError(f"{at.opcode} is not known here: textures and surfaces are not run", at.line)
 
 
-def _end(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _end(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, None, kind=EXIT)
 
 
-def _trap(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _trap(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "trap")
 
 
-def _branch(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _branch(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     target = at.operands[0]
     assert isinstance(target, PtxName)
     rows.branch(at, target.name)
 
 
-def _branch_by_index(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _branch_by_index(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`brx.idx`: a comparison and a branch for each label, one after another."""
     index, table = at.operands
     labels = rows.kernel.branch_targets.get(table.name if isinstance(table, PtxName) else "")
@@ -97,7 +97,7 @@ def _branch_by_index(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> No
         rows.branch(at, label, chosen)
 
 
-def _call(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _call(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """What is left of calls: the two functions that a kernel may have from the driver."""
     if at.opcode == EXPANDED:
         rows.emit(at, "nop")
@@ -123,7 +123,7 @@ def _call(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         raise PtxError(f"{at.opcode} of {target}, which {why}", at.line)
 
 
-def _argument(rows: Rows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:
+def _argument(rows: CodeRows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:
     """A value of a call, from or to where it is handed over."""
     where = rows.places.constant(rows.address(name, at), True)
     flags, vector = 4 | 2 * (size == 8), [place] + [0] * 7
@@ -133,27 +133,27 @@ def _argument(rows: Rows, at: PtxInstruction, operation: str, name: PtxName, siz
 # --- what lanes do together ---
 
 
-def _shuffle(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _shuffle(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     first, second = pair(at.operands[0])
     a, b, c, e = (rows.value(operand, "b32", at) for operand in at.operands[1:])
     inside = -1 if second is None else rows.result(second, 0, at)
     rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
 
 
-def _elect(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _elect(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     first, second = pair(at.operands[0])
     chosen = -1 if second is None else rows.result(second, 0, at)
     rows.emit(at, "elect.sync", d=rows.result(first, 4, at), a=rows.value(at.operands[1], "b32", at), target=chosen)
 
 
-def _match(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _match(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     first, second = pair(at.operands[0])
     a, b = rows.value(at.operands[1], words[-1], at), rows.value(at.operands[2], "b32", at)
     same = -1 if second is None else rows.result(second, 0, at)
     rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, target=same)
 
 
-def _barrier(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _barrier(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     if words[0] == "warp":
         rows.emit(at, "bar.warp.sync", a=rows.value(at.operands[0], "b32", at))
         return
@@ -182,7 +182,7 @@ def _barrier(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
 # --- arithmetic ---
 
 
-def _carried(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+def _carried(rows: CodeRows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
     """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""
     type_ = words[-1]
     size, word = SIZES[type_], f"u{8 * SIZES[type_]}"
@@ -212,7 +212,7 @@ def _carried(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) ->
     rows.emit(at, f"mov.b{8 * size}", d=rows.result(target, size, at), a=total)
 
 
-def _over(rows: Rows, at: PtxInstruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
+def _over(rows: CodeRows, at: PtxInstruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
     """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
     total = rows.places.temporary(int(word[1:]) // 8)
     less, over = rows.places.temporary(0), rows.places.temporary(4)
@@ -223,7 +223,7 @@ def _over(rows: Rows, at: PtxInstruction, operation: str, word: str, a: int, b: 
     return over, total
 
 
-def _plain(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+def _plain(rows: CodeRows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
     """An instruction whose first operand is its result."""
     if base in ("min", "max") and len(at.operands) == 4:  # of three: the first two, and then the third
         first, second, third, fourth = at.operands
@@ -247,7 +247,7 @@ def _plain(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> N
         rows.emit(at, name, d=rows.result(target, size, at), **places)
 
 
-def _move(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _move(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     target, source = at.operands
     type_ = words[-1]
     size = SIZES[type_]
@@ -278,7 +278,7 @@ def _move(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         rows.emit(at, f"mov.{type_}", d=rows.result(target, size, at), a=rows.value(source, type_, at))
 
 
-def _move_wide(rows: Rows, at: PtxInstruction, target: Operand, source: Operand) -> None:
+def _move_wide(rows: CodeRows, at: PtxInstruction, target: Operand, source: Operand) -> None:
     """Of 128 bits: registers of two halves, or pairs of registers."""
     into, out_of = _halves(rows, at, target), _halves(rows, at, source)
     held = [rows.places.temporary(8) for _ in into]
@@ -287,7 +287,7 @@ def _move_wide(rows: Rows, at: PtxInstruction, target: Operand, source: Operand)
             rows.emit(at, "mov.b64", d=d, a=a)
 
 
-def _halves(rows: Rows, at: PtxInstruction, operand: Operand) -> list[int]:
+def _halves(rows: CodeRows, at: PtxInstruction, operand: Operand) -> list[int]:
     """The two places of 128 bits."""
     if isinstance(operand, PtxVector):
         return [rows.value(each, "b64", at) for each in operand.items]
@@ -297,7 +297,7 @@ def _halves(rows: Rows, at: PtxInstruction, operand: Operand) -> list[int]:
     return [place, place + REGISTER_BYTES[8]]
 
 
-def _unpack(rows: Rows, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
+def _unpack(rows: CodeRows, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
     half = len(targets) // 2
     # A register may be among its own parts' targets: take it all apart before any of them is written.
     held = [rows.places.temporary(bits // 16) for _ in range(2)]
@@ -310,7 +310,7 @@ def _unpack(rows: Rows, at: PtxInstruction, whole: int, bits: int, targets: tupl
             _unpack(rows, at, place, bits // 2, part)
 
 
-def _cvta(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _cvta(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     target, source = at.operands
     names = [each for each in words if each in SPACES]
     back = "to" in words
@@ -322,7 +322,7 @@ def _cvta(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         rows.emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
 
 
-def _setp(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _setp(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     words = [each for each in words if each != "ftz"]
     target, first, second, *third = at.operands
     (p, q), type_ = pair(target), words[-1]
@@ -350,7 +350,7 @@ def _setp(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
         rows.emit(at, "mov.pred", d=rows.result(q, 0, at), a=other)
 
 
-def _compared_halves(rows: Rows, at: PtxInstruction, name: str, first: Operand, second: Operand, half: str) -> int:
+def _compared_halves(rows: CodeRows, at: PtxInstruction, name: str, first: Operand, second: Operand, half: str) -> int:
     parts = [rows.places.temporary(4) for _ in range(2)]
     for part, operand in zip(parts, (first, second), strict=True):
         rows.emit(at, f"{half}.b32", d=part, a=rows.value(operand, "b32", at))
@@ -359,7 +359,7 @@ def _compared_halves(rows: Rows, at: PtxInstruction, name: str, first: Operand, 
     return found
 
 
-def _set(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _set(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`set`: a comparison whose result is a number: 1.0, or all bits; of halves by two, one for each."""
     compare, result, type_ = words[0], words[-2], words[-1]
     if len(at.operands) != 3:
@@ -381,7 +381,7 @@ def _set(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "selp.b32", d=rows.result(target, 4, at), a=true, b=rows.places.constant(0), c=found)
 
 
-def _video(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
+def _video(rows: CodeRows, at: PtxInstruction, base: str, words: Sequence[str]) -> None:
     """`vabsdiff4.u32.u32.u32.add`, ...: parts of registers, without selectors of parts: a third operand that nothing is
     added to would fill parts that are not selected."""
     types = [each for each in words if each in ("u32", "s32")]
@@ -395,12 +395,12 @@ def _video(rows: Rows, at: PtxInstruction, base: str, words: Sequence[str]) -> N
     rows.emit(at, base, d=rows.result(target, 4, at), flags=flags, **places)
 
 
-def _rank(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _rank(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`getctarank`: of the only block of a cluster."""
     rows.emit(at, "mov.b32", d=rows.result(at.operands[0], 4, at), a=rows.places.constant(0))
 
 
-def _mapped(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _mapped(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     """`mapa`: an address of shared memory in a block of the cluster."""
     type_ = words[-1]
     target, address, rank = at.operands
@@ -408,11 +408,11 @@ def _mapped(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, f"mapa.{type_}", d=rows.result(target, SIZES[type_], at), a=a, b=b)
 
 
-def _policy(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _policy(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, "mov.b64", d=rows.result(at.operands[0], 8, at), a=rows.places.constant(0, True))
 
 
-def _is_in(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _is_in(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     space = words[0].partition("::")[0]
     rows.emit(at, f"isspacep.{space}", d=rows.result(at.operands[0], 0, at), a=rows.value(at.operands[1], "u64", at))
 
@@ -420,18 +420,18 @@ def _is_in(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
 # --- memory ---
 
 
-def _load(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _load(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     _access(rows, at, words, at.operands[1], at.operands[0])
 
 
-def _store(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _store(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     _access(rows, at, words, at.operands[0], at.operands[1])
     if "async" in words:
         size = SIZES[words[-1]] * len(rows.items(at.operands[1]))
         transfers.arrived(rows, at, at.operands[2], size)
 
 
-def _access(rows: Rows, at: PtxInstruction, words: Sequence[str], where: Operand, data: Operand) -> None:
+def _access(rows: CodeRows, at: PtxInstruction, words: Sequence[str], where: Operand, data: Operand) -> None:
     type_, store = words[-1], at.opcode.startswith("st")
     if type_ not in SIZES:
         raise unknown(at)
@@ -450,7 +450,7 @@ def _access(rows: Rows, at: PtxInstruction, words: Sequence[str], where: Operand
     rows.emit(at, "st" if store else "ld", vector=places + [0] * (8 - len(places)), **fields)
 
 
-def _atomic(rows: Rows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _atomic(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     base = at.opcode.partition(".")[0]
     operation = next((each for each in words if each in _CHANGES), "")
     type_ = next((each for each in reversed(words) if each in SIZES), words[-1])

@@ -1,10 +1,10 @@
 """PTX: its text, its tree, and changes to it. Nothing here knows what a kernel is for.
 
-    Module     :=  version, target, address size, (Function | Variable | Directive)*
-    Function   :=  linkage, entry | func, name, Variable* results, Variable* parameters, directives, Block?
-    Block      :=  { (Instruction | Label | Registers | Variable | Directive | Block)* }     names are local to it
-    Instruction:=  [@ [!] predicate] opcode operand, ... ;
-    Operand    :=  name [+ bytes] | number | [address] | [map, {x, y}] | {a, b} | (a, b) | !p | r|p
+    Module       :=  version, target, address size, (Function | Variable | Directive)*
+    Function     :=  linkage, entry | func, name, Variable* results, Variable* parameters, directives, PtxBlock?
+    PtxBlock     :=  { (Instruction | Label | PtxRegisters | Variable | Directive | PtxBlock)* }      a scope of names
+    Instruction  :=  [@ [!] predicate] opcode operand, ... ;
+    Operand      :=  name [+ bytes] | number | [address] | [map, {x, y}] | {a, b} | (a, b) | !p | r|p
 
     parser.parse: text -> Module         printer.printed: Module -> text         flat.parse: text -> PtxModule
     operands.parse: Instruction -> typed operands                                rewrite: Module -> Module, changed

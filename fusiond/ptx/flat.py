@@ -20,14 +20,14 @@ from fusiond.ptx.operands import (
 )
 from fusiond.ptx.tree import (
     SIZES,
-    Block,
     Directive,
     Function,
     Instruction,
     Label,
     Module,
+    PtxBlock,
     PtxError,
-    Registers,
+    PtxRegisters,
     Variable,
 )
 
@@ -174,7 +174,7 @@ class _Flattener:
             returns, self._targets,
         )  # fmt: skip
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: PtxBlock) -> None:
         scope = self._scope(block)
         self._scopes.append(scope)
         label = ""
@@ -185,7 +185,7 @@ class _Flattener:
                 label = scope[each.name]
                 self._labels[label] = len(self._instructions)
                 continue
-            elif isinstance(each, Block):
+            elif isinstance(each, PtxBlock):
                 self._block(each)
             elif isinstance(each, Directive):
                 self._directive(each, label)
@@ -194,11 +194,11 @@ class _Flattener:
             label = ""
         self._scopes.pop()
 
-    def _scope(self, block: Block) -> dict[str, str]:
+    def _scope(self, block: PtxBlock) -> dict[str, str]:
         """What a block declares, each name with one that the function has nowhere else."""
         found: dict[str, str] = {}
         for each in block.statements:
-            if isinstance(each, Registers):
+            if isinstance(each, PtxRegisters):
                 for name in each.each():
                     found[name] = self._unique(name)
                     self._registers[found[name]] = each.type

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from fusiond.ptx.tree import (
     SIZES,
-    Block,
     Directive,
     Function,
     Instruction,
     Item,
     Label,
     Module,
+    PtxBlock,
     PtxError,
-    Registers,
+    PtxRegisters,
     Statement,
     Variable,
 )
@@ -156,7 +156,7 @@ class _Parser:
         if not self._blocks:
             raise PtxError("'}' closes nothing", self._line)
         line, statements = self._blocks.pop()
-        block = Block(line, tuple(statements))
+        block = PtxBlock(line, tuple(statements))
         if self._blocks:
             self._statements.append(block)
             return
@@ -196,7 +196,7 @@ class _Parser:
             return found
         raise PtxError(f"{words[0]!r} outside of a function", self._begun)
 
-    def _declaration(self, words: list[str]) -> Directive | Registers | Variable:
+    def _declaration(self, words: list[str]) -> Directive | PtxRegisters | Variable:
         # `.reg.b16 x;`, as the inline assembly of cuda_fp16.h has it
         words = [*(f".{each}" for each in words[0][1:].split(".")), *words[1:]]
         if words[0] == ".reg":
@@ -216,7 +216,7 @@ class _Parser:
             return Directive(self._begun, tuple(words))
         raise PtxError(f"{words[0]!r} is not known", self._begun)
 
-    def _registers(self, words: list[str]) -> Registers:
+    def _registers(self, words: list[str]) -> PtxRegisters:
         at = 2 if words[1] in (".v2", ".v4") else 1
         type_ = words[at][1:]
         if type_ not in SIZES:
@@ -230,7 +230,7 @@ class _Parser:
             else:
                 names.append((words[at], None))
                 at += 2
-        return Registers(self._begun, type_, tuple(names))
+        return PtxRegisters(self._begun, type_, tuple(names))
 
     def _variable(self, words: Sequence[str], line: int = 0) -> Variable:
         line = line or self._begun
@@ -271,7 +271,7 @@ class _Parser:
             raise wanted
         return Variable(line, tuple(linkage), space, tuple(attributes), type_, name, tuple(extents), initial)
 
-    def _function(self, line: int, words: list[str], body: Block | None) -> Function:
+    def _function(self, line: int, words: list[str], body: PtxBlock | None) -> Function:
         """`.visible .func (.param .b32 r) name (.param .b64 x) .noreturn`"""
         kind = "entry" if ".entry" in words else "func"
         at = words.index(f".{kind}")

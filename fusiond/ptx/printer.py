@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fusiond.ptx.tree import Block, Directive, Function, Instruction, Label, Module, Registers, Statement, Variable
+from fusiond.ptx.tree import (
+    Directive,
+    Function,
+    Instruction,
+    Label,
+    Module,
+    PtxBlock,
+    PtxRegisters,
+    Statement,
+    Variable,
+)
 
 
 def printed(module: Module) -> str:
@@ -44,13 +54,13 @@ def function_lines(function: Function) -> Iterator[str]:
         yield from block_lines(function.body, "")
 
 
-def block_lines(block: Block, indent: str) -> Iterator[str]:
+def block_lines(block: PtxBlock, indent: str) -> Iterator[str]:
     yield indent + "{"
     inner = indent + "    "
     for each in block.statements:
         if isinstance(each, Instruction):  # nearly all
             yield inner + instruction_text(each)
-        elif isinstance(each, Block):
+        elif isinstance(each, PtxBlock):
             yield from block_lines(each, inner)
         else:
             yield statement_line(each, indent)
@@ -61,7 +71,7 @@ def statement_line(statement: Statement, indent: str) -> str:
     """A statement that is no block, one step further in than `indent`; labels stand out."""
     if isinstance(statement, Label):
         return f"{indent}{statement.name}:"
-    if isinstance(statement, Registers):
+    if isinstance(statement, PtxRegisters):
         names = ", ".join(name if count is None else f"{name}<{count}>" for name, count in statement.names)
         return f"{indent}    .reg .{statement.type} {names};"
     if isinstance(statement, Variable):

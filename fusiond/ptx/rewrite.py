@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 from fusiond.ptx.tree import (
-    Block,
     Directive,
     Function,
     Instruction,
     Item,
     Module,
+    PtxBlock,
     Statement,
     Variable,
     instructions,
@@ -22,8 +22,8 @@ Change = Callable[[Instruction], Sequence[Statement]]
 
 
 def mapped(
-    block: Block, names: Mapping[str, str], changes: Mapping[str, Change], touched: Mapping[str, Change]
-) -> Block:
+    block: PtxBlock, names: Mapping[str, str], changes: Mapping[str, Change], touched: Mapping[str, Change]
+) -> PtxBlock:
     """A block with other names, and other statements in the place of some instructions.
 
     before  mov.u32 %r1, %tid.x;  bar.sync 0;  mov.u32 %r2, smem;
@@ -44,13 +44,13 @@ def mapped(
             else:
                 by_name = next((touched[word] for word in each.words if word in touched), None)
                 found += [renamed(each, names)] if by_name is None else by_name(each)
-        elif isinstance(each, Block):
+        elif isinstance(each, PtxBlock):
             found.append(mapped(each, names, changes, touched))
         elif isinstance(each, Variable) and each.name in names:
             found.append(dataclasses.replace(each, name=names[each.name]))
         else:
             found.append(each)
-    return Block(block.line, tuple(found))
+    return PtxBlock(block.line, tuple(found))
 
 
 def renamed(instruction: Instruction, names: Mapping[str, str]) -> Instruction:
@@ -66,14 +66,14 @@ def renamed_variable(variable: Variable, names: Mapping[str, str], *, linkage: t
     return dataclasses.replace(variable, linkage=linkage, name=name, initial=initial)
 
 
-def without_lines(block: Block) -> Block:
+def without_lines(block: PtxBlock) -> PtxBlock:
     """`.loc 1 5 3` goes: the files that it counts on are those of another text."""
     kept = (
-        without_lines(each) if isinstance(each, Block) else each
+        without_lines(each) if isinstance(each, PtxBlock) else each
         for each in block.statements
         if not (isinstance(each, Directive) and each.kind == "loc")
     )
-    return Block(block.line, tuple(kept))
+    return PtxBlock(block.line, tuple(kept))
 
 
 def with_limits(function: Function, **limits: Sequence[int] | None) -> Function:
@@ -98,13 +98,13 @@ def with_register_cap(module: Module, cap: int) -> Module:
 # --- what a kernel reaches ------------------------------------------------------------------------------
 
 
-def words_of(block: Block) -> Iterator[str]:
+def words_of(block: PtxBlock) -> Iterator[str]:
     for each in walk(block):
         if isinstance(each, Instruction):
             yield from each.words
 
 
-def called(block: Block) -> Iterator[tuple[Instruction, str]]:
+def called(block: PtxBlock) -> Iterator[tuple[Instruction, str]]:
     """The calls of a block, each with the name of what is called (a register, where that is a pointer)."""
     for each in instructions(block):
         if each.base == "call":
@@ -143,6 +143,6 @@ def reached(module: Module, entry: Function) -> tuple[tuple[Function, ...], tupl
     )
 
 
-def variables_in(block: Block) -> Iterator[Variable]:
+def variables_in(block: PtxBlock) -> Iterator[Variable]:
     """What a block and those in it declare in memory."""
     return (each for each in walk(block) if isinstance(each, Variable))

@@ -61,7 +61,7 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True)
-class Registers:
+class PtxRegisters:
     """`.reg .b32 %r<5>, %x;`"""
 
     line: int
@@ -125,12 +125,12 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PtxBlock:
     line: int
     statements: tuple[Statement, ...]
 
 
-Statement: TypeAlias = Instruction | Label | Directive | Registers | Variable | Block
+Statement: TypeAlias = Instruction | Label | Directive | PtxRegisters | Variable | PtxBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Function:
     parameters: tuple[Variable, ...]
     directives: tuple[tuple[str, ...], ...]
     """(`.maxntid`, `256`, `1`, `1`), each with its numbers and without commas."""
-    body: Block | None
+    body: PtxBlock | None
     """None: declared only."""
 
     def directive(self, name: str) -> tuple[int, ...] | None:
@@ -188,13 +188,13 @@ class Module:
 Item: TypeAlias = Function | Variable | Directive
 
 
-def walk(block: Block) -> Iterator[Statement]:
+def walk(block: PtxBlock) -> Iterator[Statement]:
     """All statements of a block and of those in it, in the order of the text; a block before what is in it."""
     for each in block.statements:
         yield each
-        if isinstance(each, Block):
+        if isinstance(each, PtxBlock):
             yield from walk(each)
 
 
-def instructions(block: Block) -> Iterator[Instruction]:
+def instructions(block: PtxBlock) -> Iterator[Instruction]:
     return (each for each in walk(block) if isinstance(each, Instruction))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fusiond.ptx import flat, operands, parser, printer, rewrite
 from fusiond.ptx.operands import Negated, PtxAddress, PtxGroup, PtxName, PtxNumber, PtxTensorAddress, PtxVector
-from fusiond.ptx.tree import Block, Instruction, Label, PtxError
+from fusiond.ptx.tree import Instruction, Label, PtxBlock, PtxError
 
 TRITON = sorted((Path(__file__).parent.parent / "ptx_data").glob("*.ptx.gz"))
 NVCC = sorted((Path(__file__).parent.parent / "counting" / "data").glob("*.ptx"))
@@ -131,7 +131,7 @@ def test_statements_may_stand_anywhere_on_a_line():
         parser.parse(kernel("L: mov.u32 %r1, 1; add.u32 %r1,\n %r1, 2; { ret; } /* a\nb */ bra L;")).function("k").body
     )
     kinds = [type(each) for each in body.statements]
-    assert kinds == [Label, Instruction, Instruction, Block, Instruction]
+    assert kinds == [Label, Instruction, Instruction, PtxBlock, Instruction]
     assert [each.line for each in body.statements] == [6, 6, 6, 7, 8]
 
 

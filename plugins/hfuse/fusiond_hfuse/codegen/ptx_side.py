@@ -12,7 +12,7 @@
     ret;                             -->  bra $a_end;                      where the thread has more to do; else it goes
     griddepcontrol.wait;             -->                                   of a launch that depends on none: nothing
 
-Registers, labels, local and static shared arrays keep their names: scopes of PTX keep them apart.
+PtxRegisters, labels, local and static shared arrays keep their names: scopes of PTX keep them apart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from fusiond.ptx import printer, rewrite
 from fusiond.ptx.rewrite import Change
-from fusiond.ptx.tree import Block, Function, Instruction, Registers, Statement, Variable, instructions
+from fusiond.ptx.tree import Function, Instruction, PtxBlock, PtxRegisters, Statement, Variable, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
 from fusiond_hfuse.codegen.sides import grid_lengths
@@ -159,7 +159,7 @@ class SideWriter:
             printer.variable_text(rewrite.renamed_variable(each, self._names)) for each in self.ptx.entry.parameters
         ]
 
-    def _bodies(self) -> Iterator[Block]:
+    def _bodies(self) -> Iterator[PtxBlock]:
         for each in (self.ptx.entry, *self.ptx.functions):
             assert each.body is not None
             yield each.body
@@ -171,7 +171,7 @@ class SideWriter:
         more = tuple(Variable(0, (), "param", (), "b32", f"fused_{at}", (), ()) for at in range(len(handed)))
         before: list[Statement] = []
         if handed:
-            before.append(Registers(0, "b32", tuple((name, None) for name in handed)))
+            before.append(PtxRegisters(0, "b32", tuple((name, None) for name in handed)))
             before += [Instruction(0, "", "ld.param.b32", (name, ",", "[", f"fused_{at}", "]")) for at, name in
                        enumerate(handed)]  # fmt: skip
         before += self._wide_arena(function.body)
@@ -181,7 +181,7 @@ class SideWriter:
             linkage=(),
             name=self._names[function.name],
             parameters=(*function.parameters, *more),
-            body=Block(body.line, (*before, *body.statements)),
+            body=PtxBlock(body.line, (*before, *body.statements)),
         )
 
     # --- the body ---
@@ -191,9 +191,9 @@ class SideWriter:
         assert self.ptx.entry.body is not None
         wide = self._wide_arena(self.ptx.entry.body)
         body = self._rewritten(self.ptx.entry.body, self._changes(self.ptx.entry, entry=True))
-        yield from printer.block_lines(Block(body.line, (*wide, *body.statements)), indent)
+        yield from printer.block_lines(PtxBlock(body.line, (*wide, *body.statements)), indent)
 
-    def _rewritten(self, body: Block, changes: Mapping[str, Change]) -> Block:
+    def _rewritten(self, body: PtxBlock, changes: Mapping[str, Change]) -> PtxBlock:
         touched: dict[str, Change] = dict.fromkeys(self._places, self._placed)
         if self._places:  # a declaration of a static array that lies in the arena goes
             body = _without(body, frozenset(self._places))
@@ -231,19 +231,19 @@ class SideWriter:
             return [Instruction(barrier.line, barrier.guard, barrier.opcode, tuple(words))]
         return [self._by_virtual(barrier, words, at)]
 
-    def _draining(self, barrier: Instruction, words: list[str]) -> Block:
+    def _draining(self, barrier: Instruction, words: list[str]) -> PtxBlock:
         """`bar.sync 0;` --> `barrier.red.and.pred %q, 1, 128, %q;`: see `drain_lines`."""
         reduced = ("%q", ",", *words, ",", "%q")
         voting = Instruction(barrier.line, barrier.guard, "barrier.red.and.pred", reduced)
         false = Instruction(barrier.line, "", "mov.pred", ("%q", ",", "0"))
-        whole: list[Statement] = [Registers(barrier.line, "pred", (("%q", None),)), false]
+        whole: list[Statement] = [PtxRegisters(barrier.line, "pred", (("%q", None),)), false]
         if self.side.virtual == 1:
-            return Block(barrier.line, (*whole, voting))
-        return Block(barrier.line, (*whole, *self._by_virtual(voting, list(reduced), 2).statements))
+            return PtxBlock(barrier.line, (*whole, voting))
+        return PtxBlock(barrier.line, (*whole, *self._by_virtual(voting, list(reduced), 2).statements))
 
-    def _by_virtual(self, barrier: Instruction, words: list[str], at: int) -> Block:
+    def _by_virtual(self, barrier: Instruction, words: list[str], at: int) -> PtxBlock:
         """One of as many barriers as there are virtual blocks: a number in a register would take all sixteen."""
-        found: list[Statement] = [Registers(barrier.line, "pred", (("%v", None),))]
+        found: list[Statement] = [PtxRegisters(barrier.line, "pred", (("%v", None),))]
         for number in range(self.side.virtual):
             own = list(words)
             own[at] = str(int(words[at]) + number * len(self.ptx.barriers))
@@ -253,7 +253,7 @@ class SideWriter:
             else:
                 compare = Instruction(barrier.line, "", "setp.eq.u32", compared)
             found += [compare, Instruction(barrier.line, "%v", barrier.opcode, tuple(own))]
-        return Block(barrier.line, tuple(found))
+        return PtxBlock(barrier.line, tuple(found))
 
     def _call(self, call: Instruction) -> Sequence[Statement]:
         handed = self._context.get(rewrite.call_target(call), ())
@@ -274,7 +274,7 @@ class SideWriter:
         else:
             words[target + 1 : target + 1] = [",", "(", *more[1:], ")"]
         statements.append(Instruction(call.line, call.guard, call.opcode, tuple(words)))
-        return [Block(call.line, tuple(statements))]
+        return [PtxBlock(call.line, tuple(statements))]
 
     # --- shared memory ---
 
@@ -305,7 +305,7 @@ class SideWriter:
         changed = Instruction(instruction.line, instruction.guard, instruction.opcode, tuple(words))
         return self._placed(changed) if any(word in self._places for word in words) else [changed]
 
-    def _wide_arena(self, body: Block) -> list[Statement]:
+    def _wide_arena(self, body: PtxBlock) -> list[Statement]:
         """The beginning of a side's shared memory in 64 bits, where something takes it so."""
         begin = f"%{self.letter}_arena"
         if not any(place.register for place in self._places.values()):
@@ -316,7 +316,7 @@ class SideWriter:
         if not wide:
             return []
         convert = Instruction(0, "", "cvt.u64.u32", (f"{begin}_64", ",", begin))
-        return [Registers(0, "b64", ((f"{begin}_64", None),)), convert]
+        return [PtxRegisters(0, "b64", ((f"{begin}_64", None),)), convert]
 
     # --- what is worked out once ---
 
@@ -372,14 +372,14 @@ def _guard_words(instruction: Instruction) -> tuple[str, ...]:
     return ("!", instruction.guard[1:]) if instruction.guard[0] == "!" else (instruction.guard,)
 
 
-def _without(block: Block, names: frozenset[str]) -> Block:
+def _without(block: PtxBlock, names: frozenset[str]) -> PtxBlock:
     """A block without the declarations of some names."""
     kept = (
-        _without(each, names) if isinstance(each, Block) else each
+        _without(each, names) if isinstance(each, PtxBlock) else each
         for each in block.statements
         if not (isinstance(each, Variable) and each.name in names)
     )
-    return Block(block.line, tuple(kept))
+    return PtxBlock(block.line, tuple(kept))
 
 
 def _divided(

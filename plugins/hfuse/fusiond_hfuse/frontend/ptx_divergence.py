@@ -50,7 +50,7 @@ class Leaving:
     """Some thread of a warp may be gone while others of it go on."""
 
 
-class Flow:
+class BranchFlow:
     """A kernel's instructions as a graph; the node behind the last one is where a thread is gone."""
 
     def __init__(self, kernel: PtxKernel) -> None:
@@ -140,7 +140,7 @@ def _common(a: int, b: int, found: Mapping[int, int], rank: Mapping[int, int]) -
 class _Spreads:
     """How far each register may differ: a fixed point over all instructions, without regard to their order."""
 
-    def __init__(self, flow: Flow, rows_are_warps: bool) -> None:
+    def __init__(self, flow: BranchFlow, rows_are_warps: bool) -> None:
         self._flow, self._rows_are_warps = flow, rows_are_warps
         self.of: dict[str, Spread] = {}
         self._writes: dict[str, list[int]] = {}
@@ -260,7 +260,7 @@ def leaving(
     """How threads of a kernel leave before others. `waits` are the functions that wait at a barrier of the block,
     `meets` those in which threads of a warp meet, with the word for it; `rows_are_warps`: no warp has threads of two
     rows of the block."""
-    flow = Flow(kernel)
+    flow = BranchFlow(kernel)
     barriers: set[int] = set()
     meetings: dict[int, str] = {}
     for at, each in enumerate(kernel.instructions):

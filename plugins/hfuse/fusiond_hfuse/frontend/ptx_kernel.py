@@ -172,9 +172,8 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
     if any(each.opcode.startswith(_ALIGNED_1024) for each in _all_instructions(ptx)):
         alignment = max(alignment, BIG_ALIGNMENT)
     refused, beside = list(_refusals(ptx, name)), list(_only_by_blocks(ptx, name))
-    leaving = _leaving(ptx, rows_are_warps=True)
     rows = any(word in ("%tid.y", "%tid.z") for each in _all_instructions(ptx) for word in each.words)
-    by_warps = rows and _leaving(ptx, rows_are_warps=False) != leaving
+    leaving, by_warps = _leaving(ptx, rows=rows)
     if leaving.drains and leaving.beside:
         beside.append(_early(name, f"others of their warp meet in `{leaving.beside}`"))
     elif leaving.drains and any(not _plain(each) for each in _all_instructions(ptx) if is_block_barrier(each)):
@@ -230,16 +229,24 @@ def _plain(barrier: Instruction) -> bool:
     return ".red" not in barrier.opcode and ".sync" in barrier.opcode and barrier.words == ("0",)
 
 
-def _leaving(ptx: PtxText, *, rows_are_warps: bool) -> ptx_divergence.Leaving:
+def _leaving(ptx: PtxText, *, rows: bool) -> tuple[ptx_divergence.Leaving, bool]:
+    """How threads leave before others, and whether that counts on the rows of a block being whole warps (`rows`: the
+    kernel reads which row it is in)."""
+    waits: set[str] = set()
+    meets: dict[str, str] = {}
+    for function in (ptx.entry, *ptx.functions):
+        for each in _instructions(function):
+            if is_block_barrier(each):
+                waits.add(function.name)
+            elif each.base in ptx_divergence.MEETINGS or each.opcode.startswith("bar.warp"):
+                meets[function.name] = each.opcode
+    if not waits and not meets:
+        return ptx_divergence.Leaving(), False
     kernel = flat.of_function(ptx.entry)
-    waits, meets = set(), {}
-    for each in ptx.functions:
-        for one in _instructions(each):
-            if is_block_barrier(one):
-                waits.add(each.name)
-            elif one.base in ptx_divergence.MEETINGS or one.opcode.startswith("bar.warp"):
-                meets[each.name] = one.opcode
-    return ptx_divergence.leaving(kernel, rows_are_warps=rows_are_warps, waits=waits, meets=meets)
+    found = ptx_divergence.leaving(kernel, rows_are_warps=True, waits=waits, meets=meets)
+    if not rows:
+        return found, False
+    return found, ptx_divergence.leaving(kernel, rows_are_warps=False, waits=waits, meets=meets) != found
 
 
 def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:

@@ -13,6 +13,8 @@ import pytest
 from fusiond.build import nvcc
 from fusiond.counting import run
 from fusiond.cuda.limits import limits
+from fusiond.errors import RequestError
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, Config, Rejection
 from fusiond.program import Program
 from fusiond.requests import jobs
@@ -203,3 +205,45 @@ def test_a_fused_pair_assembles_with_few_registers_more(a, b, planned, strategy)
         (facts,) = built.facts.values()
         assert facts.registers <= max(most, 26) + 6, (config, facts.registers, most)
         assert facts.spill_store_bytes == 0
+
+
+SORT = """\
+#include <cub/block/block_radix_sort.cuh>
+extern "C" __global__ void sort_blocks(const int* in, int* out)
+{
+    using Sort = cub::BlockRadixSort<int, 128, 2>;
+    __shared__ typename Sort::TempStorage room;
+    int keys[2] = {in[256 * blockIdx.x + 2 * threadIdx.x], in[256 * blockIdx.x + 2 * threadIdx.x + 1]};
+    Sort(room).Sort(keys);
+    for (int k = 0; k < 2; ++k) out[256 * blockIdx.x + 2 * threadIdx.x + k] = keys[k];
+}
+"""
+SORT_YAML = """\
+kernel: sort
+source: sort.cu
+entry: sort_blocks
+arguments:
+  - {name: in, dtype: int32, elements: 768, role: input, fill: {integers: [-99, 99]}}
+  - {name: out, dtype: int32, elements: 768, role: output}
+block: {shape: [128]}
+grid: [3]
+"""
+
+
+def test_what_the_form_in_cpp_does_not_read_is_compiled(registry, strategy, tmp_path):
+    (tmp_path / "sort.cu").write_text(SORT)
+    (tmp_path / "sort.yaml").write_text(SORT_YAML)
+    (job,) = jobs.read(tmp_path / "job.yaml", "strategy: hfuse\npair: [./sort.yaml, ./sort.yaml]\n")
+    with pytest.raises(RequestError, match="BlockRadixSort"):  # without a compiler
+        strategy.parse(job, jobs.JobInputs(registry, job))
+    workload = strategy.parse(job, jobs.JobInputs(registry, job, compiler=nvcc.compiled))
+    target = Target(arch="sm_90", limits=limits("sm_90"), facts=lambda source: None)
+    analysis = strategy.analyse(workload, target)
+    assert analysis.rejections == ()
+    assert "BlockRadixSort" in analysis.report["kernels"][0]["compiled_because"]
+    (config,) = configs(strategy, analysis, 1, seed=0)
+    program = fused(strategy, analysis, config)
+    outputs, given = computed(program), {each.name: each for each in program.buffers}
+    for letter in "ab":
+        wanted = np.sort(initial(given[f"{letter}.in"], 0).reshape(3, 256), axis=1).ravel()
+        np.testing.assert_array_equal(outputs[f"{letter}.out"], wanted)

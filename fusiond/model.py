@@ -214,14 +214,16 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledPtx:
-    """A source as PTX."""
+class NamedPtx:
+    """A source's PTX, without register caps and without anything that fusiond appended."""
 
     text: str
     names: Mapping[str, str]
     """Entry as written in the source -> mangled name."""
     symbols: Mapping[str, str]
     """Variable -> mangled name."""
+    log: str = ""
+    """Warnings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

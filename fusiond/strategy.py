@@ -22,11 +22,11 @@ from fusiond.model import (
     Analysed,
     Analysis,
     BuildFailed,
-    CompiledPtx,
     CompileFacts,
     Config,
     DeviceLimits,
     Job,
+    NamedPtx,
     Record,
     Rejection,
     Request,
@@ -63,7 +63,7 @@ class Inputs(Protocol):
         """The content key of a file too large to be part of the snapshot (an .npy)."""
         ...
 
-    def compiled(self, source: Source) -> CompiledPtx | BuildFailed | None:
+    def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
         """A source in CUDA C++ as PTX, for the GPU that its flags name (-arch=sm_90a), else for any from sm_80 on. It
         becomes part of the snapshot. None where no compiler is there."""
         ...

@@ -38,8 +38,9 @@ from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
-from fusiond.model import BuildFailed, CompiledPtx, CompileFacts
+from fusiond.model import BuildFailed, CompileFacts, NamedPtx
 from fusiond.program import Source, SourceKind, SourceLanguage
+from fusiond.ptx import rewrite
 from fusiond.ptx.tree import PtxError
 from fusiond.system import faults
 
@@ -166,18 +167,6 @@ class Cubin:
     """Warnings; empty when there were none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedPtx:
-    """A source's PTX, without register caps and without anything that fusiond appended."""
-
-    text: str
-    names: Mapping[str, str]
-    """Entry as written in the source -> mangled name."""
-    symbols: Mapping[str, str]
-    """Variable -> mangled name."""
-    log: str
-
-
 def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
     """The text alone of `named_ptx`."""
     found = named_ptx(source, arch, cache=cache)
@@ -202,17 +191,14 @@ PORTABLE = "sm_80"
 _ARCH = re.compile(r"--?(?:arch|gpu-architecture)=((?:sm|compute)_\d+[af]?)$")
 
 
-def compiled(source: Source) -> CompiledPtx | BuildFailed | None:
+def compiled(source: Source) -> NamedPtx | BuildFailed | None:
     """`fusiond.strategy.Inputs.compiled`: its PTX, for the architecture that its flags name, else for `PORTABLE`."""
     if find() is None:
         return None
     named = [match[1] for flag in source.flags if (match := _ARCH.match(flag))]
     flags = tuple(flag for flag in source.flags if not _ARCH.match(flag))
     arch = named[-1].replace("compute", "sm") if named else PORTABLE
-    found = named_ptx(dataclasses.replace(source, flags=flags), arch)
-    if isinstance(found, BuildFailed):
-        return found
-    return CompiledPtx(text=found.text, names=found.names, symbols=found.symbols)
+    return named_ptx(dataclasses.replace(source, flags=flags), arch)
 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
@@ -525,7 +511,7 @@ def _run_ptxas(
     assembly: _Assembly, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
     front = assembly.front
-    text = front.text if cap is None else ptx_entries.with_register_cap(front.text, cap)
+    text = front.text if cap is None else rewrite.with_register_cap(front.text, cap)
     with working_folder("ptxas") as work:
         (work / "in.ptx").write_text(text + _table_ptx(front))
         command = [str(assembly.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]

@@ -116,7 +116,8 @@ _ROW = 24
 
 def _of_ptx(program: Program, source: Source, cubin: bytes) -> str:
     cap = source.register_cap
-    ptx = source.text if cap is None else printer.printed(rewrite.with_register_cap(parser.parse(source.text), cap))
+    capped = source.text if cap is None else rewrite.with_register_cap(source.text, cap)
+    ptx = source.text if cap is None else printer.printed(parser.parse(capped))
     text = Statements()
     text.line(
         f"// Holds the kernels of {file_name(source)}, and hands them out. Compile this file. Written by fusiond."

@@ -24,7 +24,7 @@ from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.isolation import messages
 from fusiond.isolation.messages import Here
-from fusiond.model import Analysis, BuildFailed, CompiledPtx, CompileFacts, Config, Job, Record, Rejection, Workload
+from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, NamedPtx, Record, Rejection, Workload
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -162,8 +162,8 @@ class _Inputs:
         found: str = self._call("digest", path, where)
         return found
 
-    def compiled(self, source: Source) -> CompiledPtx | BuildFailed | None:
-        found: CompiledPtx | BuildFailed | None = self._call("compiled", source)
+    def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
+        found: NamedPtx | BuildFailed | None = self._call("compiled", source)
         return found
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:

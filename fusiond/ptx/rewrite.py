@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
+from fusiond.ptx import parser
 from fusiond.ptx.tree import (
     Directive,
     Function,
     Instruction,
-    Item,
     Module,
     PtxBlock,
     Statement,
@@ -18,6 +19,8 @@ from fusiond.ptx.tree import (
     walk,
 )
 
+_HEAD = re.compile(r"(\.entry\b[^{;]*?)(\s*)\{")
+_CAP = re.compile(r"\s*\.maxnreg\s+(\d+)")
 Change = Callable[[Instruction], Sequence[Statement]]
 
 
@@ -76,23 +79,19 @@ def without_lines(block: PtxBlock) -> PtxBlock:
     return PtxBlock(block.line, tuple(kept))
 
 
-def with_limits(function: Function, **limits: Sequence[int] | None) -> Function:
-    """`.entry k(...) .maxntid 256, 1, 1` --> `.entry k(...) .maxntid 256, 1, 1 .maxnreg 40`; None takes one out."""
-    directives = [each for each in function.directives if each[0][1:] not in limits]
-    directives += [(f".{name}", *map(str, values)) for name, values in limits.items() if values is not None]
-    return dataclasses.replace(function, directives=tuple(directives))
+def with_register_cap(text: str, cap: int) -> str:
+    """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays. The text is
+    changed and not printed from its tree: ptxas and nvdisasm speak of its lines.
 
+    before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {
+    """
 
-def with_register_cap(module: Module, cap: int) -> Module:
-    """Every kernel may use at most `cap` registers; a lower limit of its own stays."""
+    def capped(match: re.Match[str]) -> str:
+        own = _CAP.search(match[1])
+        kept = _CAP.sub(lambda gone: "\n" * gone[0].count("\n"), match[1])
+        return f"{kept} .maxnreg {min(cap, int(own[1])) if own else cap}{match[2] or ' '}{{"
 
-    def capped(item: Item) -> Item:
-        if not isinstance(item, Function) or item.kind != "entry" or item.body is None:
-            return item
-        own = item.directive("maxnreg")
-        return with_limits(item, maxnreg=(min(cap, own[0]) if own else cap,))
-
-    return dataclasses.replace(module, items=tuple(capped(each) for each in module.items))
+    return _HEAD.sub(capped, parser.without_comments(text))
 
 
 # --- what a kernel reaches ------------------------------------------------------------------------------

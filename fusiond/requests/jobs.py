@@ -25,7 +25,7 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.keys import content_key, plain, text_key
-from fusiond.model import SAMPLERS, BuildFailed, CompiledPtx, Job, Search, frozen
+from fusiond.model import SAMPLERS, BuildFailed, Job, NamedPtx, Search, frozen
 from fusiond.program import Source
 from fusiond.registry import Registry
 from fusiond.system import files
@@ -39,7 +39,7 @@ CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "
 MAX_SWEEP = 100
 Answered = Callable[[str, Sequence[str]], Mapping[str, float]]
 """`fusiond.strategy.Inputs.answered`."""
-Compiler = Callable[[Source], CompiledPtx | BuildFailed | None]
+Compiler = Callable[[Source], NamedPtx | BuildFailed | None]
 """`fusiond.strategy.Inputs.compiled`."""
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
@@ -255,16 +255,16 @@ class JobInputs:
             self._read[name] = _digest(Path(path), where=where) if digest is None else digest
         return self._read[name]
 
-    def compiled(self, source: Source) -> CompiledPtx | BuildFailed | None:
+    def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
         name = f"ptx:{content_key(source)}"
         known = self._files.get(name)
         if known is None:
             found = None if self._compiler is None else self._compiler(source)
-            if not isinstance(found, CompiledPtx):
+            if not isinstance(found, NamedPtx):
                 return found
             known = json.dumps(plain(found))
         self._read[name] = known
-        return CompiledPtx(**json.loads(known))
+        return NamedPtx(**json.loads(known))
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
         return {} if self._answered is None else self._answered(model, probes)

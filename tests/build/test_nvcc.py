@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build import nvcc, ptx_entries
+from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
+from fusiond.ptx import rewrite
 from fusiond.system import children
 
 ARCH = "sm_90"
@@ -214,7 +215,7 @@ def test_caps_in_ptx() -> None:
 \tret;
 }
 """
-    capped = ptx_entries.with_register_cap(text, 40)
+    capped = rewrite.with_register_cap(text, 40)
     assert capped.count(".maxnreg 40\n{") == 2
     assert capped.count(".maxnreg 32 {") == 1
     assert ".minnctapersm 2 .maxnreg 40\n{" in capped

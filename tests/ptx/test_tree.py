@@ -152,14 +152,6 @@ def test_what_is_no_ptx_names_its_line(text, message):
     assert message in str(problem.value)
 
 
-def test_a_register_cap_is_written_behind_the_other_limits():
-    text = HEAD + ".visible .entry k()\n.maxntid 256, 1, 1\n.maxnreg 32\n{ ret; }\n.entry other() { ret; }\n"
-    capped = rewrite.with_register_cap(parser.parse(text), 40)
-    assert capped.function("k").directive("maxnreg") == (32,)
-    assert capped.function("other").directive("maxnreg") == (40,)
-    assert capped.function("k").directive("maxntid") == (256, 1, 1)
-
-
 def test_a_kernel_reaches_what_it_calls_by_name_and_by_table():
     text = f"""{HEAD}
 .func f() {{ ret; }}

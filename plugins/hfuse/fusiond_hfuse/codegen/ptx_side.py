@@ -64,8 +64,6 @@ class SideWriter:
         self._offset = self.letter in offset_letters(schedule)
         self._slice = self.letter in slice_letters(schedule)
         self.grid = grid_lengths(side.slot)
-        self._used: set[str] = set()
-        """The registers that are worked out once."""
         self._names = {**self._parameter_names(), **self._module_names(), **self._special_names()}
         self._places = self._shared_places()
         self._names = {name: new for name, new in self._names.items() if name not in self._places}

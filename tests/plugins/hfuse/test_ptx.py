@@ -247,3 +247,22 @@ def test_what_the_form_in_cpp_does_not_read_is_compiled(registry, strategy, tmp_
     for letter in "ab":
         wanted = np.sort(initial(given[f"{letter}.in"], 0).reshape(3, 256), axis=1).ravel()
         np.testing.assert_array_equal(outputs[f"{letter}.out"], wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "yaml", "said"),
+    [
+        ("{ ret", "arguments: []", "k.ptx:4: the text ends in the middle"),
+        ("{ ret; }", "arguments: []", "0 arguments for 1 parameters"),
+        ("{ ret; }", "arguments: [{name: n, dtype: int32, value: 1}]", "n is int32, 4 bytes"),
+    ],
+)
+def test_a_mistake_in_ptx_or_about_it_is_one_line(text, yaml, said, registry, strategy, tmp_path):
+    head = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 p) "
+    (tmp_path / "k.ptx").write_text(head + text + "\n")
+    (tmp_path / "k.yaml").write_text(f"kernel: k\nsource: k.ptx\nentry: k\n{yaml}\nblock: {{shape: [32]}}\ngrid: [1]\n")
+    (job,) = jobs.read(tmp_path / "job.yaml", "strategy: hfuse\npair: [./k.yaml, ./k.yaml]\n")
+    with pytest.raises(RequestError) as problem:
+        strategy.parse(job, jobs.JobInputs(registry, job))
+    assert said in str(problem.value)
+    assert "\n" not in str(problem.value)

@@ -16,6 +16,7 @@ from fusiond.language import expressions
 from fusiond.language.expressions import Expression, ExpressionError
 from fusiond.model import BuildFailed
 from fusiond.program import Buffer, Dim3, Source
+from fusiond.ptx.tree import PtxError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import includes, ptx_kernel, slicing
 from fusiond_hfuse.frontend.arguments import (
@@ -140,7 +141,10 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
         )
     if isinstance(made, BuildFailed):
         raise RequestError(f"it does not compile: {made.reason}", where=where)
-    ptx, parsed = ptx_kernel.read(made.text, made.names[instance], given.name, keys["entry"].where)
+    try:
+        ptx, parsed = ptx_kernel.read(made.text, made.names[instance], given.name, keys["entry"].where)
+    except PtxError as problem:
+        raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
     kernel = given_kernel(given, unit, instance, unit.whole)
     variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
     block = kernel.block
@@ -234,7 +238,10 @@ def _of_ptx(inputs: Inputs, source: str, given: _Given) -> SourceKernel:
     entry = matching(keys["entry"], _PTX_NAME, "the name of a kernel, as the PTX has it")
     text = inputs.text(source, where=where)
     unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={source: text})
-    ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
+    try:
+        ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
+    except PtxError as problem:
+        raise RequestError(problem.reason, where=f"{source}:{problem.line}") from None
     return of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
 
 

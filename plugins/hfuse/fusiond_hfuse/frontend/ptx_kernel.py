@@ -16,7 +16,7 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.language.expressions import Expression
 from fusiond.model import Rejection
 from fusiond.ptx import flat, parser, rewrite
-from fusiond.ptx.tree import SIZES, Function, Instruction, Module, PtxError, Variable, instructions
+from fusiond.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
 from fusiond_hfuse.frontend import ptx_divergence
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, Parsed, PtxText, StructMember
 
@@ -42,14 +42,10 @@ BIG_ALIGNMENT = 1024
 
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs
 def read(text: str, entry: str, name: str, where: str) -> tuple[PtxText, Parsed]:
-    """A kernel of a PTX text. RequestError for what is not PTX or has no such kernel; what cannot be fused is a
-    Rejection in the result."""
-    try:
-        module = parser.parse(text)
-        found = _found(module, text, entry, where)
-        return found, _parsed(found, name)
-    except PtxError as problem:
-        raise RequestError(str(problem), where=where) from None
+    """A kernel of a PTX text. PtxError for what is not PTX, RequestError where it has no such kernel; what cannot be
+    fused is a Rejection in the result."""
+    found = _found(parser.parse(text), text, entry, where)
+    return found, _parsed(found, name)
 
 
 def moved(ptx: PtxText, parsed: Parsed) -> Parsed | None:

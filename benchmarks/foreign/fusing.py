@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -300,16 +301,10 @@ def written(registry: Registry, chosen: tuple[Capture, Capture]) -> Row:
 
 
 def apart(work: Callable[..., Row], *given: Any) -> Row:
-    """What `work` gives in a process of its own, which may die or take too long."""
+    """What `work`, a function of a module, gives in a process of its own, which may die or take too long."""
     here, there = multiprocessing.Pipe(duplex=False)
-
-    def do() -> None:
-        try:
-            there.send(work(*given))
-        except Exception as problem:  # a fault of any kind is a row
-            there.send({"result": "fault", "why": f"{type(problem).__name__}: {problem}"})
-
-    process = multiprocessing.get_context("fork").Process(target=do)
+    # Not by a fork of this process, which may have threads (JAX's) that hold locks.
+    process = multiprocessing.get_context("forkserver").Process(target=_send, args=(there, work, given))
     process.start()
     there.close()
     try:
@@ -322,3 +317,10 @@ def apart(work: Callable[..., Row], *given: Any) -> Row:
     finally:
         process.kill()
         process.join()
+
+
+def _send(there: Connection, work: Callable[..., Row], given: tuple[Any, ...]) -> None:
+    try:
+        there.send(work(*given))
+    except Exception as problem:  # a fault of any kind is a row
+        there.send({"result": "fault", "why": f"{type(problem).__name__}: {problem}"})

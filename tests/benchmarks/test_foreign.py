@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import struct
 import subprocess
 from pathlib import Path
@@ -219,12 +220,7 @@ def test_memory_that_differs_is_told(registry, corpus, silent, monkeypatch):
 
 
 def test_a_process_that_dies_is_a_row():
-    def dies() -> fusing.Row:
-        import os
-
-        os._exit(3)
-
-    assert fusing.apart(dies) == {"result": "fault", "why": "the process died"}
+    assert fusing.apart(os._exit, 3) == {"result": "fault", "why": "the process died"}
 
 
 def test_sums_of_floats_and_clocks_are_found(corpus):

@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond.errors import MachineFault
+from fusiond.model import BuildFailed
 from fusiond.system import children, faults, memory
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,38 @@ def _again(command: Sequence[str], work: Path, timeout_secs: float) -> subproces
         raise fault
     assert done is not None
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class Retriable:
+    """A failure that may not come again (it ran out of time or memory): never kept."""
+
+    failed: BuildFailed
+
+
+def attempt(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str] | Retriable:
+    """`run`, of a compiler that may need more time or memory than there is."""
+    try:
+        return run(command, work, timeout_secs)
+    except subprocess.TimeoutExpired:
+        return Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
+    except UsedUp as fault:  # another day there may be more
+        return Retriable(BuildFailed(reason=str(fault)))
+
+
+def refused(
+    done: subprocess.CompletedProcess[str], messages: str, reason: Callable[[Iterable[str]], str | None]
+) -> BuildFailed | Retriable:
+    """Why a compiler has built nothing; `reason` finds the line of its messages that says so."""
+    tool = Path(done.args[0]).name
+    line = reason(messages.splitlines())
+    if line is not None:
+        return BuildFailed(reason=line, log=messages)
+    if done.returncode < 0:  # every time
+        return BuildFailed(reason=f"{tool} dies of {faults.signal_name(-done.returncode)} on it", log=messages)
+    # No message that looks like an error: its next version may say more.
+    first = next((each for each in messages.splitlines() if each.strip()), "")
+    return Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))
 
 
 def ask(command: Sequence[str]) -> str:

@@ -22,32 +22,23 @@ import dataclasses
 import functools
 import importlib.util
 import json
-import logging
 import os
 import re
 import shlex
 import shutil
-import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import assemblers, compiler, compiler_messages, included_files, ptx_entries
+from fusiond.build import assemblers, compiler, compiler_messages, included_files, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
-from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
-from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
 from fusiond.model import BuildFailed, CompileFacts, NamedPtx
 from fusiond.program import Source, SourceKind, SourceLanguage
-from fusiond.ptx import rewrite
 from fusiond.ptx.tree import PtxError
-from fusiond.system import faults
-
-log = logging.getLogger(__name__)
 
 NVCC_SECS = 300.0
-PTXAS_SECS = 300.0
 """Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""
 LEAST_CAP = 16
 """Lower caps are raised to the ABI's minimum anyway."""
@@ -154,19 +145,6 @@ def _archs(nvcc: Path) -> tuple[str, ...]:
 # --- what is built --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cubin:
-    """One source, built for one architecture and one register cap."""
-
-    path: Path
-    facts: Mapping[str, CompileFacts]
-    """Entry as written in the source -> what ptxas reported."""
-    names: Mapping[str, str]
-    """Entry as written in the source -> mangled name."""
-    log: str
-    """Warnings; empty when there were none."""
-
-
 def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
     """The text alone of `named_ptx`."""
     found = named_ptx(source, arch, cache=cache)
@@ -201,7 +179,7 @@ def compiled(source: Source) -> NamedPtx | BuildFailed | None:
     return named_ptx(dataclasses.replace(source, flags=flags), arch)
 
 
-def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
+def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> ptxas.Cubin | BuildFailed:
     """The cubin of a source under its register cap. Safe to call from several threads and processes."""
     arch = source.target(arch)
     front = named_ptx(source, arch, cache=cache)
@@ -220,9 +198,20 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
     recipe = [_RECIPE, "cubin", front.text, front.names, front.symbols, options.ptxas, cap, arch, assembly.version]
     key = content_key(recipe if not assembly.file else [*recipe, assembly.file])
     try:
-        return _cubin(assembly, cache or of_folder(default_folder()), key, options.ptxas, cap, arch)
+        return ptxas.cubin(assembly, cache or of_folder(default_folder()), key, options.ptxas, cap, arch)
     except PtxError as problem:
         return BuildFailed(reason=f"{_file_name(source)}: {problem}")
+
+
+def _assembly(source: Source, front: NamedPtx, arch: str) -> ptxas.Assembly | BuildFailed:
+    if source.language is SourceLanguage.PTX:
+        chosen = assemblers.choose(front.text, arch, _file_name(source))
+        if isinstance(chosen, assemblers.NoAssembler):
+            return BuildFailed(reason=chosen.reason)
+        return ptxas.Assembly(front=front, ptxas=chosen.path, version=chosen.version, file=_file_name(source))
+    toolkit = find()
+    assert toolkit is not None
+    return ptxas.Assembly(front=front, ptxas=toolkit.ptxas, version=toolkit.version, file="")
 
 
 class NvccFacts:
@@ -323,7 +312,7 @@ def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> Name
     if known is not None:
         return known
     made = _run_nvcc(toolkit, source, options, arch)
-    if isinstance(made, _Retriable):
+    if isinstance(made, compiler.Retriable):
         return made.failed
     if isinstance(made, BuildFailed):
         # A failure is kept only where no file but the source can be the cause: a missing header may come.
@@ -354,28 +343,21 @@ def _known_ptx(cache: BuildCache, key: str) -> NamedPtx | BuildFailed | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Retriable:
-    """A failure that may not come again (it ran out of time or memory): never kept."""
-
-    failed: BuildFailed
-
-
 def _run_nvcc(
     toolkit: Toolkit, source: Source, options: _Options, arch: str
-) -> tuple[NamedPtx, Mapping[str, str]] | BuildFailed | _Retriable:
+) -> tuple[NamedPtx, Mapping[str, str]] | BuildFailed | compiler.Retriable:
     name = _file_name(source)
     with working_folder("nvcc") as work:
         (work / name).write_text(_with_table(source))
         command = [str(toolkit.nvcc), "-ptx", f"-arch={arch}", "-MD", "-MF", "deps", "-o", "out.ptx"]
         command += [f"-I{each}" for each in source.include_dirs]
         command += [f"-D{key}={value}" if value != "" else f"-D{key}" for key, value in source.defines]
-        done = _run([*command, *options.nvcc, name], work, NVCC_SECS)
-        if isinstance(done, _Retriable):
+        done = compiler.attempt([*command, *options.nvcc, name], work, NVCC_SECS)
+        if isinstance(done, compiler.Retriable):
             return done
         messages = compiler_messages.readable(done.stderr + done.stdout, work)
         if done.returncode != 0 or not (work / "out.ptx").is_file():
-            return _failed(done, messages, compiler_messages.of_nvcc)
+            return compiler.refused(done, messages, compiler_messages.of_nvcc)
         # An anonymous namespace is named after the folder of this run; equal sources are to give equal text.
         text = _ANONYMOUS.sub(f"_GLOBAL__N__{text_key(source.text)[:8]}_", (work / "out.ptx").read_text())
         included = included_files.digests(work / "deps", work, toolkit.root)
@@ -415,38 +397,6 @@ def _file_name(source: Source) -> str:
     return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + source.suffix
 
 
-# --- second step: ptxas ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Assembly:
-    """A PTX text, and what assembles it."""
-
-    front: NamedPtx
-    ptxas: Path
-    version: str
-    file: str
-    """What messages call a text that nvcc has not written; empty for one that it has."""
-
-    def place(self, line: int) -> str:
-        """What messages call a line: `softmax.ptx:12: softmax`, the entry behind it."""
-        if not self.file or not line:
-            return self.file or "ptxas"
-        heads = [each for each in ptx_entries.module(self.front.text).functions if each.line <= line]
-        return f"{self.file}:{line}" + (f": {heads[-1].name}" if heads else "")
-
-
-def _assembly(source: Source, front: NamedPtx, arch: str) -> _Assembly | BuildFailed:
-    if source.language is SourceLanguage.PTX:
-        chosen = assemblers.choose(front.text, arch, _file_name(source))
-        if isinstance(chosen, assemblers.NoAssembler):
-            return BuildFailed(reason=chosen.reason)
-        return _Assembly(front=front, ptxas=chosen.path, version=chosen.version, file=_file_name(source))
-    toolkit = find()
-    assert toolkit is not None
-    return _Assembly(front=front, ptxas=toolkit.ptxas, version=toolkit.version, file="")
-
-
 def _as_written(source: Source) -> NamedPtx | BuildFailed:
     """PTX that the user has, or that a strategy has written: what it calls its kernels are their names."""
     file, options = _file_name(source), _split_flags(source.flags)
@@ -469,108 +419,3 @@ def _as_written(source: Source) -> NamedPtx | BuildFailed:
             return BuildFailed(reason=f"{file}: {', '.join(lost)} is not a {kind} of it; there is {there}")
     names, symbols = ({each: each for each in given} for given in (source.entries, source.symbols))
     return NamedPtx(text=source.text, names=names, symbols=symbols, log="")
-
-
-def _cubin(
-    assembly: _Assembly, cache: BuildCache, key: str, options: Sequence[str], cap: int | None, arch: str
-) -> Cubin | BuildFailed:
-    front = assembly.front
-    failed = cache.failure(key)
-    if failed is not None:
-        return failed
-    binary, facts = cache.get(key, ".cubin"), cache.get(key, ".facts")
-    if binary is not None and facts is not None:
-        try:
-            return _cubin_of(binary, json.loads(facts.read_text()), front)
-        except (OSError, ValueError, KeyError, TypeError):
-            log.warning("%s cannot be read, building again", facts)
-    made = _run_ptxas(assembly, options, cap, arch)
-    if isinstance(made, _Retriable):
-        return made.failed
-    if isinstance(made, BuildFailed):
-        return cache.put_failure(key, made)
-    data, reported, messages = made
-    binary = cache.put(key, ".cubin", data)
-    entry = {"facts": plain(reported), "log": messages}
-    cache.put(key, ".facts", json.dumps(entry))
-    return _cubin_of(binary, entry, front)
-
-
-def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cubin:
-    facts = entry["facts"]
-    assert isinstance(facts, dict)
-    return Cubin(
-        path=binary,
-        facts={name: CompileFacts(**each) for name, each in facts.items()},
-        names=front.names,
-        log="\n".join(each for each in (front.log, str(entry["log"])) if each),
-    )
-
-
-def _run_ptxas(
-    assembly: _Assembly, options: Sequence[str], cap: int | None, arch: str
-) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
-    front = assembly.front
-    text = front.text if cap is None else rewrite.with_register_cap(front.text, cap)
-    with working_folder("ptxas") as work:
-        (work / "in.ptx").write_text(text + _table_ptx(front))
-        command = [str(assembly.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
-        done = _run(command, work, PTXAS_SECS)
-        if isinstance(done, _Retriable):
-            return done
-        messages = compiler_messages.readable(done.stderr + done.stdout, work)
-        if done.returncode != 0 or not (work / "out.cubin").is_file():
-            for entry, mangled in front.names.items():
-                messages = messages.replace(f"'{mangled}'", f"'{entry}'")
-            return _failed(done, messages, lambda lines: compiler_messages.of_ptxas(lines, assembly.place))
-        data = (work / "out.cubin").read_bytes()
-    reported = parse_report(messages)
-    facts = {}
-    for entry, mangled in front.names.items():
-        if mangled not in reported:
-            return BuildFailed(reason=f"ptxas reported nothing about {entry} ({mangled})", log=messages)
-        each = reported[mangled]
-        if cap is not None and each.registers > cap:
-            return BuildFailed(reason=f"{entry} uses {each.registers} registers under a cap of {cap}", log=messages)
-        facts[entry] = CompileFacts(**{**plain(each), "entry": entry})
-    ignored = next((line for line in messages.splitlines() if "setmaxnreg" in line), None)
-    if ignored is not None:  # "setmaxnreg ignored ...": the kernel would spill, or have none of what it was built for
-        return BuildFailed(reason=" ".join(ignored.split()), log=messages)
-    warnings = [line for line in messages.splitlines() if "warning" in line]
-    return data, facts, "\n".join(warnings)
-
-
-def _table_ptx(front: NamedPtx) -> str:
-    """The entry table as a constant array that no kernel refers to."""
-    parameters = ptx_entries.parameters(front.text)
-    entries = {
-        name: EntryName(mangled=mangled, parameters=parameters[mangled]) for name, mangled in front.names.items()
-    }
-    data = table_bytes(EntryTable(entries=entries, symbols=front.symbols))
-    return f"\n.visible .global .align 1 .b8 {SYMBOL}[{len(data)}] = {{{', '.join(map(str, data))}}};\n"
-
-
-# --- running a compiler ---------------------------------------------------------------------------------
-
-
-def _run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str] | _Retriable:
-    try:
-        return compiler.run(command, work, timeout_secs)
-    except subprocess.TimeoutExpired:
-        return _Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
-    except compiler.UsedUp as fault:  # not kept: another day there may be more
-        return _Retriable(BuildFailed(reason=str(fault)))
-
-
-def _failed(
-    done: subprocess.CompletedProcess[str], messages: str, reason: Callable[[Iterable[str]], str | None]
-) -> BuildFailed | _Retriable:
-    tool = Path(done.args[0]).name
-    line = reason(messages.splitlines())
-    if line is not None:
-        return BuildFailed(reason=line, log=messages)
-    if done.returncode < 0:  # every time
-        return BuildFailed(reason=f"{tool} dies of {faults.signal_name(-done.returncode)} on it", log=messages)
-    # No message that looks like an error: its next version may say more.
-    first = next((each for each in messages.splitlines() if each.strip()), "")
-    return _Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))

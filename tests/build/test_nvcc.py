@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build import nvcc
+from fusiond.build import nvcc, ptxas
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
 from fusiond.model import BuildFailed
@@ -55,9 +55,9 @@ def source(text: str, *entries: str, **values: object) -> Source:
     return Source(name="kernel", text=text, entries=entries, **values)  # type: ignore[arg-type]
 
 
-def built(of: Source, cache: BuildCache) -> nvcc.Cubin:
+def built(of: Source, cache: BuildCache) -> ptxas.Cubin:
     found = nvcc.build(of, ARCH, cache=cache)
-    assert isinstance(found, nvcc.Cubin), found
+    assert isinstance(found, ptxas.Cubin), found
     return found
 
 

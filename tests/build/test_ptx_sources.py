@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build import assemblers, nvcc, ptx_entries
+from fusiond.build import assemblers, nvcc, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import EntryParameter, read_table
 from fusiond.model import BuildFailed
@@ -58,9 +58,9 @@ def ptx(text: str = SCALE, *entries: str, **values: object) -> Source:
     return Source(text=text, entries=entries or ("scale",), language=SourceLanguage.PTX, **given)  # type: ignore[arg-type]
 
 
-def built(source: Source, cache: BuildCache, arch: str = "sm_90") -> nvcc.Cubin:
+def built(source: Source, cache: BuildCache, arch: str = "sm_90") -> ptxas.Cubin:
     found = nvcc.build(source, arch, cache=cache)
-    assert isinstance(found, nvcc.Cubin), found
+    assert isinstance(found, ptxas.Cubin), found
     return found
 
 

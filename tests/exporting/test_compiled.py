@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.build import nvcc
+from fusiond.build import nvcc, ptxas
 from fusiond.exporting import launch
 from fusiond.keys import plain
 from fusiond.program import Source
@@ -40,7 +40,7 @@ def described(source: Source) -> dict[str, Any]:
 def test_names_and_caps_are_those_of_the_builder(tmp_path: Path) -> None:
     made = launch._compiled(described(heavy), "sm_90", tmp_path, tmp_path)
     wanted = nvcc.build(heavy, "sm_90")
-    assert isinstance(wanted, nvcc.Cubin)
+    assert isinstance(wanted, ptxas.Cubin)
     assert made.entries == dict(wanted.names)
     kernel = f".text.{wanted.names['heavy<3>']}"
     assert wanted.facts["heavy<3>"].registers <= 48
@@ -90,7 +90,7 @@ def test_host_sources_are_built_where_no_library_loads(tmp_path: Path, gxx_here:
 @pytest.mark.needs_nvcc
 def test_a_shipped_cubin_has_its_names(tmp_path: Path) -> None:
     built = nvcc.build(heavy, "sm_90")
-    assert isinstance(built, nvcc.Cubin)
+    assert isinstance(built, ptxas.Cubin)
     image = launch._shipped(built.path)
     assert image.entries == dict(built.names)
     assert set(image.symbols) == {"weights"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.build import nvcc
+from fusiond.build import nvcc, ptxas
 from fusiond.exporting.files import export
 from fusiond.exporting.launch import Launcher
 from fusiond.program import Memory, Program, Role, SourceKind
@@ -31,7 +31,7 @@ def written(program: Program, folder: Path, arch: str | None) -> Path:
     for source in program.sources:
         if arch is not None and source.kind is SourceKind.DEVICE:
             built = nvcc.build(source, arch)
-            assert isinstance(built, nvcc.Cubin), built
+            assert isinstance(built, ptxas.Cubin), built
             binaries[source.name] = built.path
     folder.mkdir()
     for name, data in export(program, about={}, binaries=binaries, arch=arch).items():

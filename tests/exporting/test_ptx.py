@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.build import gxx, nvcc
+from fusiond.build import gxx, nvcc, ptxas
 from fusiond.counting import layout
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.interpreted import InterpretedEntry, InterpretedModule
@@ -68,7 +68,7 @@ def folder_of(program: Program, folder: Path, *, with_cubin: bool) -> Path:
     binaries = {}
     if with_cubin:
         built = nvcc.build(program.sources[0], "sm_90")
-        assert isinstance(built, nvcc.Cubin), built
+        assert isinstance(built, ptxas.Cubin), built
         binaries["basic"] = built.path
     for name, data in export(program, about={}, binaries=binaries, arch="sm_90").items():
         (folder / name).write_bytes(data)

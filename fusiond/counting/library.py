@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -177,7 +178,7 @@ def _loaded(path: Path) -> CountingLibrary:
 
 
 def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:
-    """Its file; the first build takes a minute of processor time, so that who has a time limit has it built before."""
+    """Its file; the first build takes half a minute of processor time: who has a time limit has it built before."""
     cache = cache or of_folder(default_folder())
     compiler = gxx.find()
     if compiler is None:
@@ -192,7 +193,7 @@ def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:
         return found
     with working_folder("counting") as work:
         sources = [each for each in files if each.suffix == ".cpp"]
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda each: _object(compiler, each, work, cache, common), sources))
         out = work / "counting.so"
         _compile([compiler, "-shared", *(str(work / f"{each.stem}.o") for each in sources), "-o", str(out)], work)
@@ -206,7 +207,7 @@ def _object(compiler: str, source: Path, work: Path, cache: BuildCache, common: 
     if found is not None:
         out.write_bytes(found.read_bytes())
         return
-    # A thousand conversions take a third of the time with fewer optimisations, and are seldom what a kernel does.
+    # Four hundred conversions take less with fewer optimisations, and are seldom what a kernel does.
     slim = ["-O1", "-fno-tree-vectorize"] if source.name in ("convert.cpp", "packed.cpp") else []
     _compile([compiler, *_FLAGS, *_processor(), *slim, "-c", str(source), "-o", str(out)], work)
     cache.put(key, ".o", out.read_bytes())

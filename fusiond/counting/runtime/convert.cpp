@@ -41,11 +41,10 @@ template <class D>
 using Filled = std::conditional_t<sizeof(D) == 1, std::conditional_t<std::is_signed_v<D>, int32_t, uint32_t>, D>;
 
 // Out of range: the nearest end; NaN: 0 (of 64 bits, the GPU says the top bit).
-template <class D, int ROUNDING>
-D to_integer(double a) {
+template <class D>
+[[gnu::noinline]] D to_integer(double found) {
     using Limits = std::numeric_limits<D>;
-    if (a != a) return sizeof(D) == 8 ? static_cast<D>(uint64_t(1) << 63) : D(0);
-    const double found = whole<ROUNDING>(a);
+    if (found != found) return sizeof(D) == 8 ? static_cast<D>(uint64_t(1) << 63) : D(0);
     if (found <= static_cast<double>(Limits::min())) return Limits::min();
     if (found >= static_cast<double>(Limits::max())) return Limits::max();
     return static_cast<D>(found);
@@ -55,31 +54,23 @@ template <class D, class S, int ROUNDING>
 void float_to_integer(const char* rounding) {
     for (const char* flush : {".", ".ftz."})
         for (const char* sat : {"", "sat."})
-            add_operation(std::string("cvt.") + rounding + flush + sat + name_of<D>() + "." + name_of<S>(),
-                          UNARY(Filled<D>, S, (to_integer<D, ROUNDING>(wide(a)))));
+            add_operation({"cvt.", rounding, flush, sat, name_of<D>(), ".", name_of<S>()},
+                          SELDOM_UNARY(Filled<D>, S, to_integer<D>(whole<ROUNDING>(wide(a)))));
 }
 
 template <class D, class S, int ROUNDING>
 void rounded_by(Warp& w, const Instruction& i, uint32_t mask) {
-    const auto* a = w.in<S>(i.a);
-    auto* d = w.out<D>(i.d);
     std::fesetround(ROUNDING);
-    for (int lane = 0; lane < LANES; ++lane)
-        if (mask >> lane & 1) {
-            volatile S from = from_bits<S>(a[lane]);
-            volatile D found = static_cast<D>(from);
-            d[lane] = to_bits<D>(found);
-        }
+    SELDOM_UNARY(D, S, a)(w, i, mask);
     std::fesetround(FE_TONEAREST);
 }
 
 template <class D, class S>
-void to_float(const std::string& flush = ".") {
-    const std::string of = flush + name_of<D>() + "." + name_of<S>();
-    add_operation("cvt.rn" + of, UNARY(D, S, a));
-    add_operation("cvt.rz" + of, &rounded_by<D, S, FE_TOWARDZERO>);
-    add_operation("cvt.rm" + of, &rounded_by<D, S, FE_DOWNWARD>);
-    add_operation("cvt.rp" + of, &rounded_by<D, S, FE_UPWARD>);
+void to_float(const char* flush = ".") {
+    add_operation({"cvt.rn", flush, name_of<D>(), ".", name_of<S>()}, SELDOM_UNARY(D, S, a));
+    add_operation({"cvt.rz", flush, name_of<D>(), ".", name_of<S>()}, &rounded_by<D, S, FE_TOWARDZERO>);
+    add_operation({"cvt.rm", flush, name_of<D>(), ".", name_of<S>()}, &rounded_by<D, S, FE_DOWNWARD>);
+    add_operation({"cvt.rp", flush, name_of<D>(), ".", name_of<S>()}, &rounded_by<D, S, FE_UPWARD>);
 }
 
 template <class H>
@@ -103,13 +94,12 @@ double as_double(S a) {
 
 template <class H, class S>
 void to_narrow() {
-    const std::string of = std::string(".") + name_of<H>() + "." + name_of<S>();
-    add_operation("cvt.rn" + of, UNARY(H, S, H::nearest(as_double(a))));
-    add_operation("cvt.rz" + of, UNARY(H, S, toward_zero<H>(as_double(a))));
+    add_operation({"cvt.rn.", name_of<H>(), ".", name_of<S>()}, SELDOM_UNARY(H, S, H::nearest(as_double(a))));
+    add_operation({"cvt.rz.", name_of<H>(), ".", name_of<S>()}, SELDOM_UNARY(H, S, toward_zero<H>(as_double(a))));
     if constexpr (std::is_same_v<S, float>) {
         // cvt.rn.f16x2.f32 d, a, b: a goes into the upper half.
-        add_operation("cvt.rn." + std::string(name_of<H>()) + "x2.f32",
-                      BINARY(uint32_t, float, float, uint32_t(H::nearest(a).bits) << 16 | H::nearest(b).bits));
+        add_operation({"cvt.rn.", name_of<H>(), "x2.f32"},
+                      SELDOM_BINARY(uint32_t, float, float, uint32_t(H::nearest(a).bits) << 16 | H::nearest(b).bits));
     }
 }
 
@@ -128,10 +118,10 @@ uint32_t halves(uint16_t a) {
 inline double half_value(uint32_t bits) { return Half{static_cast<uint16_t>(bits)}.value(); }
 
 template <class E>
-void to_eight(const std::string& name) {
-    add_operation("cvt.rn.satfinite." + name + "x2.f32", BINARY(uint16_t, float, float, eights<E>(a, b)));
-    add_operation("cvt.rn.satfinite." + name + "x2.f16x2", UNARY(uint16_t, uint32_t, eights<E>(half_value(a >> 16), half_value(a))));
-    add_operation("cvt.rn.f16x2." + name + "x2", UNARY(uint32_t, uint16_t, halves<E>(a)));
+void to_eight(const char* name) {
+    add_operation({"cvt.rn.satfinite.", name, "x2.f32"}, SELDOM_BINARY(uint16_t, float, float, eights<E>(a, b)));
+    add_operation({"cvt.rn.satfinite.", name, "x2.f16x2"}, SELDOM_UNARY(uint16_t, uint32_t, eights<E>(half_value(a >> 16), half_value(a))));
+    add_operation({"cvt.rn.f16x2.", name, "x2"}, SELDOM_UNARY(uint32_t, uint16_t, halves<E>(a)));
 }
 
 template <class T>
@@ -147,14 +137,13 @@ T one_nan(T a) {
 template <class T>
 void in_place() {
     for (const char* flush : {".", ".ftz."}) {
-        const std::string of = std::string(flush) + name_of<T>() + "." + name_of<T>();
-        const std::string sat = std::string(flush) + "sat." + name_of<T>() + "." + name_of<T>();
-        add_operation("cvt" + of, UNARY(T, T, a));
-        add_operation("cvt" + sat, UNARY(T, T, saturated(a)));
-        add_operation("cvt.rni" + of, UNARY(T, T, one_nan<T>(std::nearbyint(a))));
-        add_operation("cvt.rzi" + of, UNARY(T, T, one_nan<T>(std::trunc(a))));
-        add_operation("cvt.rmi" + of, UNARY(T, T, one_nan<T>(std::floor(a))));
-        add_operation("cvt.rpi" + of, UNARY(T, T, one_nan<T>(std::ceil(a))));
+        const char* type = name_of<T>();
+        add_operation({"cvt", flush, type, ".", type}, SELDOM_UNARY(T, T, a));
+        add_operation({"cvt", flush, "sat.", type, ".", type}, SELDOM_UNARY(T, T, saturated(a)));
+        add_operation({"cvt.rni", flush, type, ".", type}, SELDOM_UNARY(T, T, one_nan<T>(std::nearbyint(a))));
+        add_operation({"cvt.rzi", flush, type, ".", type}, SELDOM_UNARY(T, T, one_nan<T>(std::trunc(a))));
+        add_operation({"cvt.rmi", flush, type, ".", type}, SELDOM_UNARY(T, T, one_nan<T>(std::floor(a))));
+        add_operation({"cvt.rpi", flush, type, ".", type}, SELDOM_UNARY(T, T, one_nan<T>(std::ceil(a))));
     }
 }
 
@@ -167,9 +156,8 @@ D clamped(S a) {
 
 template <class D, class S>
 void pair() {
-    const std::string of = std::string(name_of<D>()) + "." + name_of<S>();
-    add_operation("cvt." + of, UNARY(Filled<D>, S, static_cast<D>(a)));
-    add_operation("cvt.sat." + of, UNARY(Filled<D>, S, (clamped<D, S>(a))));
+    add_operation({"cvt.", name_of<D>(), ".", name_of<S>()}, SELDOM_UNARY(Filled<D>, S, static_cast<D>(a)));
+    add_operation({"cvt.sat.", name_of<D>(), ".", name_of<S>()}, SELDOM_UNARY(Filled<D>, S, (clamped<D, S>(a))));
 }
 
 template <class I>
@@ -192,12 +180,12 @@ void add_conversions() {
     integer<uint32_t>(), integer<int32_t>(), integer<uint64_t>(), integer<int64_t>();
     in_place<float>(), in_place<double>();
     to_float<float, double>(), to_float<float, double>(".ftz.");
-    add_operation("cvt.f64.f32", UNARY(double, float, a));
+    add_operation("cvt.f64.f32", SELDOM_UNARY(double, float, a));
     to_narrow<Half, float>(), to_narrow<Half, double>(), to_narrow<Brain, float>(), to_narrow<Brain, double>();
-    add_operation("cvt.f32.f16", UNARY(float, Half, a.value()));
-    add_operation("cvt.f32.bf16", UNARY(float, Brain, a.value()));
-    add_operation("cvt.f64.f16", UNARY(double, Half, a.value()));
-    add_operation("cvt.f64.bf16", UNARY(double, Brain, a.value()));
+    add_operation("cvt.f32.f16", SELDOM_UNARY(float, Half, a.value()));
+    add_operation("cvt.f32.bf16", SELDOM_UNARY(float, Brain, a.value()));
+    add_operation("cvt.f64.f16", SELDOM_UNARY(double, Half, a.value()));
+    add_operation("cvt.f64.bf16", SELDOM_UNARY(double, Brain, a.value()));
     to_eight<E4m3>("e4m3"), to_eight<E5m2>("e5m2");
 }
 

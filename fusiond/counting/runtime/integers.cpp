@@ -87,46 +87,45 @@ T reverse(T a) {
 }
 
 template <class T>
-void arithmetic(const std::string& type) {
+void arithmetic(const char* type) {
     using U = std::make_unsigned_t<T>;
-    add_operation("add." + type, BINARY(U, U, U, a + b));
-    add_operation("sub." + type, BINARY(U, U, U, a - b));
-    add_operation("mul.lo." + type, BINARY(U, U, U, static_cast<u64>(a) * b));
-    add_operation("mul.hi." + type, BINARY(T, T, T, (static_cast<Wide<T>>(a) * b) >> BITS<T>));
-    add_operation("mad.lo." + type, TERNARY(U, U, U, U, static_cast<u64>(a) * b + c));
-    add_operation("mad.hi." + type, TERNARY(U, T, T, U, static_cast<U>((static_cast<Wide<T>>(a) * b) >> BITS<T>) + c));
-    add_operation("div." + type, BINARY(T, T, T, divide<T>(a, b)));
-    add_operation("rem." + type, BINARY(T, T, T, remainder<T>(a, b)));
-    add_operation("min." + type, BINARY(T, T, T, std::min(a, b)));
-    add_operation("max." + type, BINARY(T, T, T, std::max(a, b)));
-    add_operation("sad." + type, TERNARY(U, T, T, U, c + (a < b ? U(b) - U(a) : U(a) - U(b))));
-    add_operation("shr." + type, BINARY(T, T, u32, b >= u32(BITS<T>) ? (a < 0 ? T(-1) : T(0)) : T(a >> b)));
+    add_operation({"add.", type}, BINARY(U, U, U, a + b));
+    add_operation({"sub.", type}, BINARY(U, U, U, a - b));
+    add_operation({"mul.lo.", type}, BINARY(U, U, U, static_cast<u64>(a) * b));
+    add_operation({"mul.hi.", type}, SELDOM_BINARY(T, T, T, (static_cast<Wide<T>>(a) * b) >> BITS<T>));
+    add_operation({"mad.lo.", type}, TERNARY(U, U, U, U, static_cast<u64>(a) * b + c));
+    add_operation({"mad.hi.", type}, SELDOM_TERNARY(U, T, T, U, static_cast<U>((static_cast<Wide<T>>(a) * b) >> BITS<T>) + c));
+    add_operation({"div.", type}, SELDOM_BINARY(T, T, T, divide<T>(a, b)));
+    add_operation({"rem.", type}, SELDOM_BINARY(T, T, T, remainder<T>(a, b)));
+    add_operation({"min.", type}, BINARY(T, T, T, std::min(a, b)));
+    add_operation({"max.", type}, BINARY(T, T, T, std::max(a, b)));
+    add_operation({"sad.", type}, SELDOM_TERNARY(U, T, T, U, c + (a < b ? U(b) - U(a) : U(a) - U(b))));
+    add_operation({"shr.", type}, BINARY(T, T, u32, b >= u32(BITS<T>) ? (a < 0 ? T(-1) : T(0)) : T(a >> b)));
     if constexpr (sizeof(T) < 8) {
-        const std::string of = "." + type;
-        add_operation("mul.wide" + of, BINARY(Wide<T>, T, T, static_cast<Wide<T>>(a) * b));
-        add_operation("mad.wide" + of, TERNARY(Wide<T>, T, T, Wide<T>, static_cast<std::make_unsigned_t<Wide<T>>>(static_cast<Wide<T>>(a) * b) + c));
+        add_operation({"mul.wide.", type}, BINARY(Wide<T>, T, T, static_cast<Wide<T>>(a) * b));
+        add_operation({"mad.wide.", type}, TERNARY(Wide<T>, T, T, Wide<T>, static_cast<std::make_unsigned_t<Wide<T>>>(static_cast<Wide<T>>(a) * b) + c));
     }
     if constexpr (std::is_signed_v<T>) {
-        add_operation("neg." + type, UNARY(U, U, 0 - a));
-        add_operation("abs." + type, UNARY(U, T, a < 0 ? 0 - U(a) : U(a)));
+        add_operation({"neg.", type}, UNARY(U, U, 0 - a));
+        add_operation({"abs.", type}, UNARY(U, T, a < 0 ? 0 - U(a) : U(a)));
     }
-    if constexpr (sizeof(T) >= 4) add_operation("bfe." + type, TERNARY(T, T, u32, u32, extract<T>(a, b, c)));
+    if constexpr (sizeof(T) >= 4) add_operation({"bfe.", type}, SELDOM_TERNARY(T, T, u32, u32, extract<T>(a, b, c)));
 }
 
 template <class T>
-void bits(const std::string& type) {
-    add_operation("and." + type, BINARY(T, T, T, a & b));
-    add_operation("or." + type, BINARY(T, T, T, a | b));
-    add_operation("xor." + type, BINARY(T, T, T, a ^ b));
-    add_operation("not." + type, UNARY(T, T, ~a));
-    add_operation("cnot." + type, UNARY(T, T, a == 0 ? 1 : 0));
-    add_operation("shl." + type, BINARY(T, T, u32, b >= u32(BITS<T>) ? T(0) : T(a << b)));
-    add_operation("shr." + type, BINARY(T, T, u32, b >= u32(BITS<T>) ? T(0) : T(a >> b)));
+void bits(const char* type) {
+    add_operation({"and.", type}, BINARY(T, T, T, a & b));
+    add_operation({"or.", type}, BINARY(T, T, T, a | b));
+    add_operation({"xor.", type}, BINARY(T, T, T, a ^ b));
+    add_operation({"not.", type}, UNARY(T, T, ~a));
+    add_operation({"cnot.", type}, SELDOM_UNARY(T, T, a == 0 ? 1 : 0));
+    add_operation({"shl.", type}, BINARY(T, T, u32, b >= u32(BITS<T>) ? T(0) : T(a << b)));
+    add_operation({"shr.", type}, BINARY(T, T, u32, b >= u32(BITS<T>) ? T(0) : T(a >> b)));
     if constexpr (sizeof(T) >= 4) {
-        add_operation("popc." + type, UNARY(u32, T, __builtin_popcountll(a)));
-        add_operation("clz." + type, UNARY(u32, T, a == 0 ? BITS<T> : __builtin_clzll(a) - (64 - BITS<T>)));
-        add_operation("brev." + type, UNARY(T, T, reverse<T>(a)));
-        add_operation("bfi." + type, [](Warp& w, const Instruction& i, uint32_t mask) {
+        add_operation({"popc.", type}, SELDOM_UNARY(u32, T, __builtin_popcountll(a)));
+        add_operation({"clz.", type}, SELDOM_UNARY(u32, T, a == 0 ? BITS<T> : __builtin_clzll(a) - (64 - BITS<T>)));
+        add_operation({"brev.", type}, SELDOM_UNARY(T, T, reverse<T>(a)));
+        add_operation({"bfi.", type}, [](Warp& w, const Instruction& i, uint32_t mask) {
             const auto* e = w.in<u32>(i.e);
             const auto* a = w.in<T>(i.a);
             const auto* b = w.in<T>(i.b);
@@ -139,9 +138,9 @@ void bits(const std::string& type) {
 }
 
 template <class T>
-void moves(const std::string& type) {
-    add_operation("mov." + type, UNARY(T, T, a));
-    add_operation("selp." + type, [](Warp& w, const Instruction& i, uint32_t mask) {
+void moves(const char* type) {
+    add_operation({"mov.", type}, UNARY(T, T, a));
+    add_operation({"selp.", type}, [](Warp& w, const Instruction& i, uint32_t mask) {
         const auto* a = w.in<T>(i.a);
         const auto* b = w.in<T>(i.b);
         const uint32_t chosen = w.predicate(i.c);
@@ -188,20 +187,20 @@ void add_integers() {
     for (const char* type : {"b64", "u64", "s64", "f64"}) moves<u64>(type);
     predicates();
     // Of the lower 24 bits: the lower or the upper 32 of a product of 48.
-    add_operation("mul24.lo.s32", BINARY(s32, s32, s32, low24(a) * low24(b)));
-    add_operation("mul24.hi.s32", BINARY(s32, s32, s32, low24(a) * low24(b) >> 16));
-    add_operation("mul24.lo.u32", BINARY(u32, u32, u32, low24(a) * low24(b)));
-    add_operation("mul24.hi.u32", BINARY(u32, u32, u32, low24(a) * low24(b) >> 16));
-    add_operation("mad24.lo.s32", TERNARY(s32, s32, s32, s32, low24(a) * low24(b) + c));
-    add_operation("mad24.lo.u32", TERNARY(u32, u32, u32, u32, low24(a) * low24(b) + c));
-    add_operation("prmt.b32", TERNARY(u32, u32, u32, u32, permute(a, b, c)));
+    add_operation("mul24.lo.s32", SELDOM_BINARY(s32, s32, s32, low24(a) * low24(b)));
+    add_operation("mul24.hi.s32", SELDOM_BINARY(s32, s32, s32, low24(a) * low24(b) >> 16));
+    add_operation("mul24.lo.u32", SELDOM_BINARY(u32, u32, u32, low24(a) * low24(b)));
+    add_operation("mul24.hi.u32", SELDOM_BINARY(u32, u32, u32, low24(a) * low24(b) >> 16));
+    add_operation("mad24.lo.s32", SELDOM_TERNARY(s32, s32, s32, s32, low24(a) * low24(b) + c));
+    add_operation("mad24.lo.u32", SELDOM_TERNARY(u32, u32, u32, u32, low24(a) * low24(b) + c));
+    add_operation("prmt.b32", SELDOM_TERNARY(u32, u32, u32, u32, permute(a, b, c)));
     add_operation("shf.l.wrap.b32", TERNARY(u32, u32, u32, u32, (((u64(b) << 32 | a) << (c & 31)) >> 32)));
     add_operation("shf.r.wrap.b32", TERNARY(u32, u32, u32, u32, ((u64(b) << 32 | a) >> (c & 31))));
     add_operation("shf.l.clamp.b32", TERNARY(u32, u32, u32, u32, (((u64(b) << 32 | a) << std::min(c, 32u)) >> 32)));
     add_operation("shf.r.clamp.b32", TERNARY(u32, u32, u32, u32, ((u64(b) << 32 | a) >> std::min(c, 32u))));
-    const auto find = []<class T>(const std::string& type, T*) {
-        add_operation("bfind." + type, UNARY(u32, T, leading<T>(a)));
-        add_operation("bfind.shiftamt." + type, UNARY(u32, T, leading<T>(a) < 0 ? -1 : BITS<T> - 1 - leading<T>(a)));
+    const auto find = []<class T>(const char* type, T*) {
+        add_operation({"bfind.", type}, SELDOM_UNARY(u32, T, leading<T>(a)));
+        add_operation({"bfind.shiftamt.", type}, SELDOM_UNARY(u32, T, leading<T>(a) < 0 ? -1 : BITS<T> - 1 - leading<T>(a)));
     };
     find("u32", static_cast<u32*>(nullptr)), find("s32", static_cast<s32*>(nullptr));
     find("u64", static_cast<u64*>(nullptr)), find("s64", static_cast<s64*>(nullptr));
@@ -216,10 +215,10 @@ void add_integers() {
     });
     // A field of ones; a number cut to some bits and filled up.
     for (const bool wrap : {false, true}) {
-        const std::string of = wrap ? ".wrap." : ".clamp.";
-        add_operation("bmsk" + of + "b32", wrap ? Operation(BINARY(u32, u32, u32, field(a & 31, b & 31))) : Operation(BINARY(u32, u32, u32, field(std::min(a, 32u), std::min(b, 32u)))));
-        add_operation("szext" + of + "u32", wrap ? Operation(BINARY(u32, u32, u32, extract<u32>(a, 0, b & 31))) : Operation(BINARY(u32, u32, u32, extract<u32>(a, 0, std::min(b, 32u)))));
-        add_operation("szext" + of + "s32", wrap ? Operation(BINARY(s32, s32, u32, extract<s32>(a, 0, b & 31))) : Operation(BINARY(s32, s32, u32, extract<s32>(a, 0, std::min(b, 32u)))));
+        const char* of = wrap ? ".wrap." : ".clamp.";
+        add_operation({"bmsk", of, "b32"}, wrap ? Operation(SELDOM_BINARY(u32, u32, u32, field(a & 31, b & 31))) : Operation(SELDOM_BINARY(u32, u32, u32, field(std::min(a, 32u), std::min(b, 32u)))));
+        add_operation({"szext", of, "u32"}, wrap ? Operation(SELDOM_BINARY(u32, u32, u32, extract<u32>(a, 0, b & 31))) : Operation(SELDOM_BINARY(u32, u32, u32, extract<u32>(a, 0, std::min(b, 32u)))));
+        add_operation({"szext", of, "s32"}, wrap ? Operation(SELDOM_BINARY(s32, s32, u32, extract<s32>(a, 0, b & 31))) : Operation(SELDOM_BINARY(s32, s32, u32, extract<s32>(a, 0, std::min(b, 32u)))));
     }
     // Vectors of registers to one and back: `mov.b64 %rd1, {%r1, %r2}`.
     add_operation("pack.b32", BINARY(u32, u16, u16, u32(b) << 16 | a));

@@ -137,11 +137,10 @@ void add_warp() {
         keep(w.out<uint32_t>(i.d), values, mask);
         if (i.target >= 0) w.set_predicate(i.target, 1u << values[0], mask);
     });
-    for (const char* type : {"f32", "NaN.f32", "abs.f32", "abs.NaN.f32"}) {
-        const std::string of = type;
-        add_operation("redux.sync.min." + of, of.find("abs") < 4 ? (of.find("NaN") < 9 ? extreme<true, true, true> : extreme<true, true, false>) : of.find("NaN") < 9 ? extreme<true, false, true> : extreme<true, false, false>);
-        add_operation("redux.sync.max." + of, of.find("abs") < 4 ? (of.find("NaN") < 9 ? extreme<false, true, true> : extreme<false, true, false>) : of.find("NaN") < 9 ? extreme<false, false, true> : extreme<false, false, false>);
-    }
+    add_operation("redux.sync.min.f32", extreme<true, false, false>), add_operation("redux.sync.max.f32", extreme<false, false, false>);
+    add_operation("redux.sync.min.NaN.f32", extreme<true, false, true>), add_operation("redux.sync.max.NaN.f32", extreme<false, false, true>);
+    add_operation("redux.sync.min.abs.f32", extreme<true, true, false>), add_operation("redux.sync.max.abs.f32", extreme<false, true, false>);
+    add_operation("redux.sync.min.abs.NaN.f32", extreme<true, true, true>), add_operation("redux.sync.max.abs.NaN.f32", extreme<false, true, true>);
     add_operation("match.any.sync.b32", match_any<uint32_t>);
     add_operation("match.any.sync.b64", match_any<uint64_t>);
     REDUCE("add.u32", uint32_t, a + b);

@@ -7,13 +7,8 @@
 namespace counting {
 namespace {
 
-struct Named {
-    std::string name;
-    Operation operation;
-};
-
-std::vector<Named>& table() {
-    static std::vector<Named> all;
+std::vector<Operation>& table() {
+    static std::vector<Operation> all;
     return all;
 }
 
@@ -533,15 +528,17 @@ thread_local std::string message;
 
 }  // namespace
 
-void add_operation(const std::string& name, Operation operation) {
-    numbers()[name] = static_cast<int>(table().size());
-    table().push_back({name, operation});
+void add_operation(std::initializer_list<const char*> name, Operation operation) {
+    std::string whole;
+    for (const char* part : name) whole += part;
+    numbers()[whole] = static_cast<int>(table().size());
+    table().push_back(operation);
 }
 
 void fail(const std::string& text) { throw Failure{text}; }
 
 Launch::Launch(Request& request, Cache& cache) : request(request), cache(cache) {
-    for (int32_t k = 0; k < request.instructions; ++k) operations.push_back(request.code[k].operation < 0 ? nullptr : table()[request.code[k].operation].operation);
+    for (int32_t k = 0; k < request.instructions; ++k) operations.push_back(request.code[k].operation < 0 ? nullptr : table()[request.code[k].operation]);
 }
 
 }  // namespace counting

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cache.h"
@@ -49,6 +50,9 @@ struct Launch {
     Counts& counts(const Instruction& i) { return request.counts[&i - request.code]; }
 };
 
+struct Failure {
+    std::string text;
+};
 [[noreturn]] void fail(const std::string& text);
 
 // Of an instruction that lanes of other strands must execute together with these: not yet.

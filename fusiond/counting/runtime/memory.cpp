@@ -128,7 +128,7 @@ void add_memory() {
     });
     for (const char* space : {"const", "param"}) {
         const bool constant = space[0] == 'c';
-        add_operation(std::string("cvta.") + space, constant ? [](Warp& w, const Instruction& i, uint32_t mask) {
+        add_operation({"cvta.", space}, constant ? [](Warp& w, const Instruction& i, uint32_t mask) {
             const auto base = reinterpret_cast<uint64_t>(w.launch->request.constant_bank);
             unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
         } : Operation([](Warp& w, const Instruction& i, uint32_t mask) {

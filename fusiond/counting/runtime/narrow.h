@@ -9,7 +9,7 @@ namespace counting {
 
 // The nearest number with SIGNIFICANT bits (ties to even) in a format whose least exponent is LEAST.
 template <int SIGNIFICANT, int LEAST>
-inline double rounded(double a) {
+[[gnu::noinline]] double rounded(double a) {
     if (a == 0 || !std::isfinite(a)) return a;
     int exponent;
     std::frexp(a, &exponent);
@@ -29,7 +29,7 @@ struct Half {
         return sign ? -found : found;
     }
 
-    static Half nearest(double a) {
+    [[gnu::noinline]] static Half nearest(double a) {
         if (a != a) return {0x7fff};
         const uint16_t sign = std::signbit(a) ? 0x8000 : 0;
         const double size = std::fabs(rounded<11, -24>(a));
@@ -69,7 +69,7 @@ struct Brain {
         return found;
     }
 
-    static Brain nearest(double a) {
+    [[gnu::noinline]] static Brain nearest(double a) {
         if (a != a) return {0x7fff};
         const float size = static_cast<float>(rounded<8, -133>(a));  // beyond the largest: infinity
         uint32_t wide;
@@ -96,7 +96,7 @@ struct Eight {
         return bits >> 7 ? -size : size;
     }
 
-    static Eight nearest(double a) {
+    [[gnu::noinline]] static Eight nearest(double a) {
         if (a != a) return {0x7f};
         const int sign = std::signbit(a) ? 0x80 : 0;
         const double size = std::fabs(rounded<FRACTION + 1, 1 - BIAS - FRACTION>(a));

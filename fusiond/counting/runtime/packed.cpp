@@ -26,21 +26,30 @@ H flushed(H a) {
 }
 
 // One of two halves, or the only one.
-template <class H, bool TWO, class F>
-uint32_t each(uint32_t a, uint32_t b, uint32_t c, F f) {
-    const auto one = [&](int shift) -> uint32_t {
-        const auto at = [shift](uint32_t x) { return H{static_cast<uint16_t>(x >> shift)}; };
-        return uint32_t(f(at(a), at(b), at(c)).bits) << shift;
-    };
-    return TWO ? one(0) | one(16) : one(0);
+template <class H, bool TWO>
+[[gnu::noipa]] void each(Warp& w, const Instruction& i, uint32_t mask, H (*f)(H, H, H)) {
+    const auto *a = w.in<uint32_t>(i.a), *b = w.in<uint32_t>(i.b), *c = w.in<uint32_t>(i.c);
+    uint32_t values[LANES];
+    for (int lane = 0; lane < LANES; ++lane) {
+        const auto one = [&](int shift) -> uint32_t {
+            const auto at = [shift](uint32_t x) { return H{static_cast<uint16_t>(x >> shift)}; };
+            return uint32_t(f(at(a[lane]), at(b[lane]), at(c[lane])).bits) << shift;
+        };
+        values[lane] = TWO ? one(0) | one(16) : one(0);
+    }
+    keep(w.out<uint32_t>(i.d), values, mask);
 }
 
-#define HALVES(NAME, EXPRESSION)                                                                             \
-    add_operation(std::string(NAME) + type, TERNARY(uint32_t, uint32_t, uint32_t, uint32_t,                  \
-        (each<H, TWO>(a, b, c, [](H x, [[maybe_unused]] H y, [[maybe_unused]] H z) -> H { return EXPRESSION; }))))
+template <class H, class F>
+void one_and_two(const char* name, const char* type, F) {
+    add_operation({name, type}, [](Warp& w, const Instruction& i, uint32_t mask) { each<H, false>(w, i, mask, F()); });
+    add_operation({name, type, "x2"}, [](Warp& w, const Instruction& i, uint32_t mask) { each<H, true>(w, i, mask, F()); });
+}
 
-template <class H, bool TWO>
-void halves(const std::string& type) {
+#define HALVES(NAME, EXPRESSION) one_and_two<H>(NAME, type, [](H x, [[maybe_unused]] H y, [[maybe_unused]] H z) -> H { return EXPRESSION; })
+
+template <class H>
+void halves(const char* type) {
     HALVES("add.", H::nearest(one_nan(x.value() + y.value())));
     HALVES("sub.", H::nearest(one_nan(x.value() - y.value())));
     HALVES("mul.", H::nearest(one_nan(x.value() * y.value())));
@@ -78,20 +87,19 @@ void halves(const std::string& type) {
 // --- conversions ---
 
 template <class H>
-void conversions(const std::string& type) {
-    add_operation("cvt.rn.relu." + type + "x2.f32", BINARY(uint32_t, float, float, (uint32_t(H::nearest(rectified(a)).bits) << 16 | H::nearest(rectified(b)).bits)));
-    add_operation("cvt.rn.relu." + type + ".f32", UNARY(H, float, H::nearest(rectified(a))));
-    add_operation("cvt.rn.sat." + type + ".f32", UNARY(H, float, H::nearest(saturated(a))));
+void conversions(const char* type) {
+    add_operation({"cvt.rn.relu.", type, "x2.f32"}, SELDOM_BINARY(uint32_t, float, float, (uint32_t(H::nearest(rectified(a)).bits) << 16 | H::nearest(rectified(b)).bits)));
+    add_operation({"cvt.rn.relu.", type, ".f32"}, SELDOM_UNARY(H, float, H::nearest(rectified(a))));
+    add_operation({"cvt.rn.sat.", type, ".f32"}, SELDOM_UNARY(H, float, H::nearest(saturated(a))));
     for (const char* flush : {".", ".ftz."}) {
-        const std::string of = flush + type + "." + type;
-        add_operation("cvt.rni" + of, UNARY(H, H, H::nearest(std::nearbyint(a.value()))));
-        add_operation("cvt.rzi" + of, UNARY(H, H, H::nearest(std::trunc(a.value()))));
-        add_operation("cvt.rmi" + of, UNARY(H, H, H::nearest(std::floor(a.value()))));
-        add_operation("cvt.rpi" + of, UNARY(H, H, H::nearest(std::ceil(a.value()))));
-        add_operation("cvt" + std::string(flush) + "f32." + type, UNARY(float, H, a.value()));
+        add_operation({"cvt.rni", flush, type, ".", type}, SELDOM_UNARY(H, H, H::nearest(std::nearbyint(a.value()))));
+        add_operation({"cvt.rzi", flush, type, ".", type}, SELDOM_UNARY(H, H, H::nearest(std::trunc(a.value()))));
+        add_operation({"cvt.rmi", flush, type, ".", type}, SELDOM_UNARY(H, H, H::nearest(std::floor(a.value()))));
+        add_operation({"cvt.rpi", flush, type, ".", type}, SELDOM_UNARY(H, H, H::nearest(std::ceil(a.value()))));
+        add_operation({"cvt", flush, "f32.", type}, SELDOM_UNARY(float, H, a.value()));
     }
-    add_operation("cvt." + type + "." + type, UNARY(H, H, a));
-    add_operation("cvt.sat." + type + "." + type, UNARY(H, H, H::nearest(saturated(a.value()))));
+    add_operation({"cvt.", type, ".", type}, SELDOM_UNARY(H, H, a));
+    add_operation({"cvt.sat.", type, ".", type}, SELDOM_UNARY(H, H, H::nearest(saturated(a.value()))));
 }
 
 // tf32: 10 bits of fraction, ties away from zero or to even.
@@ -105,16 +113,16 @@ uint32_t tensor_float(float a, bool even) {
 // --- integers ---
 
 template <class A, class B>
-void dot_products(const std::string& types) {
+void dot_products(const char* types) {
     using D = std::conditional_t<std::is_signed_v<A> || std::is_signed_v<B>, int32_t, uint32_t>;
-    add_operation("dp4a." + types, TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, [&] {
+    add_operation({"dp4a.", types}, SELDOM_TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, [&] {
         uint32_t sum = c;
         for (int k = 0; k < 4; ++k) sum += static_cast<uint32_t>(D(A(a >> 8 * k)) * D(B(b >> 8 * k)));
         return sum;
     }()));
     using WideA = std::conditional_t<std::is_signed_v<A>, int16_t, uint16_t>;
-    add_operation("dp2a.lo." + types, TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, (c + uint32_t(D(WideA(a)) * D(B(b))) + uint32_t(D(WideA(a >> 16)) * D(B(b >> 8))))));
-    add_operation("dp2a.hi." + types, TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, (c + uint32_t(D(WideA(a)) * D(B(b >> 16))) + uint32_t(D(WideA(a >> 16)) * D(B(b >> 24))))));
+    add_operation({"dp2a.lo.", types}, SELDOM_TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, (c + uint32_t(D(WideA(a)) * D(B(b))) + uint32_t(D(WideA(a >> 16)) * D(B(b >> 8))))));
+    add_operation({"dp2a.hi.", types}, SELDOM_TERNARY(uint32_t, uint32_t, uint32_t, uint32_t, (c + uint32_t(D(WideA(a)) * D(B(b >> 16))) + uint32_t(D(WideA(a >> 16)) * D(B(b >> 24))))));
 }
 
 // Video instructions on COUNT parts of a register: v{add,sub,avrg,absdiff,min,max}{2,4}, into parts or into a sum.
@@ -160,10 +168,10 @@ void video_operation(Warp& w, const Instruction& i, uint32_t mask) {
 }
 
 template <Video WHAT>
-void videos(const std::string& name) {
-    add_operation("v" + name, video_operation<WHAT, 1>);
-    add_operation("v" + name + "2", video_operation<WHAT, 2>);
-    add_operation("v" + name + "4", video_operation<WHAT, 4>);
+void videos(const char* name) {
+    add_operation({"v", name}, video_operation<WHAT, 1>);
+    add_operation({"v", name, "2"}, video_operation<WHAT, 2>);
+    add_operation({"v", name, "4"}, video_operation<WHAT, 4>);
 }
 
 // A subnormal number is zero.
@@ -186,12 +194,12 @@ uint32_t both(uint32_t a, uint32_t b, F f) {
 }
 
 template <class T>
-void shorts(const std::string& type) {
-    add_operation("add." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return x + y; })));
-    add_operation("min." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::min(x, y); })));
-    add_operation("max." + type, BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(x, y); })));
-    add_operation("min." + type + ".relu", BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::min(x, y), T(0)); })));
-    add_operation("max." + type + ".relu", BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::max(x, y), T(0)); })));
+void shorts(const char* type) {
+    add_operation({"add.", type}, SELDOM_BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return x + y; })));
+    add_operation({"min.", type}, SELDOM_BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::min(x, y); })));
+    add_operation({"max.", type}, SELDOM_BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(x, y); })));
+    add_operation({"min.", type, ".relu"}, SELDOM_BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::min(x, y), T(0)); })));
+    add_operation({"max.", type, ".relu"}, SELDOM_BINARY(uint32_t, uint32_t, uint32_t, both<T>(a, b, [](T x, T y) { return std::max(std::max(x, y), T(0)); })));
 }
 
 float nan32(float a) { return a != a ? std::bit_cast<float>(0x7fffffffu) : a; }
@@ -203,41 +211,41 @@ uint64_t two_floats(uint64_t a, uint64_t b, uint64_t c, F f) {
     return one(0) | one(1) << 32;
 }
 
-#define FLOATS(NAME, EXPRESSION)                                                                  \
-    add_operation(NAME, TERNARY(uint64_t, uint64_t, uint64_t, uint64_t,                           \
+#define FLOATS(NAME, TYPE, EXPRESSION)                                                            \
+    add_operation({NAME, rounding, TYPE}, SELDOM_TERNARY(uint64_t, uint64_t, uint64_t, uint64_t,                           \
         two_floats(a, b, c, [](float x, float y, [[maybe_unused]] float z) -> float { return EXPRESSION; })))
 
 }  // namespace
 
 void add_packed() {
-    halves<Half, false>("f16"), halves<Brain, false>("bf16"), halves<Half, true>("f16x2"), halves<Brain, true>("bf16x2");
+    halves<Half>("f16"), halves<Brain>("bf16");
     conversions<Half>("f16"), conversions<Brain>("bf16");
-    add_operation("cvt.rn.bf16.f16", UNARY(Brain, Half, Brain::nearest(a.value())));
-    add_operation("cvt.rn.f16.bf16", UNARY(Half, Brain, Half::nearest(a.value())));
-    add_operation("cvt.rna.tf32.f32", UNARY(uint32_t, float, tensor_float(a, false)));
-    add_operation("cvt.rn.tf32.f32", UNARY(uint32_t, float, tensor_float(a, true)));
-    add_operation("cvt.rz.tf32.f32", UNARY(uint32_t, float, (a != a ? 0x7fffffffu : std::bit_cast<uint32_t>(a) & 0xffffe000u)));
+    add_operation("cvt.rn.bf16.f16", SELDOM_UNARY(Brain, Half, Brain::nearest(a.value())));
+    add_operation("cvt.rn.f16.bf16", SELDOM_UNARY(Half, Brain, Half::nearest(a.value())));
+    add_operation("cvt.rna.tf32.f32", SELDOM_UNARY(uint32_t, float, tensor_float(a, false)));
+    add_operation("cvt.rn.tf32.f32", SELDOM_UNARY(uint32_t, float, tensor_float(a, true)));
+    add_operation("cvt.rz.tf32.f32", SELDOM_UNARY(uint32_t, float, (a != a ? 0x7fffffffu : std::bit_cast<uint32_t>(a) & 0xffffe000u)));
     dot_products<uint8_t, uint8_t>("u32.u32"), dot_products<uint8_t, int8_t>("u32.s32");
     dot_products<int8_t, uint8_t>("s32.u32"), dot_products<int8_t, int8_t>("s32.s32");
     videos<PLUS>("add"), videos<MINUS>("sub"), videos<MEAN>("avrg"), videos<DISTANCE>("absdiff"), videos<LESS>("min"), videos<MORE>("max");
     // Two numbers cut to the ends of a narrower type, the first above; of bytes, what was there is moved up by two.
-    add_operation("cvt.pack.sat.u16.s32", BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, 0, 65535)) << 16 | uint32_t(std::clamp(b, 0, 65535))));
-    add_operation("cvt.pack.sat.s16.s32", BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, -32768, 32767)) << 16 | (uint32_t(std::clamp(b, -32768, 32767)) & 65535)));
-    add_operation("cvt.pack.sat.u8.s32.b32", TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | uint32_t(std::clamp(a, 0, 255)) << 8 | uint32_t(std::clamp(b, 0, 255))));
-    add_operation("cvt.pack.sat.s8.s32.b32", TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | (uint32_t(std::clamp(a, -128, 127)) & 255) << 8 | (uint32_t(std::clamp(b, -128, 127)) & 255)));
+    add_operation("cvt.pack.sat.u16.s32", SELDOM_BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, 0, 65535)) << 16 | uint32_t(std::clamp(b, 0, 65535))));
+    add_operation("cvt.pack.sat.s16.s32", SELDOM_BINARY(uint32_t, int32_t, int32_t, uint32_t(std::clamp(a, -32768, 32767)) << 16 | (uint32_t(std::clamp(b, -32768, 32767)) & 65535)));
+    add_operation("cvt.pack.sat.u8.s32.b32", SELDOM_TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | uint32_t(std::clamp(a, 0, 255)) << 8 | uint32_t(std::clamp(b, 0, 255))));
+    add_operation("cvt.pack.sat.s8.s32.b32", SELDOM_TERNARY(uint32_t, int32_t, int32_t, uint32_t, c << 16 | (uint32_t(std::clamp(a, -128, 127)) & 255) << 8 | (uint32_t(std::clamp(b, -128, 127)) & 255)));
     shorts<uint16_t>("u16x2"), shorts<int16_t>("s16x2");
-    add_operation("min.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
-    add_operation("max.s32.relu", BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));
-    add_operation("fns.b32", TERNARY(uint32_t, uint32_t, uint32_t, int32_t, nth_set(a, b, c)));
-    for (const std::string rounding : {".", ".rn."}) {
-        FLOATS("add" + rounding + "f32x2", x + y);
-        FLOATS("sub" + rounding + "f32x2", x - y);
-        FLOATS("mul" + rounding + "f32x2", x * y);
-        FLOATS("fma" + rounding + "f32x2", std::fma(x, y, z));
-        FLOATS("add" + rounding + "ftz.f32x2", plain(plain(x) + plain(y)));
-        FLOATS("sub" + rounding + "ftz.f32x2", plain(plain(x) - plain(y)));
-        FLOATS("mul" + rounding + "ftz.f32x2", plain(plain(x) * plain(y)));
-        FLOATS("fma" + rounding + "ftz.f32x2", plain(std::fma(plain(x), plain(y), plain(z))));
+    add_operation("min.s32.relu", SELDOM_BINARY(int32_t, int32_t, int32_t, std::max(std::min(a, b), 0)));
+    add_operation("max.s32.relu", SELDOM_BINARY(int32_t, int32_t, int32_t, std::max(std::max(a, b), 0)));
+    add_operation("fns.b32", SELDOM_TERNARY(uint32_t, uint32_t, uint32_t, int32_t, nth_set(a, b, c)));
+    for (const char* rounding : {".", ".rn."}) {
+        FLOATS("add", "f32x2", x + y);
+        FLOATS("sub", "f32x2", x - y);
+        FLOATS("mul", "f32x2", x * y);
+        FLOATS("fma", "f32x2", std::fma(x, y, z));
+        FLOATS("add", "ftz.f32x2", plain(plain(x) + plain(y)));
+        FLOATS("sub", "ftz.f32x2", plain(plain(x) - plain(y)));
+        FLOATS("mul", "ftz.f32x2", plain(plain(x) * plain(y)));
+        FLOATS("fma", "ftz.f32x2", plain(std::fma(plain(x), plain(y), plain(z))));
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include <bit>
 #include <cstring>
-#include <string>
+#include <initializer_list>
 #include <type_traits>
 #include <vector>
 
@@ -14,10 +14,6 @@ namespace counting {
 
 constexpr int LANES = 32;
 constexpr uint32_t ALL = 0xffffffffu;
-
-struct Failure {
-    std::string text;
-};
 
 struct Launch;
 struct Block;
@@ -106,16 +102,34 @@ inline Stored<T> to_bits(T value) {
     }
 }
 
-// The lanes of `mask` take what was computed for all of them.
 template <class S>
-inline void keep(S* target, const S* values, uint32_t mask) {
-    if (mask == ALL) {
-        std::memcpy(target, values, LANES * sizeof(S));
-        return;
-    }
+[[gnu::noinline]] void keep_some(S* target, const S* values, uint32_t mask) {
     for (int lane = 0; lane < LANES; ++lane) target[lane] = (mask >> lane & 1) ? values[lane] : target[lane];
 }
 
+// The lanes of `mask` take what was computed for all of them.
+template <class S>
+inline void keep(S* target, const S* values, uint32_t mask) {
+    if (mask == ALL) std::memcpy(target, values, LANES * sizeof(S));
+    else keep_some(target, values, mask);
+}
+
+// One loop for all that is seldom executed, or takes long for a lane: it calls `f`. A loop for each operation took most of the
+// time until a first launch ran, that of a compiler.
+template <class D, class A, class B, class C>
+[[gnu::noipa]] void by_lane(Warp& w, const Instruction& i, uint32_t mask, D (*f)(A, B, C)) {
+    const auto* a = reinterpret_cast<const A*>(w.source(i.a));
+    const auto* b = reinterpret_cast<const B*>(w.source(i.b));
+    const auto* c = reinterpret_cast<const C*>(w.source(i.c));
+    D values[LANES];
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        values[lane] = f(a[lane], b[lane], c[lane]);
+    }
+    keep(w.out<D>(i.d), values, mask);
+}
+
+// A loop for each operation, for what kernels execute most.
 template <class D, class A, class F>
 inline void unary(Warp& w, const Instruction& i, uint32_t mask, F f) {
     const auto* a = w.in<A>(i.a);
@@ -145,9 +159,10 @@ inline void ternary(Warp& w, const Instruction& i, uint32_t mask, F f) {
     keep(w.out<D>(i.d), values, mask);
 }
 
-// --- the table of operations, by their names in PTX ---
+// --- the table of operations, by their names in PTX, which may be given in parts ---
 
-void add_operation(const std::string& name, Operation operation);
+void add_operation(std::initializer_list<const char*> name, Operation operation);
+inline void add_operation(const char* name, Operation operation) { add_operation({name}, operation); }
 
 }  // namespace counting
 
@@ -163,3 +178,14 @@ void add_operation(const std::string& name, Operation operation);
     [](Warp& w, const Instruction& i, uint32_t mask) {                                              \
         ternary<D, A, B, C>(w, i, mask, [](A a, B b, C c) -> D { return static_cast<D>(EXPRESSION); }); \
     }
+#define SELDOM_TERNARY(D, A, B, C, EXPRESSION)                                                                      \
+    [](Warp& w, const Instruction& i, uint32_t mask) {                                                              \
+        by_lane<Stored<D>, Stored<A>, Stored<B>, Stored<C>>(w, i, mask, [](Stored<A> x, Stored<B> y, Stored<C> z) { \
+            [[maybe_unused]] const A a = from_bits<A>(x);                                                           \
+            [[maybe_unused]] const B b = from_bits<B>(y);                                                           \
+            [[maybe_unused]] const C c = from_bits<C>(z);                                                           \
+            return to_bits<D>(static_cast<D>(EXPRESSION));                                                          \
+        });                                                                                                         \
+    }
+#define SELDOM_BINARY(D, A, B, EXPRESSION) SELDOM_TERNARY(D, A, B, uint32_t, EXPRESSION)
+#define SELDOM_UNARY(D, A, EXPRESSION) SELDOM_TERNARY(D, A, uint32_t, uint32_t, EXPRESSION)

@@ -11,20 +11,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fusiond.counting import matrices, transfers
+from fusiond.counting import accesses, matrices, transfers
 from fusiond.counting.calls import EXPANDED
 from fusiond.counting.code import BARRIER, EXIT, PtxCode
-from fusiond.counting.layout import REGISTER_BYTES, PtxImage
-from fusiond.counting.rows import ARGUMENT, NOTHING, SPACES, CodeRows, pair, unknown
+from fusiond.counting.layout import PtxImage
+from fusiond.counting.rows import ARGUMENT, NOTHING, CodeRows, pair, unknown
 from fusiond.ptx.flat import PtxInstruction, PtxKernel, PtxModule
-from fusiond.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxNumber, PtxVector
+from fusiond.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxVector
 from fusiond.ptx.tree import SIZES, PtxError
 
 _NO_OPERATION = (
     "membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority", "setmaxnreg",
     "brkpt", "pmevent",
 )  # fmt: skip
-_CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
 _TEXTURES = ("tex", "tld4", "txq", "suld", "sust", "sured", "suq")
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
@@ -280,21 +279,11 @@ def _move(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 def _move_wide(rows: CodeRows, at: PtxInstruction, target: Operand, source: Operand) -> None:
     """Of 128 bits: registers of two halves, or pairs of registers."""
-    into, out_of = _halves(rows, at, target), _halves(rows, at, source)
+    into, out_of = accesses.halves(rows, at, target), accesses.halves(rows, at, source)
     held = [rows.places.temporary(8) for _ in into]
     for places in (zip(held, out_of, strict=True), zip(into, held, strict=True)):
         for d, a in places:
             rows.emit(at, "mov.b64", d=d, a=a)
-
-
-def _halves(rows: CodeRows, at: PtxInstruction, operand: Operand) -> list[int]:
-    """The two places of 128 bits."""
-    if isinstance(operand, PtxVector):
-        return [rows.value(each, "b64", at) for each in operand.items]
-    if isinstance(operand, PtxNumber):
-        return [rows.places.constant(operand.bits, True), rows.places.constant(0, True)]
-    place = rows.result(operand, 16, at)
-    return [place, place + REGISTER_BYTES[8]]
 
 
 def _unpack(rows: CodeRows, at: PtxInstruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
@@ -308,18 +297,6 @@ def _unpack(rows: CodeRows, at: PtxInstruction, whole: int, bits: int, targets: 
             rows.emit(at, f"mov.b{bits // 2}", d=rows.result(part[0], bits // 16, at), a=place)
         else:
             _unpack(rows, at, place, bits // 2, part)
-
-
-def _cvta(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    target, source = at.operands
-    names = [each for each in words if each in SPACES]
-    back = "to" in words
-    a, d = rows.value(source, "u64", at), rows.result(target, 8, at)
-    space = names[0] if names else ""
-    if space == "global":
-        rows.emit(at, "mov.b64", d=d, a=a)
-    else:
-        rows.emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
 
 
 def _setp(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -417,61 +394,6 @@ def _is_in(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, f"isspacep.{space}", d=rows.result(at.operands[0], 0, at), a=rows.value(at.operands[1], "u64", at))
 
 
-# --- memory ---
-
-
-def _load(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    _access(rows, at, words, at.operands[1], at.operands[0])
-
-
-def _store(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    _access(rows, at, words, at.operands[0], at.operands[1])
-    if "async" in words:
-        size = SIZES[words[-1]] * len(rows.items(at.operands[1]))
-        transfers.arrived(rows, at, at.operands[2], size)
-
-
-def _access(rows: CodeRows, at: PtxInstruction, words: Sequence[str], where: Operand, data: Operand) -> None:
-    type_, store = words[-1], at.opcode.startswith("st")
-    if type_ not in SIZES:
-        raise unknown(at)
-    items, fields = rows.items(data), rows.where(at, where, words)
-    if type_ == "b128":
-        places = [place for each in items for place in _halves(rows, at, each)]
-        wide, type_ = True, "b64"
-    else:
-        wide = SIZES[type_] == 8 or any(isinstance(each, PtxName) and rows.places.size(each) == 8 for each in items)
-        if store:
-            places = [rows.value(each, "b64" if wide else type_, at) for each in items]
-        else:
-            places = [rows.result(each, 8 if wide else 4, at) for each in items]
-    fields["flags"] |= type_.startswith("s") | 2 * wide
-    fields |= {"bytes": SIZES[type_], "elements": len(places)}
-    rows.emit(at, "st" if store else "ld", vector=places + [0] * (8 - len(places)), **fields)
-
-
-def _atomic(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    base = at.opcode.partition(".")[0]
-    operation = next((each for each in words if each in _CHANGES), "")
-    type_ = next((each for each in reversed(words) if each in SIZES), words[-1])
-    if type_ not in SIZES or type_ == "b128":
-        raise unknown(at)
-    fields = rows.where(at, at.operands[1 if base == "atom" else 0], words)
-    given = at.operands[2 if base == "atom" else 1 :]
-    given = given[: 2 if operation == "cas" else 1]  # a policy, or an mbarrier, may stand behind
-    target = at.operands[0] if base == "atom" else PtxName("_")
-    noftz = ".noftz" if "noftz" in words else ""
-    several = given[0].items if isinstance(given[0], PtxVector) else None
-    for k, each in enumerate(several or (None,)):  # of a vector, its elements one after the other
-        one = target.items[k] if isinstance(target, PtxVector) else target
-        values = [rows.value(value, type_, at) for value in (given if each is None else (each,))]
-        here = {**fields, "immediate": fields["immediate"] + k * SIZES[type_]}
-        here |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
-        rows.emit(at, f"atom.{operation}{noftz}.{type_}", d=rows.result(one, SIZES[type_], at), **here)
-    if "async" in words:
-        transfers.arrived(rows, at, at.operands[-1], SIZES[type_] * len(several or (None,)))
-
-
 def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The types of what an instruction reads, and of its result."""
     types = [each for each in words if each in SIZES]
@@ -509,8 +431,9 @@ def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
 _KNOWN: Mapping[str, Handler] = {
     **dict.fromkeys(("ret", "exit"), _end), "trap": _trap, "bra": _branch, "brx": _branch_by_index, "call": _call,
     **dict.fromkeys(("bar", "barrier"), _barrier), "shfl": _shuffle, "elect": _elect, "match": _match,
-    **dict.fromkeys(("ld", "ldu"), _load), "st": _store, **dict.fromkeys(("atom", "red"), _atomic),
-    "mov": _move, "cvta": _cvta, "setp": _setp, "set": _set, "mapa": _mapped, "getctarank": _rank,
+    **dict.fromkeys(("ld", "ldu"), accesses.load), "st": accesses.store,
+    **dict.fromkeys(("atom", "red"), accesses.atomic),
+    "mov": _move, "cvta": accesses.cvta, "setp": _setp, "set": _set, "mapa": _mapped, "getctarank": _rank,
     "createpolicy": _policy, "isspacep": _is_in, **dict.fromkeys(("ldmatrix", "stmatrix"), matrices.move),
     "movmatrix": matrices.transposed, "mma": matrices.mma, "wmma": matrices.wmma, "wgmma": matrices.wgmma,
     "cp": transfers.copy, "mbarrier": transfers.mbarrier, "tensormap": transfers.tensormap,

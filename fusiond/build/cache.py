@@ -104,6 +104,19 @@ class BuildCache:
         self._grown(len(content))
         return path
 
+    @contextlib.contextmanager
+    def turn(self, key: str, suffix: str) -> Iterator[Path | None]:
+        """`get`, for what takes long to build: where it is None, no other thread or process builds such a thing during
+        the block, and one that has waited for its turn is handed what was built meanwhile."""
+        found = self.get(key, suffix)
+        if found is not None:
+            yield found
+            return
+        with contextlib.suppress(OSError):  # `put` says so
+            self._make(self.folder)
+        with _alone(self.folder):
+            yield self.get(key, suffix)
+
     def _make(self, folder: Path) -> None:
         """Folders of our making are private; one that is there keeps its mode, since somebody may share it."""
         if not folder.is_dir():
@@ -207,8 +220,8 @@ def _written(folder: Path, content: bytes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other thread or process puts a file and its sum into this folder meanwhile. Where a folder cannot be locked,
-    two that write different bytes for one key at once may have to build it once more."""
+    """No other thread or process puts a file and its sum into this folder meanwhile, or takes its turn. Where a
+    folder cannot be locked, two may build the same, and what they write for one key at once once more."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -219,4 +232,6 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        with contextlib.suppress(OSError):  # not by closing alone: a child that was forked meanwhile has it open, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)

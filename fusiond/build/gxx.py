@@ -6,7 +6,6 @@ import functools
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from fusiond.program import Source, SourceKind, SourceLanguage
 from fusiond.system import faults
 
 TIMEOUT_SECS = 120.0
-_PRECOMPILING = threading.Lock()
 _NO_PLACE: set[Path] = set()
 """Precompiled preludes that could not be kept: not made again in this process."""
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
@@ -63,15 +61,15 @@ def scheduler(cache: BuildCache | None = None) -> Path:
     compiler = _compiler()
     cache = cache or of_folder(default_folder())
     key = content_key(["scheduler", _runtime_key(compiler)])
-    found = cache.get(key, ".so")
-    if found is not None:
-        return found
-    with working_folder("gxx") as work:
-        out = work / "libfusiond_cpu.so"
-        outcome = _run(commands.library(out, cxx=compiler), work)
-        if outcome is not None:
-            raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
-        return cache.put(key, ".so", out.read_bytes())
+    with cache.turn(key, ".so") as found:
+        if found is not None:
+            return found
+        with working_folder("gxx") as work:
+            out = work / "libfusiond_cpu.so"
+            outcome = _run(commands.library(out, cxx=compiler), work)
+            if outcome is not None:
+                raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
+            return cache.put(key, ".so", out.read_bytes())
 
 
 def race_host(cache: BuildCache | None = None) -> Path:
@@ -162,9 +160,8 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
     """Put the precompiled prelude into `work`: it saves half of the time of a small kernel. Where it cannot be had, or
     does not suit (other macros), the compiler reads the text instead."""
     key = content_key(["prelude", _runtime_key(compiler)])
-    with _PRECOMPILING:
-        found = cache.get(key, ".gch")
-        place = cache.path(key, ".gch")
+    place = cache.path(key, ".gch")
+    with cache.turn(key, ".gch") as found:
         if found is None and place not in _NO_PLACE and cache.failure(key) is None:
             with working_folder("gxx") as folder:
                 outcome = _run(commands.header(folder, cxx=compiler), folder)

@@ -188,16 +188,16 @@ def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:
     headers = {name: text for name, text in texts.items() if name.endswith(".h")}
     common = ["counting", compilers.ask([compiler, "--version"]), _FLAGS, _processor(), headers]
     key = content_key([*common, texts])
-    found = cache.get(key, ".so")
-    if found is not None:
-        return found
-    with working_folder("counting") as work:
-        sources = [each for each in files if each.suffix == ".cpp"]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda each: _object(compiler, each, work, cache, common), sources))
-        out = work / "counting.so"
-        _compile([compiler, "-shared", *(str(work / f"{each.stem}.o") for each in sources), "-o", str(out)], work)
-        return cache.put(key, ".so", out.read_bytes())
+    with cache.turn(key, ".so") as found:
+        if found is not None:
+            return found
+        with working_folder("counting") as work:
+            sources = [each for each in files if each.suffix == ".cpp"]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda each: _object(compiler, each, work, cache, common), sources))
+            out = work / "counting.so"
+            _compile([compiler, "-shared", *(str(work / f"{each.stem}.o") for each in sources), "-o", str(out)], work)
+            return cache.put(key, ".so", out.read_bytes())
 
 
 def _object(compiler: str, source: Path, work: Path, cache: BuildCache, common: Sequence[object]) -> None:

@@ -166,3 +166,28 @@ def test_a_file_and_its_sum_belong_together_whoever_wins(tmp_path: Path, monkeyp
         on.set()
         assert written.result(10) == read.result(10)
     assert written.result().read_bytes() == b"another one's, longer"
+
+
+def test_what_takes_long_is_built_by_one_at_a_time(tmp_path: Path) -> None:
+    built = []
+
+    def build(_: int) -> bytes:
+        cache = BuildCache(tmp_path / "builds")  # each its own, as other processes have
+        with cache.turn("ab" * 16, ".so") as found:
+            if found is None:
+                built.append(1)
+                time.sleep(0.1)
+                found = cache.put("ab" * 16, ".so", b"object")
+        return found.read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(build, range(4))) == [b"object"] * 4
+    assert len(built) == 1
+
+
+def test_a_build_that_fails_leaves_its_turn_to_others(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path / "builds")
+    with pytest.raises(ValueError, match="broken"), cache.turn("ab" * 16, ".so"):
+        raise ValueError("broken")
+    with cache.turn("ab" * 16, ".so") as found:
+        assert found is None

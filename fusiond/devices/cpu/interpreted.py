@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,6 @@ from fusiond.program import Source
 from fusiond.ptx.tree import PtxError
 
 SUFFIX = ".ptx"
-_BUILDING = threading.Lock()
 _MOST_THREADS = 1024
 _OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
 _NEAR_BYTES = 1 << 20
@@ -53,8 +51,7 @@ def build(source: Source) -> Path | BuildFailed:
     front = nvcc.named_ptx(source, "")
     if isinstance(front, BuildFailed):
         return front
-    with _BUILDING:
-        library.built()
+    library.built()
     cache, key = of_folder(default_folder()), content_key(["interpreted", source.text])
     return cache.get(key, SUFFIX) or cache.put(key, SUFFIX, source.text)
 

@@ -20,7 +20,7 @@ from fusiond.ptx import parser, rewrite
 def write(capture: Capture, folder: Path) -> Path:
     """NAME.yaml, the PTX and the files of buffers, in a folder. RequestError, PtxError where the PTX is not read."""
     module = parser.parse(capture.ptx.read_text(encoding="utf-8"))
-    _, reached = rewrite.reached(module, module.entries[capture.entry])
+    _, reached, _ = rewrite.reached(module, module.entries[capture.entry])
     (folder / f"{capture.name}.ptx").unlink(missing_ok=True)
     (folder / f"{capture.name}.ptx").symlink_to(capture.ptx.resolve())
     lengths = dict(zip(("grid_x", "grid_y", "grid_z"), capture.grid, strict=True))

@@ -107,11 +107,6 @@ def flattened(module: Module) -> PtxModule:
     )
 
 
-def of_function(function: Function) -> PtxKernel:
-    """The straight form of one function that has a body."""
-    return _Flattener(function).kernel()
-
-
 def variable(declared: Variable, name: str = "") -> PtxVariable:
     """A variable with its initial values as numbers."""
     values: list[int | PtxName] = []

@@ -84,8 +84,7 @@ def statement_line(statement: Statement, indent: str) -> str:
 
 def instruction_text(instruction: Instruction) -> str:
     guard = f"@{instruction.guard} " if instruction.guard else ""
-    operands = "".join(instruction.words).replace(",", ", ")
-    return f"{guard}{instruction.opcode} {operands};" if operands else f"{guard}{instruction.opcode};"
+    return f"{guard}{instruction.opcode} {instruction.text};" if instruction.text else f"{guard}{instruction.opcode};"
 
 
 def variable_text(variable: Variable) -> str:

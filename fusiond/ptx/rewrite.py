@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fusiond.ptx import parser
 from fusiond.ptx.tree import (
+    TOKEN,
     Directive,
     Function,
     Instruction,
@@ -21,6 +22,8 @@ from fusiond.ptx.tree import (
 
 _HEAD = re.compile(r"(\.entry\b[^{;]*?)(\s*)\{")
 _CAP = re.compile(r"\s*\.maxnreg\s+(\d+)")
+_PLAIN = re.compile(r"(?:[\d, \[\]{}()+|!-]+|%[a-z]{1,2}\d|0[DFXdfx][\dA-Fa-f]+)*+")
+"""Operands that are numbers and registers with a number: most."""
 Change = Callable[[Instruction], Sequence[Statement]]
 
 
@@ -33,33 +36,39 @@ def mapped(
     after   mov.u32 %r1, %a_tid_x;  bar.sync 1, 128;  mov.u32 %r2, %a_arena;
 
     `names` are replaced wherever they stand; `changes` are by the first word of an opcode (`bar`), `touched` by a name
-    among the operands. A change gets the instruction with its old names, and gives what stands instead.
+    among the operands. A change gets the instruction with its old names, and gives what stands instead. `.loc 1 5 3`
+    goes: the files that it counts on are those of another text.
     """
-    known: Set[str] = {*names, *touched}
-    found: list[Statement] = []
-    for each in block.statements:
-        if isinstance(each, Instruction):
-            change = changes.get(each.opcode.partition(".")[0])
-            if change is not None:
-                found += change(each)
-            elif known.isdisjoint(each.words):
+    known = {*names, *touched}
+    plain = is_plain if not any(map(is_plain, known)) else lambda text: not text
+
+    def inside(block: PtxBlock) -> PtxBlock:
+        found: list[Statement] = []
+        for each in block.statements:
+            if isinstance(each, Instruction):
+                change = changes.get(each.opcode.partition(".")[0])
+                if change is not None:
+                    found += change(each)
+                elif plain(each.text) or known.isdisjoint(words := each.words):
+                    found.append(each)
+                else:
+                    by_name = next((touched[word] for word in words if word in touched), None)
+                    found += [renamed(each, names)] if by_name is None else by_name(each)
+            elif isinstance(each, PtxBlock):
+                found.append(inside(each))
+            elif isinstance(each, Variable) and each.name in names:
+                found.append(dataclasses.replace(each, name=names[each.name]))
+            elif not isinstance(each, Directive) or each.kind != "loc":
                 found.append(each)
-            else:
-                by_name = next((touched[word] for word in each.words if word in touched), None)
-                found += [renamed(each, names)] if by_name is None else by_name(each)
-        elif isinstance(each, PtxBlock):
-            found.append(mapped(each, names, changes, touched))
-        elif isinstance(each, Variable) and each.name in names:
-            found.append(dataclasses.replace(each, name=names[each.name]))
-        else:
-            found.append(each)
-    return PtxBlock(block.line, tuple(found))
+        return PtxBlock(block.line, tuple(found))
+
+    return inside(block)
 
 
 def renamed(instruction: Instruction, names: Mapping[str, str]) -> Instruction:
     """`ld.param.u64 %rd1, [k_param_0];` --> `ld.param.u64 %rd1, [a_x];`"""
-    words = tuple([names.get(word, word) for word in instruction.words])
-    return Instruction(instruction.line, instruction.guard, instruction.opcode, words)
+    text = TOKEN.sub(lambda word: names.get(word[0], word[0]), instruction.text)
+    return Instruction(instruction.line, instruction.guard, instruction.opcode, text)
 
 
 def renamed_variable(variable: Variable, names: Mapping[str, str], *, linkage: tuple[str, ...] = ()) -> Variable:
@@ -67,16 +76,6 @@ def renamed_variable(variable: Variable, names: Mapping[str, str], *, linkage: t
     initial = tuple(names.get(word, word) for word in variable.initial)
     name = names.get(variable.name, variable.name)
     return dataclasses.replace(variable, linkage=linkage, name=name, initial=initial)
-
-
-def without_lines(block: PtxBlock) -> PtxBlock:
-    """`.loc 1 5 3` goes: the files that it counts on are those of another text."""
-    kept = (
-        without_lines(each) if isinstance(each, PtxBlock) else each
-        for each in block.statements
-        if not (isinstance(each, Directive) and each.kind == "loc")
-    )
-    return PtxBlock(block.line, tuple(kept))
 
 
 def with_register_cap(text: str, cap: int) -> str:
@@ -97,17 +96,14 @@ def with_register_cap(text: str, cap: int) -> str:
 # --- what a kernel reaches ------------------------------------------------------------------------------
 
 
-def words_of(block: PtxBlock) -> Iterator[str]:
-    for each in walk(block):
-        if isinstance(each, Instruction):
-            yield from each.words
+def is_plain(operands: str) -> bool:
+    """Whether they are only numbers and registers with a number, as nearly all are."""
+    return _PLAIN.fullmatch(operands) is not None
 
 
-def called(block: PtxBlock) -> Iterator[tuple[Instruction, str]]:
-    """The calls of a block, each with the name of what is called (a register, where that is a pointer)."""
-    for each in instructions(block):
-        if each.base == "call":
-            yield each, call_target(each)
+def words_of(block: PtxBlock) -> frozenset[str]:
+    """The words of a block's operands, as far as they are not plain."""
+    return frozenset(word for each in instructions(block) if not is_plain(each.text) for word in each.words)
 
 
 def call_target(call: Instruction) -> str:
@@ -117,13 +113,17 @@ def call_target(call: Instruction) -> str:
     return words[at]
 
 
-def reached(module: Module, entry: Function) -> tuple[tuple[Function, ...], tuple[Variable, ...]]:
+def reached(
+    module: Module, entry: Function
+) -> tuple[tuple[Function, ...], tuple[Variable, ...], Mapping[str, frozenset[str]]]:
     """The functions with a body that a kernel calls, directly or not or by a table of pointers, and the variables of
-    the module that all of them use, in the order of the text."""
+    the module that all of them use, in the order of the text; `words_of` the kernel and each function, by name."""
     functions = {each.name: each for each in module.functions if each.body is not None and each.kind == "func"}
     variables = {each.name: each for each in module.variables}
     known: set[str] = set()
-    waiting: list[Iterable[str]] = [words_of(entry.body)] if entry.body is not None else []
+    assert entry.body is not None
+    words = {entry.name: words_of(entry.body)}
+    waiting: list[Iterable[str]] = [words[entry.name]]
     while waiting:
         for word in waiting.pop():
             if word in known:
@@ -135,10 +135,12 @@ def reached(module: Module, entry: Function) -> tuple[tuple[Function, ...], tupl
                 known.add(word)
                 body = functions[word].body
                 assert body is not None
-                waiting.append(words_of(body))
+                words[word] = words_of(body)
+                waiting.append(words[word])
     return (
         tuple(each for name, each in functions.items() if name in known),
         tuple(each for name, each in variables.items() if name in known),
+        words,
     )
 
 

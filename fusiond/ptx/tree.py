@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,6 +14,7 @@ SIZES: Mapping[str, int] = {
     **{"texref": 8, "surfref": 8, "samplerref": 8, "f32x2": 8},
 }
 """Bytes of one element of each type; 0 for predicates and for what is less than a byte."""
+TOKEN = re.compile(r'"[^"\n]*"|[\w$%.]+(?:::[\w$.]+)*|\S')
 
 
 class PtxError(Exception):
@@ -31,8 +33,13 @@ class Instruction:
     """`%p1`, `!%p1`, or empty."""
     opcode: str
     """With its modifiers: `ld.global.nc.v4.f32`."""
-    words: tuple[str, ...]
-    """The operands as tokens, commas among them."""
+    text: str
+    """The operands as they are written."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The operands as tokens, commas among them."""
+        return tuple(TOKEN.findall(self.text))
 
     @property
     def base(self) -> str:
@@ -196,5 +203,12 @@ def walk(block: PtxBlock) -> Iterator[Statement]:
             yield from walk(each)
 
 
-def instructions(block: PtxBlock) -> Iterator[Instruction]:
-    return (each for each in walk(block) if isinstance(each, Instruction))
+def instructions(block: PtxBlock) -> list[Instruction]:
+    """Those of a block and of those in it, in the order of the text."""
+    found: list[Instruction] = []
+    for each in block.statements:
+        if isinstance(each, Instruction):
+            found.append(each)
+        elif isinstance(each, PtxBlock):
+            found += instructions(each)
+    return found

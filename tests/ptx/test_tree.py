@@ -162,7 +162,7 @@ def test_a_kernel_reaches_what_it_calls_by_name_and_by_table():
 .visible .entry k() {{ .reg .b64 %rd<2>; ld.global.u64 %rd1, [table]; ret; }}
 """
     module = parser.parse(text)
-    functions, variables = rewrite.reached(module, module.function("k"))
+    functions, variables, _ = rewrite.reached(module, module.function("k"))
     assert [each.name for each in functions] == ["f", "g"]
     assert [each.name for each in variables] == ["table"]
     assert flat.parse(text).variables[0].values == (PtxName("f"), PtxName("g"))

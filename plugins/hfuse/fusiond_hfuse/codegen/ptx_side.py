@@ -27,7 +27,7 @@ from fusiond.ptx.tree import Function, Instruction, PtxBlock, PtxRegisters, Stat
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
 from fusiond_hfuse.codegen.sides import grid_lengths
-from fusiond_hfuse.frontend.ptx_kernel import barrier_id, constants, is_block_barrier, static_places
+from fusiond_hfuse.frontend.ptx_kernel import barrier_id, barrier_numbers, is_block_barrier, static_places
 from fusiond_hfuse.frontend.source_kernel import PtxText
 
 ARENA = "fused_arena"
@@ -109,20 +109,18 @@ class SideWriter:
     def _contexts(self) -> dict[str, tuple[str, ...]]:
         """Function -> the registers that it has to be handed, since it sees the block."""
         own: dict[str, set[str]] = {}
-        bodies: dict[str, set[str]] = {}
         for each in self.ptx.functions:
-            assert each.body is not None
-            words = bodies[each.name] = set(rewrite.words_of(each.body))
+            words = self.ptx.words[each.name]
             seen = {self._names[word] for word in words & self._names.keys() if self._names[word][0] == "%"}
             seen |= {place.name for name, place in self._places.items() if name in words and place.register}
-            if self.side.virtual > 1 and any(is_block_barrier(one) for one in instructions(each.body)):
+            if self.side.virtual > 1 and any(map(is_block_barrier, self.ptx.notable[each.name])):
                 seen.add(f"%{self.letter}_virtual")
             own[each.name] = seen
         changed = True
         while changed:
             changed = False
-            for name, words in bodies.items():
-                more = set().union(*(own[callee] for callee in words & own.keys())) - own[name]
+            for name in own:
+                more = set().union(*(own[callee] for callee in self.ptx.words[name] & own.keys())) - own[name]
                 if more:
                     own[name] |= more
                     changed = True
@@ -146,7 +144,7 @@ class SideWriter:
     def externals(self) -> Iterator[Function]:
         """Functions of the system that are declared and not defined: all sides have them in common."""
         defined = {each.name for each in self.ptx.functions}
-        words = {word for each in self._bodies() for word in rewrite.words_of(each)}
+        words = self._words
         for function in self.ptx.module.functions:
             if function.body is None and function.name in words and function.name not in defined:
                 yield function
@@ -157,10 +155,9 @@ class SideWriter:
             printer.variable_text(rewrite.renamed_variable(each, self._names)) for each in self.ptx.entry.parameters
         ]
 
-    def _bodies(self) -> Iterator[PtxBlock]:
-        for each in (self.ptx.entry, *self.ptx.functions):
-            assert each.body is not None
-            yield each.body
+    @property
+    def _words(self) -> frozenset[str]:
+        return frozenset().union(*self.ptx.words.values())
 
     def _function(self, function: Function) -> Function:
         """A copy of a function for this side, which is handed what it sees of the block."""
@@ -170,8 +167,7 @@ class SideWriter:
         before: list[Statement] = []
         if handed:
             before.append(PtxRegisters(0, "b32", tuple((name, None) for name in handed)))
-            before += [Instruction(0, "", "ld.param.b32", (name, ",", "[", f"fused_{at}", "]")) for at, name in
-                       enumerate(handed)]  # fmt: skip
+            before += [Instruction(0, "", "ld.param.b32", f"{name}, [fused_{at}]") for at, name in enumerate(handed)]
         before += self._wide_arena(function.body)
         body = self._rewritten(function.body, self._changes(function, entry=False))
         return dataclasses.replace(
@@ -198,14 +194,14 @@ class SideWriter:
         return rewrite.mapped(body, self._names, changes, touched)
 
     def _changes(self, function: Function, *, entry: bool) -> dict[str, Change]:
-        numbers = constants(function) if not self._alone else {}
         changes: dict[str, Change] = {"griddepcontrol": lambda _: ()}
         if not self._alone:
+            numbers = barrier_numbers(function, self.ptx.notable[function.name])
             changes["bar"] = changes["barrier"] = lambda each: self._barrier(each, numbers)
         if any(self._context.values()):
             changes["call"] = self._call
         if entry and self.goes_on:
-            end = (f"${self.letter}_end",)
+            end = f"${self.letter}_end"
             leave: Change = lambda each: [Instruction(each.line, each.guard, "bra", end)]  # noqa: E731
             changes["ret"] = changes["exit"] = leave
         return changes
@@ -214,43 +210,39 @@ class SideWriter:
         """A barrier of the block as one of the side's own threads."""
         if not is_block_barrier(barrier):
             return [rewrite.renamed(barrier, self._names)]
-        named = barrier_id(barrier)
-        number = int(named) if named.isdigit() else numbers[named]
-        own = self.side.barrier + self.ptx.barriers.index(number)
-        words = list(barrier.words)
-        at = words.index(",") + 1 if ".red" in barrier.opcode else 0
-        words[at] = str(own)
-        counted = len(words) - at > (3 if ".red" in barrier.opcode else 1)
-        if not counted:
-            words[at + 1 : at + 1] = [",", str(self.side.threads)]
+        own = self.side.barrier + self.ptx.barriers.index(numbers[barrier_id(barrier)])
+        operands = barrier.text.replace(" ", "").split(",")
+        at = 1 if ".red" in barrier.opcode else 0
+        operands[at] = str(own)
+        if len(operands) == 1 + 2 * at:
+            operands.insert(at + 1, str(self.side.threads))
         if self.side.slot.kernel.parsed.drains:
-            return [self._draining(barrier, words)]
+            return [self._draining(barrier, operands)]
         if self.side.virtual == 1:
-            return [Instruction(barrier.line, barrier.guard, barrier.opcode, tuple(words))]
-        return [self._by_virtual(barrier, words, at)]
+            return [Instruction(barrier.line, barrier.guard, barrier.opcode, ", ".join(operands))]
+        return [self._by_virtual(barrier, operands, at)]
 
-    def _draining(self, barrier: Instruction, words: list[str]) -> PtxBlock:
+    def _draining(self, barrier: Instruction, operands: list[str]) -> PtxBlock:
         """`bar.sync 0;` --> `barrier.red.and.pred %q, 1, 128, %q;`: see `drain_lines`."""
-        reduced = ("%q", ",", *words, ",", "%q")
-        voting = Instruction(barrier.line, barrier.guard, "barrier.red.and.pred", reduced)
-        false = Instruction(barrier.line, "", "mov.pred", ("%q", ",", "0"))
+        reduced = ["%q", *operands, "%q"]
+        voting = Instruction(barrier.line, barrier.guard, "barrier.red.and.pred", ", ".join(reduced))
+        false = Instruction(barrier.line, "", "mov.pred", "%q, 0")
         whole: list[Statement] = [PtxRegisters(barrier.line, "pred", (("%q", None),)), false]
         if self.side.virtual == 1:
             return PtxBlock(barrier.line, (*whole, voting))
-        return PtxBlock(barrier.line, (*whole, *self._by_virtual(voting, list(reduced), 2).statements))
+        return PtxBlock(barrier.line, (*whole, *self._by_virtual(voting, reduced, 1).statements))
 
-    def _by_virtual(self, barrier: Instruction, words: list[str], at: int) -> PtxBlock:
+    def _by_virtual(self, barrier: Instruction, operands: list[str], at: int) -> PtxBlock:
         """One of as many barriers as there are virtual blocks: a number in a register would take all sixteen."""
         found: list[Statement] = [PtxRegisters(barrier.line, "pred", (("%v", None),))]
         for number in range(self.side.virtual):
-            own = list(words)
-            own[at] = str(int(words[at]) + number * len(self.ptx.barriers))
-            compared = ("%v", ",", f"%{self.letter}_virtual", ",", str(number))
+            own = [*operands[:at], str(int(operands[at]) + number * len(self.ptx.barriers)), *operands[at + 1 :]]
+            compared = f"%v, %{self.letter}_virtual, {number}"
             if barrier.guard:
-                compare = Instruction(barrier.line, "", "setp.eq.and.u32", (*compared, ",", *_guard_words(barrier)))
+                compare = Instruction(barrier.line, "", "setp.eq.and.u32", f"{compared}, {barrier.guard}")
             else:
                 compare = Instruction(barrier.line, "", "setp.eq.u32", compared)
-            found += [compare, Instruction(barrier.line, "%v", barrier.opcode, tuple(own))]
+            found += [compare, Instruction(barrier.line, "%v", barrier.opcode, ", ".join(own))]
         return PtxBlock(barrier.line, tuple(found))
 
     def _call(self, call: Instruction) -> Sequence[Statement]:
@@ -261,8 +253,7 @@ class SideWriter:
         statements: list[Statement] = []
         for at, register in enumerate(handed):
             statements.append(Variable(call.line, (), "param", (), "b32", f"fused_{at}", (), ()))
-            stored = ("[", f"fused_{at}", "]", ",", register)
-            statements.append(Instruction(call.line, "", "st.param.b32", stored))
+            statements.append(Instruction(call.line, "", "st.param.b32", f"[fused_{at}], {register}"))
         more = [word for at in range(len(handed)) for word in (",", f"fused_{at}")]
         words = list(named.words)
         target = words.index(")") + 2 if words[0] == "(" else 0
@@ -271,7 +262,8 @@ class SideWriter:
             words[end:end] = more if words[end - 1] != "(" else more[1:]
         else:
             words[target + 1 : target + 1] = [",", "(", *more[1:], ")"]
-        statements.append(Instruction(call.line, call.guard, call.opcode, tuple(words)))
+        text = "".join(words).replace(",", ", ")
+        statements.append(Instruction(call.line, call.guard, call.opcode, text))
         return [PtxBlock(call.line, tuple(statements))]
 
     # --- shared memory ---
@@ -296,11 +288,11 @@ class SideWriter:
             kind = "64" if wide else "32"
             if instruction.base != "mov" or at != 2:
                 raise ValueError(f"PTX line {instruction.line}: {instruction.opcode} names shared memory and a place")
-            return [
-                Instruction(instruction.line, instruction.guard, f"add.u{kind}", (*words[:at], name, ",", str(offset)))
-            ]
+            text = f"{words[0]}, {name}, {offset}"
+            return [Instruction(instruction.line, instruction.guard, f"add.u{kind}", text)]
         words[at : at + length] = [name, *behind]
-        changed = Instruction(instruction.line, instruction.guard, instruction.opcode, tuple(words))
+        text = "".join(words).replace(",", ", ")
+        changed = Instruction(instruction.line, instruction.guard, instruction.opcode, text)
         return self._placed(changed) if any(word in self._places for word in words) else [changed]
 
     def _wide_arena(self, body: PtxBlock) -> list[Statement]:
@@ -309,11 +301,14 @@ class SideWriter:
         if not any(place.register for place in self._places.values()):
             return []
         wide = any(
-            each.opcode.endswith("64") and not self._places.keys().isdisjoint(each.words) for each in instructions(body)
+            each.opcode.endswith("64")
+            and not rewrite.is_plain(each.text)
+            and not self._places.keys().isdisjoint(each.words)
+            for each in instructions(body)
         )
         if not wide:
             return []
-        convert = Instruction(0, "", "cvt.u64.u32", (f"{begin}_64", ",", begin))
+        convert = Instruction(0, "", "cvt.u64.u32", f"{begin}_64, {begin}")
         return [PtxRegisters(0, "b64", ((f"{begin}_64", None),)), convert]
 
     # --- what is worked out once ---
@@ -321,7 +316,7 @@ class SideWriter:
     def setup_lines(self, thread: str, block: str, indent: str) -> Iterator[str]:
         """What the body reads of its thread and block, given both counted from 0 in registers; the grid's lengths and
         `%a_virtual` are there already."""
-        words = {word for body in self._bodies() for word in rewrite.words_of(body)}
+        words = self._words
         yield from _divided(
             self.letter, "tid", thread, self.side.shape, {axis for axis in _AXES if f"%tid.{axis}" in words}, indent
         )
@@ -364,10 +359,6 @@ class SideWriter:
             own = self.side.barrier + number * len(self.ptx.barriers)
             yield f"{indent}{guard}barrier.red.and.pred %gone, {own}, {self.side.threads}, %gone;"
             yield f"{indent}@!%gone bra ${self.letter}_drain;"
-
-
-def _guard_words(instruction: Instruction) -> tuple[str, ...]:
-    return ("!", instruction.guard[1:]) if instruction.guard[0] == "!" else (instruction.guard,)
 
 
 def _without(block: PtxBlock, names: frozenset[str]) -> PtxBlock:

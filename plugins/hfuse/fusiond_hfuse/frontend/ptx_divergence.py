@@ -6,18 +6,19 @@ nobody can say is divergent, so that an answer errs on the side of a barrier tha
 
 from __future__ import annotations
 
+import bisect
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.ptx.flat import PtxInstruction, PtxKernel, names
-from fusiond.ptx.operands import Negated, PtxAddress, PtxName, PtxNumber
+from fusiond.ptx.tree import TOKEN, Directive, Instruction, Label, PtxBlock
 
 MEETINGS = frozenset(
     {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"}
 )
 """What threads of a warp do together; `bar.warp` too."""
-_ENDS = ("ret", "exit")
+_MARKED = MEETINGS | {"bar", "barrier", "call"}
+_ENDS = ("ret", "exit", "trap")
 _PURE = frozenset(
     {
         "abs", "add", "addc", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot", "copysign", "cos", "cvt",
@@ -51,56 +52,89 @@ class Leaving:
 
 
 class BranchFlow:
-    """A kernel's instructions as a graph; the node behind the last one is where a thread is gone."""
+    """A kernel's instructions as a graph of basic blocks; the node behind the last one is where a thread is gone.
+    What is `marked` is a block of its own."""
 
-    def __init__(self, kernel: PtxKernel) -> None:
-        self.kernel = kernel
-        self.end = len(kernel.instructions)
-        self.successors = [tuple(self._after(at, each)) for at, each in enumerate(kernel.instructions)]
+    def __init__(self, body: PtxBlock, marked: Callable[[Instruction], bool]) -> None:
+        self.instructions: list[Instruction] = []
+        self._jumps: dict[int, tuple[str, Sequence[Mapping[str, int]]]] = {}
+        self._tables: dict[str, tuple[str, ...]] = {}
+        self._walk(body, ())
+        count = len(self.instructions)
+        targets = {at: self._targets(at) for at in self._jumps}
+        starts = {0, *(each for listed in targets.values() for each in listed), *(at + 1 for at in targets)}
+        for at, each in enumerate(self.instructions):
+            if marked(each):
+                starts |= {at, at + 1}
+        self.starts = sorted(starts - {count})
+        self.end = len(self.starts)
+        self.successors: list[tuple[int, ...]] = []
+        for end in (*self.starts[1:], count):
+            after = targets.get(end - 1)
+            if after is None:
+                after = [end]
+            elif self.instructions[end - 1].guard:
+                after = [*after, end]
+            self.successors.append(tuple(dict.fromkeys(self.block(each) for each in after)))
+        self.predecessors: list[list[int]] = [[] for _ in range(self.end + 1)]
+        for block, following in enumerate(self.successors):
+            for start in following:
+                self.predecessors[start].append(block)
         self.postdominators = self._postdominators()
 
-    def _after(self, at: int, instruction: PtxInstruction) -> Iterator[int]:
-        base = instruction.opcode.partition(".")[0]
-        labels = self.kernel.labels
-        jumps = True
-        if base in _ENDS or base == "trap":
-            yield self.end
-        elif base == "bra":
-            target = instruction.operands[0]
-            yield labels[target.name] if isinstance(target, PtxName) and target.name in labels else self.end
-        elif base == "brx":
-            table = instruction.operands[1]
-            assert isinstance(table, PtxName)
-            yield from (labels[each] for each in self.kernel.branch_targets.get(table.name, ()) if each in labels)
-        else:
-            jumps = False
-        if not jumps or instruction.guard is not None:
-            yield at + 1
+    def _walk(self, block: PtxBlock, outer: Sequence[Mapping[str, int]]) -> None:
+        """Instructions, and what each jump names with the labels that it sees: those of the scopes around it."""
+        own: dict[str, int] = {}
+        scopes, label = (own, *outer), ""
+        for each in block.statements:
+            if isinstance(each, Instruction):
+                base = each.opcode.partition(".")[0]
+                if base in ("bra", "brx", *_ENDS):
+                    target = each.text.split(",")[-1].strip() if base[0] == "b" else ""
+                    self._jumps[len(self.instructions)] = target, scopes
+                self.instructions.append(each)
+            elif isinstance(each, Label):
+                label = each.name
+                own[label] = len(self.instructions)
+            elif isinstance(each, PtxBlock):
+                self._walk(each, scopes)
+            elif isinstance(each, Directive) and each.kind == "branchtargets":
+                self._tables[label] = tuple(word for word in each.words[1:] if word != ",")
 
-    def reached(self, starts: Iterable[int], *, without: Collection[int] = ()) -> set[int]:
-        """What can be reached from some nodes, these included, without passing others."""
-        stop = set(without)
+    def _targets(self, at: int) -> list[int]:
+        """The instructions that a jump leads to."""
+        name, scopes = self._jumps[at]
+        listed = self._tables.get(name, ()) if self.instructions[at].base == "brx" else (name,)
+        end = len(self.instructions)
+        return [next((own[each] for own in scopes if each in own), end) for each in listed]
+
+    def block(self, at: int) -> int:
+        """The block that an instruction is in."""
+        return bisect.bisect_right(self.starts, at) - 1 if at < len(self.instructions) else self.end
+
+    def last(self, block: int) -> Instruction:
+        return self.instructions[(self.starts[block + 1] if block + 1 < self.end else len(self.instructions)) - 1]
+
+    def reached(self, starts: Iterable[int], *, without: Collection[int] = (), back: bool = False) -> set[int]:
+        """What can be reached from some blocks, these included, without passing others; `back`: from what."""
         found: set[int] = set()
-        waiting = [each for each in starts if each not in stop]
+        waiting = list(starts)
         while waiting:
             at = waiting.pop()
-            if at in found:
-                continue
-            found.add(at)
-            if at < self.end:
-                waiting += [each for each in self.successors[at] if each not in stop]
+            if at not in found and at not in without:
+                found.add(at)
+                if back:
+                    waiting += self.predecessors[at]
+                elif at < self.end:
+                    waiting += self.successors[at]
         return found
 
     def _postdominators(self) -> list[int]:
-        """The node where the ways behind each one meet again (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance
+        """The block where the ways behind each one meet again (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance
         Algorithm", on the reversed graph)."""
-        before: list[list[int]] = [[] for _ in range(self.end + 1)]
-        for at, after in enumerate(self.successors):
-            for each in after:
-                before[each].append(at)
         order: list[int] = []
         seen = {self.end}
-        stack = [(self.end, iter(before[self.end]))]
+        stack = [(self.end, iter(self.predecessors[self.end]))]
         while stack:
             at, rest = stack[-1]
             following = next((each for each in rest if each not in seen), None)
@@ -109,26 +143,24 @@ class BranchFlow:
                 stack.pop()
             else:
                 seen.add(following)
-                stack.append((following, iter(before[following])))
+                stack.append((following, iter(self.predecessors[following])))
         rank = {at: k for k, at in enumerate(order)}
-        found = dict.fromkeys(range(self.end + 1), -1)
-        found[self.end] = self.end
+        found = [-1] * self.end + [self.end]
         changed = True
         while changed:
             changed = False
             for at in reversed(order[:-1]):
                 new = -1
                 for each in self.successors[at]:
-                    if found[each] < 0:
-                        continue
-                    new = each if new < 0 else _common(new, each, found, rank)
+                    if found[each] >= 0:
+                        new = each if new < 0 else _common(new, each, found, rank)
                 if new != found[at]:
                     found[at] = new
                     changed = True
-        return [self.end if found[at] < 0 else found[at] for at in range(self.end)]
+        return [self.end if each < 0 else each for each in found[: self.end]]
 
 
-def _common(a: int, b: int, found: Mapping[int, int], rank: Mapping[int, int]) -> int:
+def _common(a: int, b: int, found: Sequence[int], rank: Mapping[int, int]) -> int:
     while a != b:
         while rank[a] < rank[b]:
             a = found[a]
@@ -138,51 +170,59 @@ def _common(a: int, b: int, found: Mapping[int, int], rank: Mapping[int, int]) -
 
 
 class _Spreads:
-    """How far each register may differ: a fixed point over all instructions, without regard to their order."""
+    """How far each register may differ: a fixed point over the instructions that branches depend on, without regard to
+    their order. Registers of one name in several scopes count as one."""
 
     def __init__(self, flow: BranchFlow, rows_are_warps: bool) -> None:
         self._flow, self._rows_are_warps = flow, rows_are_warps
         self.of: dict[str, Spread] = {}
         self._writes: dict[str, list[int]] = {}
-        for at, each in enumerate(flow.kernel.instructions):
+        for at, each in enumerate(flow.instructions):
             for name in _results(each):
                 self._writes.setdefault(name, []).append(at)
+        self._several = [
+            (name, {flow.block(at) for at in places}) for name, places in self._writes.items() if len(places) > 1
+        ]
+        self._branches = [block for block, after in enumerate(flow.successors) if len(after) > 1]
         self._spread_all()
 
-    def branch(self, at: int) -> Spread:
-        """How far threads may differ in what they do behind an instruction."""
-        instruction = self._flow.kernel.instructions[at]
-        guard = instruction.guard
-        found = Spread.UNIFORM if guard is None else self._name(guard.name if isinstance(guard, Negated) else guard)
-        if instruction.opcode.startswith("brx"):
-            found = max(found, self._operands(instruction, 0))
-        return found
+    def branch(self, block: int) -> Spread:
+        """How far threads may differ in what they do behind a block."""
+        last = self._flow.last(block)
+        found = self._name(last.guard.lstrip("!")) if last.guard else Spread.UNIFORM
+        return max(found, self._name(last.words[0])) if last.base == "brx" else found
 
     def _spread_all(self) -> None:
-        instructions = self._flow.kernel.instructions
-        done: set[int] = set()
+        waiting = []
+        for block in self._branches:
+            last = self._flow.last(block)
+            waiting += [last.guard.lstrip("!"), *(last.words[:1] if last.base == "brx" else ())]
+        rules: dict[int, tuple[Instruction, list[str]]] = {}
+        while waiting:
+            for at in self._writes.get(waiting.pop(), ()):
+                if at not in rules:
+                    each = self._flow.instructions[at]
+                    rules[at] = each, _names(_first(each.text)[1])
+                    waiting += [*rules[at][1], each.guard.lstrip("!")]
+        done: dict[int, Spread] = {}
         changed = True
         while changed:
             changed = False
-            for each in instructions:
-                spread = self._result(each)
-                if each.guard is not None:
-                    guard = each.guard.name if isinstance(each.guard, Negated) else each.guard
-                    spread = max(spread, self._name(guard))
+            for each, sources in rules.values():
+                spread = self._result(each, sources)
+                if each.guard:
+                    spread = max(spread, self._name(each.guard.lstrip("!")))
                 changed |= self._raise(_results(each), spread)
-            for at in range(len(instructions)):
-                if len(self._flow.successors[at]) > 1 and at not in done and self.branch(at) > Spread.UNIFORM:
-                    done.add(at)
-                    changed |= self._inside(at)
+            for block in self._branches:
+                if (spread := self.branch(block)) > done.get(block, Spread.UNIFORM):
+                    done[block] = spread
+                    changed |= self._inside(block, spread)
 
-    def _inside(self, at: int) -> bool:
+    def _inside(self, block: int, spread: Spread) -> bool:
         """What threads set to different things because they came different ways."""
-        inside = self._flow.reached(self._flow.successors[at], without=(self._flow.postdominators[at],))
-        changed = False
-        for name, places in self._writes.items():
-            if len(places) > 1 and not inside.isdisjoint(places):
-                changed |= self._raise((name,), self.branch(at))
-        return changed
+        flow = self._flow
+        inside = flow.reached(flow.successors[block], without=(flow.postdominators[block],))
+        return self._raise((name for name, blocks in self._several if not inside.isdisjoint(blocks)), spread)
 
     def _raise(self, registers: Iterable[str], spread: Spread) -> bool:
         changed = False
@@ -192,12 +232,9 @@ class _Spreads:
                 changed = True
         return changed
 
-    def _name(self, name: PtxName) -> Spread:
-        word = name.name
-        if word in self.of:
-            return self.of[word]
-        if not word.startswith("%") or word in self._writes or word in self._flow.kernel.registers:
-            return Spread.UNIFORM
+    def _name(self, word: str) -> Spread:
+        if word in self.of or word in self._writes or word[:1] != "%":
+            return self.of.get(word, Spread.UNIFORM)
         if word.startswith(("%tid.y", "%tid.z")):
             return Spread.WARP if self._rows_are_warps else Spread.THREAD
         if word.startswith(("%ctaid", "%nctaid", "%ntid", "%cluster", "%ncluster", "%nwarpid", "%envreg", "%smid",
@@ -205,97 +242,100 @@ class _Spreads:
             return Spread.UNIFORM
         return Spread.WARP if word == "%warpid" else Spread.THREAD
 
-    def _operands(self, instruction: PtxInstruction, first: int = 1) -> Spread:
-        found = Spread.UNIFORM
-        for operand in instruction.operands[first:]:
-            for name in names(operand):
-                found = max(found, self._name(PtxName(name)))
-        return found
-
-    def _result(self, instruction: PtxInstruction) -> Spread:
+    def _result(self, instruction: Instruction, sources: list[str]) -> Spread:
         base, _, rest = instruction.opcode.partition(".")
-        given = self._operands(instruction)
+        given = max(map(self._name, sources), default=Spread.UNIFORM)
         if base in ("ld", "ldu"):
-            space = rest.split(".")
-            constant = "param" in space or "const" in space or "nc" in space or base == "ldu"
-            where = instruction.operands[1]
-            spread = max((self._name(PtxName(each)) for each in names(where)), default=Spread.UNIFORM)
-            return spread if constant and isinstance(where, PtxAddress) else Spread.THREAD
-        if base in ("shfl",) and rest.startswith("sync.idx"):
-            lane = instruction.operands[2]
-            source = self._operands(PtxInstruction("", (lane,), None, 0, 0, 0), 0)
-            return Spread.WARP if source is Spread.UNIFORM else Spread.THREAD
+            constant = base == "ldu" or not {"param", "const", "nc"}.isdisjoint(rest.split("."))
+            return given if constant else Spread.THREAD
+        if base == "shfl" and rest.startswith("sync.idx"):
+            lane = self._name(instruction.text.split(",")[2].strip())
+            return Spread.WARP if lane is Spread.UNIFORM else Spread.THREAD
         if base in ("bar", "barrier"):
             return Spread.UNIFORM
-        if base in ("vote", "redux", "match"):
-            return Spread.WARP if base != "match" else Spread.THREAD
+        if base in ("vote", "redux"):
+            return Spread.WARP
         if base == "shr" and self._rows_are_warps and given is Spread.THREAD:
             return self._by_warps(instruction)
         return given if base in _PURE else Spread.THREAD
 
-    def _by_warps(self, instruction: PtxInstruction) -> Spread:
+    def _by_warps(self, instruction: Instruction) -> Spread:
         """`tid.x >> 5` and beyond is the same in a warp."""
-        source, amount = instruction.operands[1], instruction.operands[2]
-        if not isinstance(amount, PtxNumber) or amount.bits < 5 or not isinstance(source, PtxName):
+        source, amount = (each.strip() for each in instruction.text.split(",")[1:])
+        if not amount.isdigit() or int(amount) < 5:
             return Spread.THREAD
-        writes = self._writes.get(source.name, [])
-        moved = self._flow.kernel.instructions[writes[0]] if len(writes) == 1 else None
-        plain = moved is not None and moved.opcode.startswith("mov") and moved.operands[1] == PtxName("%tid.x")
-        return Spread.WARP if plain or source == PtxName("%tid.x") else Spread.THREAD
+        writes = self._writes.get(source, [])
+        moved = self._flow.instructions[writes[0]] if len(writes) == 1 else None
+        plain = moved is not None and moved.base == "mov" and moved.words[2:] == ("%tid.x",)
+        return Spread.WARP if plain or source == "%tid.x" else Spread.THREAD
 
 
-def _results(instruction: PtxInstruction) -> tuple[str, ...]:
+_NO_RESULTS = frozenset(("st", "red", "bra", "ret", "exit", "trap", "cp", "membar", "fence", "prefetch", "brx"))
+
+
+def _first(operands: str) -> tuple[str, str]:
+    """The first operand, and what stands behind it."""
+    if operands[:1] in ("{", "("):
+        end = operands.find("}" if operands[0] == "{" else ")") + 1
+        return operands[:end], operands[end:]
+    first, _, rest = operands.partition(",")
+    return first, rest
+
+
+def _names(operands: str) -> list[str]:
+    return [word for word in TOKEN.findall(operands) if word[0] in "%_$" or word[0].isalpha()]
+
+
+def _results(instruction: Instruction) -> list[str]:
     """The registers that an instruction writes."""
     base = instruction.opcode.partition(".")[0]
-    if base in ("st", "red", "bra", "ret", "exit", "trap", "cp", "membar", "fence", "prefetch", "brx") or (
-        base in ("bar", "barrier") and ".red" not in instruction.opcode
-    ):
-        return ()
-    return tuple(names(instruction.operands[0])) if instruction.operands else ()
+    if base in _NO_RESULTS or (base in ("bar", "barrier") and ".red" not in instruction.opcode):
+        return []
+    first, _ = _first(instruction.text)
+    return [first] if first[1:].isalnum() else _names(first)
 
 
 def leaving(
-    kernel: PtxKernel, *, rows_are_warps: bool, waits: Collection[str] = (), meets: Mapping[str, str] | None = None
+    body: PtxBlock, *, rows_are_warps: bool, waits: Collection[str] = (), meets: Mapping[str, str] | None = None
 ) -> Leaving:
     """How threads of a kernel leave before others. `waits` are the functions that wait at a barrier of the block,
     `meets` those in which threads of a warp meet, with the word for it; `rows_are_warps`: no warp has threads of two
     rows of the block."""
-    flow = BranchFlow(kernel)
-    barriers: set[int] = set()
-    meetings: dict[int, str] = {}
-    for at, each in enumerate(kernel.instructions):
-        base = each.opcode.partition(".")[0]
-        if each.opcode.startswith(("bar.warp", "barrier.cluster")):
-            meetings[at] = each.opcode
-        elif base in ("bar", "barrier"):
-            barriers.add(at)
-        elif base in MEETINGS:
-            meetings[at] = each.opcode
-        elif base == "call":
-            callees = {name for operand in each.operands for name in names(operand)}
-            if callees & set(waits):
-                barriers.add(at)
-            for name in callees & set(meets or {}):
-                meetings[at] = (meets or {})[name]
+    meets = meets or {}
+
+    def barrier(each: Instruction) -> bool:
+        if each.base == "call":
+            return any(word in waits for word in each.words)
+        return each.base in ("bar", "barrier") and not each.opcode.startswith(("bar.warp", "barrier.cluster"))
+
+    def meeting_of(each: Instruction) -> str:
+        if each.base == "call":
+            return next((meets[word] for word in each.words if word in meets), "")
+        met = each.base in MEETINGS or each.opcode.startswith(("bar.warp", "barrier.cluster"))
+        return each.opcode if met else ""
+
+    flow = BranchFlow(body, lambda each: each.opcode.partition(".")[0] in _MARKED)
+    barriers = {block for block in range(flow.end) if barrier(flow.last(block))}
+    meetings = {block: met for block in range(flow.end) if (met := meeting_of(flow.last(block)))}
     if not barriers and not meetings:
         return Leaving()
-    spreads = _Spreads(flow, rows_are_warps)
+    leave = flow.reached((flow.end,), without=barriers, back=True)
+    ahead = flow.reached((*barriers, *meetings), back=True)
+    spreads: _Spreads | None = None
     drains, beside, leaves = False, "", False
-    for at in range(flow.end):
-        after = flow.successors[at]
-        if len(after) < 2 or spreads.branch(at) is Spread.UNIFORM:
+    for block, after in enumerate(flow.successors):
+        meeting = flow.postdominators[block]
+        if len(after) < 2 or leave.isdisjoint(after) or meeting in ahead:
             continue
-        meeting = flow.postdominators[at]
-        behind = [flow.reached((each,), without=barriers) for each in after]
         inside = flow.reached(after, without=() if meeting == flow.end else (meeting,))
-        if not any(flow.end in each for each in behind):
-            continue
-        divergent = spreads.branch(at) is Spread.THREAD
-        gone_early = meeting == flow.end or not flow.reached((meeting,)) & (barriers | set(meetings))
         met = next((meetings[each] for each in sorted(meetings) if each in inside), "")
-        leaves |= divergent and bool(met) and gone_early
-        if barriers & inside and gone_early:
+        if not met and inside.isdisjoint(barriers):
+            continue
+        spreads = spreads or _Spreads(flow, rows_are_warps)
+        spread = spreads.branch(block)
+        leaves |= spread is Spread.THREAD and bool(met)
+        if spread is not Spread.UNIFORM and not inside.isdisjoint(barriers):
             drains = True
-            if divergent and met:
+            if spread is Spread.THREAD and met:
                 beside = met
     return Leaving(drains=drains, beside=beside, leaves=leaves)

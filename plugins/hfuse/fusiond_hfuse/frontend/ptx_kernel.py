@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.documents import Node
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.expressions import Expression
 from fusiond.model import Rejection
-from fusiond.ptx import flat, parser, rewrite
+from fusiond.ptx import parser, rewrite
 from fusiond.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
 from fusiond_hfuse.frontend import ptx_divergence
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, Parsed, PtxText, StructMember
@@ -34,6 +35,7 @@ _REFUSED = {
     "%nctaid": ("leak", "reads all of %nctaid at once"),
 }
 _WHOLE_WARPGROUPS = ("wgmma", "setmaxnreg", "tcgen05")
+_NOTABLE = {"bar", "barrier", "call", "cp", "exit", *_WHOLE_WARPGROUPS, *ptx_divergence.MEETINGS}
 _ALIGNED_1024 = ("wgmma", "tcgen05", "cp.async.bulk.tensor")
 WARPGROUP = 128
 BIG_ALIGNMENT = 1024
@@ -79,30 +81,26 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         raise UnknownName("kernel of the source", entry, set(kernels) or {"none"}, where=where)
     if module.address_size != 64:
         raise RequestError(f"its .address_size is {module.address_size}; expected 64", where=where)
-    kernel = _without_lines(kernels[entry])
-    functions, variables = rewrite.reached(module, kernel)
-    functions = tuple(_without_lines(each) for each in functions)
-    ids = sorted({each for function in (kernel, *functions) for each in _barrier_ids(function)})
-    bases = {each.base for function in (kernel, *functions) for each in _instructions(function)}
+    kernel = kernels[entry]
+    functions, variables, words = rewrite.reached(module, kernel)
+    notable = {
+        function.name: tuple([each for each in _instructions(function) if each.opcode.partition(".")[0] in _NOTABLE])
+        for function in (kernel, *functions)
+    }
+    ids: set[int] = set()
+    for function in (kernel, *functions):
+        numbers = barrier_numbers(function, notable[function.name])
+        ids |= {numbers.get(barrier_id(each), -1) for each in notable[function.name] if is_block_barrier(each)}
+    bases = {each.base for listed in notable.values() for each in listed}
     return PtxText(
-        text=text,
-        module=module,
-        entry=kernel,
-        functions=functions,
-        variables=variables,
-        barriers=tuple(ids),
-        warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
-        seeing=_seeing(functions, variables),
-    )
+        text=text, module=module, entry=kernel, functions=functions, variables=variables, words=words, notable=notable,
+        barriers=tuple(sorted(ids)), warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
+        seeing=_seeing(functions, variables, words, notable),
+    )  # fmt: skip
 
 
-def _without_lines(function: Function) -> Function:
-    assert function.body is not None
-    return dataclasses.replace(function, body=rewrite.without_lines(function.body))
-
-
-def _instructions(function: Function) -> Iterator[Instruction]:
-    return instructions(function.body) if function.body is not None else iter(())
+def _instructions(function: Function) -> list[Instruction]:
+    return instructions(function.body) if function.body is not None else []
 
 
 def is_block_barrier(instruction: Instruction) -> bool:
@@ -114,44 +112,41 @@ def is_block_barrier(instruction: Instruction) -> bool:
 def barrier_id(instruction: Instruction) -> str:
     """The operand that names a barrier: behind the result, where it is a reduction."""
     if ".red" not in instruction.opcode:
-        return instruction.words[0]
-    return instruction.words[instruction.words.index(",") + 1]
+        return instruction.text.split(",")[0].strip()
+    return instruction.text.split(",")[1].strip()
 
 
-def constants(function: Function) -> dict[str, int]:
-    """Registers that are written once, with a number."""
-    writes: dict[str, int] = {}
-    values: dict[str, int] = {}
+def barrier_numbers(function: Function, notable: Iterable[Instruction]) -> dict[str, int]:
+    """What the barriers of a function are named by -> their numbers: those of registers that are written once, with a
+    number."""
+    named = {barrier_id(each) for each in notable if is_block_barrier(each)}
+    found = {each: int(each) for each in named if each.isdigit()}
+    if named == found.keys():
+        return found
+    writes: dict[str, list[str]] = {}
     for each in _instructions(function):
-        if not each.words:
-            continue
-        writes[each.words[0]] = writes.get(each.words[0], 0) + 1
-        if each.base == "mov" and not each.guard and len(each.words) == 3 and each.words[2].isdigit():
-            values[each.words[0]] = int(each.words[2])
-    return {name: value for name, value in values.items() if writes[name] == 1}
+        first, _, rest = each.text.partition(",")
+        if first in named and (each.base not in ("bar", "barrier") or ".red" in each.opcode):
+            writes.setdefault(first, []).append(rest.strip() if each.base == "mov" and not each.guard else "")
+    return found | {name: int(each[0]) for name, each in writes.items() if len(each) == 1 and each[0].isdigit()}
 
 
-def _barrier_ids(function: Function) -> Iterator[int]:
-    """The numbers of a function's barriers; -1 for one whose number nobody knows."""
-    barriers = [each for each in _instructions(function) if is_block_barrier(each)]
-    known = constants(function) if any(not barrier_id(each).isdigit() for each in barriers) else {}
-    for each in barriers:
-        named = barrier_id(each)
-        yield int(named) if named.isdigit() else known.get(named, -1)
-
-
-def _seeing(functions: tuple[Function, ...], variables: tuple[Variable, ...]) -> frozenset[str]:
+def _seeing(
+    functions: tuple[Function, ...],
+    variables: tuple[Variable, ...],
+    words: Mapping[str, frozenset[str]],
+    notable: Mapping[str, Sequence[Instruction]],
+) -> frozenset[str]:
     dynamic = {each.name for each in variables if each.space == "shared" and each.elements is None}
-    found: set[str] = set()
-    calls: dict[str, set[str]] = {}
-    for each in functions:
-        assert each.body is not None
-        words = set(rewrite.words_of(each.body))
-        special = any(word.startswith("%") and word[1:].partition(".")[0] in SEEN for word in words)
-        if special or words & dynamic or any(is_block_barrier(one) for one in instructions(each.body)):
-            found.add(each.name)
-        calls[each.name] = words
-    while more := {name for name, words in calls.items() if name not in found and words & found}:
+    names = {each.name for each in functions}
+    found = {
+        name
+        for name in names
+        if any(word[0] == "%" and word[1:].partition(".")[0] in SEEN for word in words[name])
+        or words[name] & dynamic
+        or any(map(is_block_barrier, notable[name]))
+    }
+    while more := {name for name in names - found if words[name] & found}:
         found |= more
     return frozenset(found)
 
@@ -165,14 +160,14 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
     static = _static_arrays(ptx)
     dynamic = [each for each in shared if each.elements is None]
     alignment = max([16, *(each.alignment for each in dynamic)])
-    if any(each.opcode.startswith(_ALIGNED_1024) for each in _all_instructions(ptx)):
+    if any(each.opcode.startswith(_ALIGNED_1024) for each in _notable(ptx)):
         alignment = max(alignment, BIG_ALIGNMENT)
     refused, beside = list(_refusals(ptx, name)), list(_only_by_blocks(ptx, name))
-    rows = any(word in ("%tid.y", "%tid.z") for each in _all_instructions(ptx) for word in each.words)
+    rows = any("%tid.y" in words or "%tid.z" in words for words in ptx.words.values())
     leaving, by_warps = _leaving(ptx, rows=rows)
     if leaving.drains and leaving.beside:
         beside.append(_early(name, f"others of their warp meet in `{leaving.beside}`"))
-    elif leaving.drains and any(not _plain(each) for each in _all_instructions(ptx) if is_block_barrier(each)):
+    elif leaving.drains and any(not _plain(each) for each in _notable(ptx) if is_block_barrier(each)):
         beside.append(_early(name, "others wait at barriers that are counted or have numbers of their own"))
     bound = limits.get("reqntid", limits.get("maxntid"))
     threads = 1
@@ -184,7 +179,7 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
         edits=(),
         uses_dynamic_shared=bool(dynamic),
         static_shared_bytes=sum(each.size_bytes for each in static),
-        barriers=sum(is_block_barrier(each) for each in _all_instructions(ptx)),
+        barriers=sum(map(is_block_barrier, _notable(ptx))),
         launch_bound=threads if bound else None,
         rejections=tuple(dict.fromkeys(refused)),
         resident_blocks=limits.get("minnctapersm", (0,))[0],
@@ -199,9 +194,8 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
     )
 
 
-def _all_instructions(ptx: PtxText) -> Iterator[Instruction]:
-    for each in (ptx.entry, *ptx.functions):
-        yield from _instructions(each)
+def _notable(ptx: PtxText) -> Iterator[Instruction]:
+    return itertools.chain.from_iterable(ptx.notable.values())
 
 
 def _static_arrays(ptx: PtxText) -> list[Variable]:
@@ -222,7 +216,7 @@ def _early(name: str, why: str) -> Rejection:
 
 def _plain(barrier: Instruction) -> bool:
     """`bar.sync 0;`"""
-    return ".red" not in barrier.opcode and ".sync" in barrier.opcode and barrier.words == ("0",)
+    return ".red" not in barrier.opcode and ".sync" in barrier.opcode and barrier.text == "0"
 
 
 def _leaving(ptx: PtxText, *, rows: bool) -> tuple[ptx_divergence.Leaving, bool]:
@@ -230,19 +224,19 @@ def _leaving(ptx: PtxText, *, rows: bool) -> tuple[ptx_divergence.Leaving, bool]
     kernel reads which row it is in)."""
     waits: set[str] = set()
     meets: dict[str, str] = {}
-    for function in (ptx.entry, *ptx.functions):
-        for each in _instructions(function):
+    for name, notable in ptx.notable.items():
+        for each in notable:
             if is_block_barrier(each):
-                waits.add(function.name)
+                waits.add(name)
             elif each.base in ptx_divergence.MEETINGS or each.opcode.startswith("bar.warp"):
-                meets[function.name] = each.opcode
+                meets[name] = each.opcode
     if not waits and not meets:
         return ptx_divergence.Leaving(), False
-    kernel = flat.of_function(ptx.entry)
-    found = ptx_divergence.leaving(kernel, rows_are_warps=True, waits=waits, meets=meets)
+    assert ptx.entry.body is not None
+    found = ptx_divergence.leaving(ptx.entry.body, rows_are_warps=True, waits=waits, meets=meets)
     if not rows:
         return found, False
-    return found, ptx_divergence.leaving(kernel, rows_are_warps=False, waits=waits, meets=meets) != found
+    return found, ptx_divergence.leaving(ptx.entry.body, rows_are_warps=False, waits=waits, meets=meets) != found
 
 
 def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
@@ -262,12 +256,14 @@ def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
     for function in (ptx.entry, *ptx.functions):
         if any(each.space == "reg" for each in (*function.parameters, *function.returns)):
             yield refused("function", function.line, f"{function.name} is handed registers, not parameters")
-        for each in _instructions(function):
+        named = {
+            word: _REFUSED.get(word) or _REFUSED.get(word.rstrip("0123456789")) for word in ptx.words[function.name]
+        }
+        for each in _instructions(function) if any(named.values()) else ():
             for word in each.words:
-                if word[:1] == "%":
-                    stem = word if word in _REFUSED else word.rstrip("0123456789")
-                    if stem in _REFUSED and ".reg" not in word:
-                        yield refused(_REFUSED[stem][0], each.line, f"{word} {_REFUSED[stem][1]}")
+                if problem := named.get(word):
+                    yield refused(problem[0], each.line, f"{word} {problem[1]}")
+        for each in ptx.notable[function.name]:
             if each.opcode.startswith("barrier.cluster"):
                 yield refused(
                     "cluster", each.line, f"{each.opcode} waits for a cluster, both sides of which it would have"
@@ -287,9 +283,9 @@ def _only_by_blocks(ptx: PtxText, name: str) -> Iterator[Rejection]:
         return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
 
     if -1 in ptx.barriers:
-        line = next(each.line for each in _all_instructions(ptx) if is_block_barrier(each))
+        line = next(each.line for each in _notable(ptx) if is_block_barrier(each))
         yield alone("block_barrier", line, "a barrier's number is in a register, so that no other kernel can have any")
-    for each in _all_instructions(ptx):
+    for each in _notable(ptx):
         if each.base == "setmaxnreg":
             yield alone("registers", each.line, f"{each.opcode} divides the registers of a block that is all its own")
             return

@@ -17,7 +17,7 @@ from typing import Any
 from fusiond.language.expressions import Expression
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Dim3
-from fusiond.ptx.tree import Function, Module, Variable
+from fusiond.ptx.tree import Function, Instruction, Module, Variable
 
 WARP = 32
 HERE = "FUSIOND_HERE"
@@ -292,6 +292,10 @@ class PtxText:
     """Those that it calls, directly or not."""
     variables: tuple[Variable, ...]
     """Of the module, that all of them use."""
+    words: Mapping[str, frozenset[str]]
+    """Of the operands of the kernel and of each function, by name, but for numbers and numbered registers."""
+    notable: Mapping[str, tuple[Instruction, ...]]
+    """Likewise the instructions that concern other threads, the block or other functions."""
     barriers: tuple[int, ...]
     """The ids that it uses, 0 first."""
     warpgroups: bool

@@ -12,6 +12,7 @@ fusiond does not.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ from fusiond.cuda.occupancy import occupancy
 from fusiond.model import DeviceLimits
 
 SLACK = 6
-"""Registers that a fused thread may have beyond the kernel that takes most: for what its side is told."""
+"""Registers that a fused thread may have beyond the kernel that takes most, for what its side is told; that a resident
+block goes for them only where it would spill otherwise (resources.py)."""
 STEP = 8
 """Registers are allocated per thread in steps of 256 / 32."""
 LEAST = 16
@@ -53,10 +55,11 @@ def traded(launched: int, giver: int, taker: int, kept: int) -> int | None:
 def fitting(limits: DeviceLimits, threads: int, blocks: int) -> int | None:
     """The most registers that a thread may have where so many blocks of `threads` are to be resident; None where no
     number that ptxas takes for a bound does that."""
-    for count in range(limits.registers_per_thread, LEAST - 1, -1):
-        if occupancy(limits, count, 0, threads).blocks_per_sm >= blocks:
-            return count
-    return None
+    found = bisect.bisect_right(
+        range(LEAST, limits.registers_per_thread + 1), -blocks,
+        key=lambda count: -occupancy(limits, count, 0, threads).blocks_per_sm,
+    )  # fmt: skip
+    return LEAST + found - 1 if found else None
 
 
 def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:

@@ -3,7 +3,7 @@
     .visible .entry fused_softmax_stencil(a's parameters, b's, grid lengths, places)
     .maxntid 640, 1, 1
     {
-        setp.ge.u32 %who, %thread, 128;   @%who bra $b;        whose thread is this
+        setp.ge.u32 %who, %warp, 4;   @%who bra $b;            whose thread is this
         ...  %a_tid_x = ..., %a_ctaid_x = ...                  a's thread and block, only what it reads of them
         { a's body }                                           see ptx_side.py for what is changed in it
     $a_end:
@@ -14,7 +14,9 @@
         ret;
     }
 
-At block level, who has a block is worked out as `block_level.py` does it.
+At block level, who has a block is worked out as `block_level.py` does it. What all threads of a warp agree on comes
+out of a shuffle: ptxas knows of no other way that they do, and a side behind a branch that threads of a warp may take
+differently loses its uniform registers (one kernel took 46 registers with the shuffle, 68 without).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from fusiond_hfuse.codegen.hidden_arguments import (
 from fusiond_hfuse.codegen.ptx_side import ARENA, SideWriter
 from fusiond_hfuse.codegen.sides import grid_axes
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
-from fusiond_hfuse.frontend.source_kernel import PtxText
+from fusiond_hfuse.frontend.source_kernel import WARP, PtxText
 
 _INDENT = "    "
 _ARCH = re.compile(r"sm_(\d+)([af]?)")
@@ -85,7 +87,7 @@ class _Writer:
         writers = [self._writers[side.slot.letter] for side in schedule.by_letter]
         texts = [each.ptx for each in writers]
         lines = list(fuse.heading(schedule, strategy_version))
-        lines += [f".version {version(texts)}", f".target {target(texts)}", ".address_size 64", ""]
+        lines += [f".version {version(texts)}", f".target {self._target(texts)}", ".address_size 64", ""]
         shared: dict[str, None] = {}
         for each in writers:
             for function in each.externals():
@@ -100,6 +102,12 @@ class _Writer:
         lines += ["", *self._head(writers), "{", *self._registers(writers)]
         lines += list(self._by_block() if schedule.level == "block" else self._by_threads())
         return "\n".join([*lines, "$done:", f"{_INDENT}ret;", "}", ""])
+
+    def _target(self, texts: list[PtxText]) -> str:
+        """sm_90 has no `setmaxnreg`, sm_90a does (PTX ISA, setmaxnreg)."""
+        found = target(texts)
+        trades = any(side.registers for side in self.schedule.sides)
+        return f"{found}a" if trades and found[-1].isdigit() else found
 
     def _head(self, writers: list[SideWriter]) -> Iterator[str]:
         schedule = self.schedule
@@ -120,7 +128,7 @@ class _Writer:
 
     def _registers(self, writers: list[SideWriter]) -> Iterator[str]:
         yield f"{_INDENT}.reg .pred %who, %gone;"
-        names = ["%thread", "%block", "%at", "%before", "%ratio", "%ticket", "%side", "%count"]
+        names = ["%thread", "%warp", "%block", "%at", "%before", "%ratio", "%ticket", "%side", "%count"]
         yield f"{_INDENT}.reg .b32 {', '.join(names)};"
         yield f"{_INDENT}.reg .b64 %tickets, %place;"
         for each in writers:
@@ -135,13 +143,15 @@ class _Writer:
         if schedule.map == "stride":
             yield f"{_INDENT}ld.param.u32 %count, [fused_blocks];"
         beside = schedule.kind == "horizontal"
+        if beside:
+            yield from self._warp()
         for number, side in enumerate(schedule.sides):
             letter, last = side.slot.letter, number == len(schedule.sides) - 1
             after = f"${schedule.sides[number + 1].slot.letter}" if not last else "$done"
             yield f"${letter}:"
             yield self._about(side)
             if beside and not last:
-                yield f"{_INDENT}setp.ge.u32 %who, %thread, {side.first + side.threads};"
+                yield f"{_INDENT}setp.ge.u32 %who, %warp, {(side.first + side.threads) // WARP};"
                 yield f"{_INDENT}@%who bra {after};"
             thread = "%thread"
             if side.first and beside:
@@ -155,6 +165,15 @@ class _Writer:
                 yield from self._once(side, thread, "$done" if beside else after)
             if beside and not last and self._writers[letter].goes_on:
                 yield f"{_INDENT}bra $done;"
+
+    def _agreed(self, register: str) -> Iterator[str]:
+        """Tells ptxas that a register is the same in all threads of a warp."""
+        if self.schedule.threads % WARP == 0:
+            yield f"{_INDENT}shfl.sync.idx.b32 {register}, {register}, 0, 31, -1;"
+
+    def _warp(self) -> Iterator[str]:
+        yield f"{_INDENT}shr.u32 %warp, %thread, 5;"
+        yield from self._agreed("%warp")
 
     def _about(self, side: FusedSide) -> str:
         ptx, last = self._writers[side.slot.letter].ptx, side.first + side.threads - 1
@@ -248,6 +267,7 @@ class _Writer:
             yield "$shared:"
             yield f"{_INDENT}bar.sync 0;"
             yield f"{_INDENT}ld.shared.u32 %block, [fused_ticket];"
+            yield from self._agreed("%block")
         else:
             yield f"{_INDENT}mov.u32 %block, %ctaid.x;"
         for number, side in enumerate(self.schedule.sides):
@@ -325,6 +345,8 @@ class _Writer:
         yield f"{_INDENT}bar.sync 0;"
         yield f"{_INDENT}ld.shared.u32 %side, [fused_whose];"
         yield f"{_INDENT}ld.shared.u32 %block, [fused_whose+4];"
+        yield from self._agreed("%side")
+        yield from self._agreed("%block")
         for number, side in enumerate(sides):
             letter = side.slot.letter
             if number < count - 1:
@@ -340,12 +362,15 @@ class _Writer:
         yield self._about(side)
         lanes = side.threads * side.virtual
         if lanes < self.schedule.threads:
-            yield f"{_INDENT}setp.ge.u32 %who, %thread, {lanes};"
+            whole = lanes % WARP == 0
+            yield from self._warp() if whole else ()
+            yield f"{_INDENT}setp.ge.u32 %who, {f'%warp, {lanes // WARP}' if whole else f'%thread, {lanes}'};"
             yield f"{_INDENT}@%who bra $done;"
         if side.virtual == 1:
             yield from self._work(writer, "%thread", block)
             return
         yield f"{_INDENT}div.u32 %{letter}_virtual, %thread, {side.threads};"
+        yield from self._agreed(f"%{letter}_virtual")
         yield f"{_INDENT}rem.u32 %{letter}_thread, %thread, {side.threads};"
         yield f"{_INDENT}mad.lo.u32 %{letter}_block, {block}, {side.virtual}, %{letter}_virtual;"
         yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"

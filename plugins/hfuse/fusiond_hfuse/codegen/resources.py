@@ -155,17 +155,28 @@ def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
 
 
 def cap(
-    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, config: Config
+    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, config: Config, version: int = 1
 ) -> registers.RegisterCap | Rejection:
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
-    has are refused here, before anything is compiled."""
+    has are refused here, before anything is compiled. `version`: of the strategy, as its texts say it."""
     wanted = config.get("cap", "none")
     if wanted == "none":
         return registers.RegisterCap()
     if wanted == "native":
         used = _natives(known, schedule)
-        own = None if used is None else max(each.registers for each in used)
-        return registers.RegisterCap(registers=own and registers.as_native(known.target.limits, schedule.threads, own))
+        if used is None:
+            return registers.RegisterCap()
+        limits, own = known.target.limits, max(each.registers for each in used)
+        found = registers.RegisterCap(registers=registers.as_native(limits, schedule.threads, own))
+        roomy = registers.RegisterCap(registers=own + registers.SLACK)
+        compiled = all(side.slot.kernel.ptx is not None for side in schedule.sides)  # to PTX, which assembles quickly
+        if not compiled or found == roomy or any(map(_spills, used)):
+            return found
+        source = emit.fused(group, schedule, found, version).sources[0]
+        built = known.target.facts(source)
+        spilt = isinstance(built, Mapping) and any(map(_spills, built.values()))
+        fits = (registers.fitting(limits, schedule.threads, 1) or 0) >= own + registers.SLACK
+        return roomy if spilt and fits else found
     if wanted != "paper":
         blocks = _inherited(schedule) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
         if registers.fitting(known.target.limits, schedule.threads, blocks) is None:
@@ -180,6 +191,10 @@ def cap(
             detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
         )
     return registers.RegisterCap(registers=bound.r0)
+
+
+def _spills(facts: CompileFacts) -> bool:
+    return facts.spill_store_bytes + facts.spill_load_bytes > 0
 
 
 def launched(known: GroupAnalysis, schedule: FusionSchedule, cap: registers.RegisterCap) -> int:

@@ -30,7 +30,6 @@ from benchmarks.foreign.captures import Capture
 from benchmarks.foreign.fusing import ARCH, Row, apart
 from benchmarks.runs import RESULTS
 from fusiond.errors import RequestError
-from fusiond.registry import Registry
 
 PAIRS, SEED, PLANNED, BATCH = 200, 20261128, 5, 10
 
@@ -77,7 +76,6 @@ def _capture(into: Path, program: Sequence[str], seed: int) -> None:
 
 def _run(given: argparse.Namespace, command: str) -> None:
     corpus = {each.name: each for each in captures.kept(given.corpus)}
-    registry = Registry.load()
     run = runs.new("foreign", "", command, "static", {"arch": ARCH, "model": None})
     drawn = given.corpus / "drawn.json"
     run |= {"seed": given.seed, "drawn": json.loads(drawn.read_text(encoding="utf-8")) if drawn.exists() else {}}
@@ -87,7 +85,7 @@ def _run(given: argparse.Namespace, command: str) -> None:
     chosen = [each for name, each in corpus.items() if not given.only or name in given.only]
 
     def ask(one: Capture) -> Row:
-        row = found.get(one.name) or apart(fusing.member, registry, one)
+        row = found.get(one.name) or apart(fusing.member, one)
         row = {"kernel": one.name, "program": one.program, "entry": one.entry, "member": False, **row}
         say(f"{one.name} {one.entry[:60]}: {'a member' if row['member'] else _why(row)}")
         return row
@@ -103,7 +101,7 @@ def _run(given: argparse.Namespace, command: str) -> None:
 
         def fuse(names: tuple[str, str]) -> Row:
             both = corpus[names[0]], corpus[names[1]]
-            row = fused.get(names) or apart(fusing.fused, registry, both, known, given.seed)
+            row = fused.get(names) or apart(fusing.fused, both, known, given.seed)
             row = {"pair": list(names), "fused": "result" in row, **row}
             said = row.get("result") or ("fused, not run" if row["fused"] else _why(row))
             say(f"{' + '.join(names)}: {said} {row.get('why', '')[:150]}")
@@ -118,8 +116,7 @@ def _run(given: argparse.Namespace, command: str) -> None:
             runs.write(where, run)
     longest = sorted(known, key=lambda name: -known[name]["lines"])
     run["written"] = [
-        apart(fusing.written, registry, (corpus[a], corpus[b]))
-        for a, b in zip(longest[::2], longest[1::2], strict=False)
+        apart(fusing.written, (corpus[a], corpus[b])) for a, b in zip(longest[::2], longest[1::2], strict=False)
     ]
     fine = [row["pair"] for row in run["pairs"] if row["fused"]][:PLANNED]
     run["planned"] = [_planned(corpus[a], corpus[b]) for a, b in fine]

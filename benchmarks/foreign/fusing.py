@@ -8,11 +8,13 @@ enough (`shrunk`), the same for both.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import multiprocessing
 import random
+import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,7 +32,7 @@ from fusiond.errors import FusiondError
 from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Rejection
 from fusiond.program import Launch, Program
 from fusiond.ptx import parser, rewrite
-from fusiond.ptx.tree import PtxError, instructions
+from fusiond.ptx.tree import Instruction, Label, Module, PtxBlock, PtxError, instructions
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, reference, target_for_arch
@@ -49,6 +51,7 @@ SHOWN = ("given_blocks", "block_sequential")
 RTOL = {"f16": 2e-2, "bf16": 1e-1, "f32": 1e-3, "f64": 1e-6}
 """Where sums by atomic operations are made in another order."""
 _SECS = 240.0
+REGISTRY = Registry.load()
 Row = dict[str, Any]
 
 
@@ -115,7 +118,7 @@ def nature(text: str, entry: str) -> Row:
     """What may come out otherwise each time: the types of floats that a kernel adds by atomic operations, since their
     order changes the sum; whether it reads a clock."""
     module = parser.parse(text)
-    functions, _ = rewrite.reached(module, module.entries[entry])
+    functions, _, _ = rewrite.reached(module, module.entries[entry])
     found: set[str] = set()
     clock = False
     for function in (module.entries[entry], *functions):
@@ -159,6 +162,8 @@ def fused(registry: Registry, chosen: tuple[Capture, Capture], known: Mapping[st
             said = (first.rule, first.detail) if first else ("no way", "no seed of the space")
             return row | {"fused": False, "rule": said[0], "detail": said[1]}
         row["ways"] = [_way(found, name, config, known) for name, config in found.seeds().items() if name in SHOWN]
+        with tempfile.TemporaryDirectory() as work:
+            row["overhead"] = list(_overheads(group(registry, chosen, Path(work), _silent())))
     except (FusiondError, PtxError) as problem:
         return row | {"fused": False, "rule": type(problem).__name__, "detail": str(problem)}
     row["fused"] = any("registers" in each for each in row["ways"])
@@ -190,6 +195,59 @@ def _way(found: Group, name: str, config: Config, known: Mapping[str, Row]) -> R
         "spill_bytes_of_sides": sum(each.get("spill_bytes", 0) for each in sides),
         "fits": max(each.get("registers", 0) for each in sides) + MORE <= 65536 // max(threads, 1),
     }
+
+
+def _overheads(found: Group) -> Iterator[Row]:
+    """Of each way, what fusion adds to each side: PTX instructions that a thread runs once, outside the kernel's own
+    body (`once`), and those in the body beyond its own (`inside`), with the number of its barriers."""
+    own = {}
+    for letter, each in found.captures.items():
+        ptx, _ = ptx_kernel.read(each.ptx.read_text(encoding="utf-8"), each.entry, each.name, each.name)
+        assert ptx.entry.body is not None
+        kept = [one for one in instructions(ptx.entry.body) if one.base != "griddepcontrol"]
+        own[letter] = len(kept), sum(map(ptx_kernel.is_block_barrier, kept))
+    for name, config in found.seeds().items():
+        program = found.program(config)
+        if isinstance(program, Rejection):
+            continue
+        text = program.sources[0].text
+        letters = re.findall(r"^ +// --- (\w): ", text, re.MULTILINE)
+        for letter, (once, body) in zip(letters, _paths(parser.parse(text)), strict=True):
+            count, barriers = own[letter]
+            yield {"way": name, "once": once, "inside": len(instructions(body)) - count, "barriers": barriers}
+
+
+def _paths(module: Module) -> Iterator[tuple[int, PtxBlock]]:
+    """The sides' bodies in a fused kernel, each with the fewest instructions on a way through it and around others."""
+    (entry,) = module.entries.values()
+    assert entry.body is not None
+    top = entry.body.statements
+    labels = {each.name: at for at, each in enumerate(top) if isinstance(each, Label)}
+
+    def fewest(begin: int, goal: int, through: int) -> int:
+        seen: dict[int, int] = {}
+        waiting = [(0, begin)]
+        while waiting:
+            cost, at = heapq.heappop(waiting)
+            if at == goal:
+                return cost
+            if at in seen or at >= len(top):
+                continue
+            seen[at] = cost
+            each = top[at]
+            if isinstance(each, PtxBlock) and at != through:
+                continue
+            cost += isinstance(each, Instruction)
+            if isinstance(each, Instruction) and each.base == "bra":
+                heapq.heappush(waiting, (cost, labels[each.text]))
+                if not each.guard:
+                    continue
+            heapq.heappush(waiting, (cost, at + 1))
+        return 0
+
+    for at, each in enumerate(top):
+        if isinstance(each, PtxBlock):
+            yield fewest(0, at, at) + fewest(at, labels["$done"], at), each
 
 
 def alone(registry: Registry, capture: Capture) -> Row:
@@ -301,10 +359,12 @@ def written(registry: Registry, chosen: tuple[Capture, Capture]) -> Row:
 
 
 def apart(work: Callable[..., Row], *given: Any) -> Row:
-    """What `work`, a function of a module, gives in a process of its own, which may die or take too long."""
+    """What `work`, a function of a module, gives of the registry and `given` in a process of its own, which may die or
+    take too long. Not by a fork of this process, which has threads: of one that has loaded this module and no more."""
     here, there = multiprocessing.Pipe(duplex=False)
-    # Not by a fork of this process, which may have threads (JAX's) that hold locks.
-    process = multiprocessing.get_context("forkserver").Process(target=_send, args=(there, work, given))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=_send, args=(there, work, given))
     process.start()
     there.close()
     try:
@@ -321,6 +381,6 @@ def apart(work: Callable[..., Row], *given: Any) -> Row:
 
 def _send(there: Connection, work: Callable[..., Row], given: tuple[Any, ...]) -> None:
     try:
-        there.send(work(*given))
+        there.send(work(REGISTRY, *given))
     except Exception as problem:  # a fault of any kind is a row
         there.send({"result": "fault", "why": f"{type(problem).__name__}: {problem}"})

@@ -42,6 +42,7 @@ def _run(run: Run) -> list[str]:
     if run["drawn"]:
         parts.append(_drawn(run["drawn"]))
     parts.append(_figures(run))
+    parts.append(_overhead([each for pair in run.get("pairs", []) for each in pair.get("overhead", ())]))
     parts.append(_rules("Kernels that are no members", run["members"], "member", "kernel"))
     parts.append(_unended(run["members"]))
     if "pairs" in run:
@@ -124,6 +125,26 @@ def _registers(way: str, ways: Sequence[Row]) -> list[list[str]]:
         [f"{way}: at most {MORE} more than the larger side", _share(len(built) - len(over), len(built)), "all"],
         [f"{way}: spills where neither side does and the register file allows it", _share(len(spilt), len(fit)), "0"],
     ]
+
+
+def _overhead(sides: Sequence[Row]) -> str:
+    """What fusion adds to the kernels, by way."""
+    rows = []
+    for way in sorted({each["way"] for each in sides}):
+        found = [each for each in sides if each["way"] == way]
+        once = [each["once"] for each in found]
+        each_barrier = [one["inside"] / one["barriers"] for one in found if one["barriers"]]
+        other = [one["inside"] for one in found if not one["barriers"]]
+        rows.append(
+            [way, str(len(found)), f"{statistics.median(once):.0f}", str(max(once)), f"{max(other, default=0)}"]
+            + ([f"{statistics.median(each_barrier):.1f}", f"{max(each_barrier):.1f}"] if each_barrier else ["", ""])
+        )
+    head = ("way", "sides", "once: median", "most", "in bodies without barriers: most", "for a barrier: median", "most")
+    said = (
+        "PTX instructions that a thread runs because its kernel is a side of a fused one: once, outside the kernel's "
+        "own body, on the shortest way through; and in the body, nearly all for barriers. ptxas removes some.\n\n"
+    )
+    return "## What fusion adds to a side\n\n" + (said + table(head, rows) if rows else "Not counted.\n")
 
 
 def _rules(heading: str, rows: Sequence[Row], key: str, about: str) -> str:

@@ -45,7 +45,6 @@ def main(argv: Sequence[str]) -> int:
     made.add_argument("--jobs", type=int, default=2, help="processes at a time; default: 2")
     made.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pairs of these kernels")
     made.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="default: benchmarks/results")
-    made.add_argument("--go-on", action="store_true", help="keep what the last run in --out has found out")
     made.add_argument("--capture", metavar="NAME", help="run the program behind `--`, and keep a launch of it")
     made.add_argument("--page", action="store_true", help="write docs/results-ptx.md, and nothing else")
     words = list(argv)
@@ -80,12 +79,10 @@ def _run(given: argparse.Namespace, command: str) -> None:
     drawn = given.corpus / "drawn.json"
     run |= {"seed": given.seed, "drawn": json.loads(drawn.read_text(encoding="utf-8")) if drawn.exists() else {}}
     where = runs.path(given.out, run)
-    before = json.loads(where.read_text(encoding="utf-8")) if given.go_on and where.exists() else {}
-    found = {each["kernel"]: each for each in before.get("members", [])}
     chosen = [each for name, each in corpus.items() if not given.only or name in given.only]
 
     def ask(one: Capture) -> Row:
-        row = found.get(one.name) or apart(fusing.member, one)
+        row = apart(fusing.member, one)
         row = {"kernel": one.name, "program": one.program, "entry": one.entry, "member": False, **row}
         say(f"{one.name} {one.entry[:60]}: {'a member' if row['member'] else _why(row)}")
         return row
@@ -97,23 +94,24 @@ def _run(given: argparse.Namespace, command: str) -> None:
             runs.write(where, run)
         known = {row["kernel"]: row for row in run["members"] if row["member"]}
         named = iter(fusing.pairs(list(known), given.seed))
-        fused = {tuple(each["pair"]): each for each in before.get("pairs", [])}
 
         def fuse(names: tuple[str, str]) -> Row:
             both = corpus[names[0]], corpus[names[1]]
-            row = fused.get(names) or apart(fusing.fused, both, known, given.seed)
+            row = apart(fusing.fused, both, known, given.seed)
             row = {"pair": list(names), "fused": "result" in row, **row}
             said = row.get("result") or ("fused, not run" if row["fused"] else _why(row))
             say(f"{' + '.join(names)}: {said} {row.get('why', '')[:150]}")
             return row
 
-        run["pairs"] = []
+        run["pairs"], sides = [], []
         while len([each for each in run["pairs"] if each.get("result")]) < given.pairs:
             batch = list(itertools.islice(named, BATCH))
             if not batch:
                 break
             run["pairs"] += pool.map(fuse, batch)
+            sides += [side for pair in run["pairs"] for side in pair.pop("overhead", ())]
             runs.write(where, run)
+    run["overhead"] = fusing.by_way(sides)
     longest = sorted(known, key=lambda name: -known[name]["lines"])
     run["written"] = [
         apart(fusing.written, (corpus[a], corpus[b])) for a, b in zip(longest[::2], longest[1::2], strict=False)

@@ -12,6 +12,7 @@ import heapq
 import multiprocessing
 import random
 import re
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -215,6 +216,21 @@ def _overheads(found: Group) -> Iterator[Row]:
         for letter, (once, body) in zip(letters, _paths(parser.parse(text)), strict=True):
             count, barriers = own[letter]
             yield {"way": name, "once": once, "inside": len(instructions(body)) - count, "barriers": barriers}
+
+
+def by_way(rows: Sequence[Row]) -> list[Row]:
+    """What `_overheads` found of many pairs, together."""
+    found = []
+    for way in sorted({each["way"] for each in rows}):
+        own = [each for each in rows if each["way"] == way]
+        once = [each["once"] for each in own]
+        barrier = [each["inside"] / each["barriers"] for each in own if each["barriers"]] or [0]
+        found.append({
+            "way": way, "sides": len(own), "once_median": round(statistics.median(once)), "once_most": max(once),
+            "inside_most": max((each["inside"] for each in own if not each["barriers"]), default=0),
+            "barrier_median": round(statistics.median(barrier), 1), "barrier_most": round(max(barrier), 1),
+        })  # fmt: skip
+    return found
 
 
 def _paths(module: Module) -> Iterator[tuple[int, PtxBlock]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from benchmarks.foreign.fusing import BLOCKS, MORE, MOST, Row
 from benchmarks.pages import DOCS, table
@@ -42,29 +41,23 @@ def _run(run: Run) -> list[str]:
     if run["drawn"]:
         parts.append(_drawn(run["drawn"]))
     parts.append(_figures(run))
-    parts.append(_overhead([each for pair in run.get("pairs", []) for each in pair.get("overhead", ())]))
-    parts.append(_rules("Kernels that are no members", run["members"], "member", "kernel"))
+    parts.append(_overhead(run.get("overhead", ())))
+    parts.append(_rules("Kernels that are no members", run["members"], "member"))
     parts.append(_unended(run["members"]))
-    if "pairs" in run:
-        parts.append(_rules("Pairs that do not fuse", run["pairs"], "fused", "pair"))
-        parts.append(_results(run["pairs"]))
-    return parts
+    pairs = run.get("pairs", [])
+    return [*parts, _rules("Pairs that do not fuse", pairs, "fused"), _results(pairs)]
 
 
 def _drawn(drawn: Row) -> str:
-    rows = [
-        [each["name"], each["commit"][:10], str(each["programs"]), str(each["kernels"])]
-        for each in drawn["repositories"]
-    ]
-    fell = [[reason, str(number)] for reason, number in drawn["fell"].items()]
-    return "\n".join([
-        "## Where they are from\n",
-        table(("repository", "commit", "programs tried", "kernels"), rows),
+    rows = [[each["name"], each["commit"][:10], *(str(each[key]) for key in ("programs", "kernels"))]
+            for each in drawn["repositories"]]  # fmt: skip
+    said = (
         f"{drawn['smaller']} of the programs ran with smaller numbers than their Makefile's, halved until a launch "
-        "reached at most 64 MiB.\n",
-        "Programs that gave none:\n",
-        table(("why", "programs"), fell),
-    ])  # fmt: skip
+        "reached at most 64 MiB.\n\nPrograms that gave none:\n"
+    )
+    where = _listed("Where they are from", ("repository", "commit", "programs tried", "kernels"), rows)
+    fell = table(("why", "programs"), [[reason, str(number)] for reason, number in drawn["fell"].items()])
+    return f"{where}\n{said}\n{fell}"
 
 
 def _share(part: int, whole: int) -> str:
@@ -127,54 +120,42 @@ def _registers(way: str, ways: Sequence[Row]) -> list[list[str]]:
     ]
 
 
-def _overhead(sides: Sequence[Row]) -> str:
-    """What fusion adds to the kernels, by way."""
-    rows = []
-    for way in sorted({each["way"] for each in sides}):
-        found = [each for each in sides if each["way"] == way]
-        once = [each["once"] for each in found]
-        each_barrier = [one["inside"] / one["barriers"] for one in found if one["barriers"]]
-        other = [one["inside"] for one in found if not one["barriers"]]
-        rows.append(
-            [way, str(len(found)), f"{statistics.median(once):.0f}", str(max(once)), f"{max(other, default=0)}"]
-            + ([f"{statistics.median(each_barrier):.1f}", f"{max(each_barrier):.1f}"] if each_barrier else ["", ""])
-        )
+def _overhead(rows: Sequence[Row]) -> str:
     head = ("way", "sides", "once: median", "most", "in bodies without barriers: most", "for a barrier: median", "most")
+    keys = ("way", "sides", "once_median", "once_most", "inside_most", "barrier_median", "barrier_most")
     said = (
         "PTX instructions that a thread runs because its kernel is a side of a fused one: once, outside the kernel's "
-        "own body, on the shortest way through; and in the body, nearly all for barriers. ptxas removes some.\n\n"
+        "own body, on the shortest way through; and in the body, for barriers. ptxas removes some of them.\n"
     )
-    return "## What fusion adds to a side\n\n" + (said + table(head, rows) if rows else "Not counted.\n")
+    return _listed("What fusion adds to a side", head, [[str(each[key]) for key in keys] for each in rows], said)
 
 
-def _rules(heading: str, rows: Sequence[Row], key: str, about: str) -> str:
-    refused = [each for each in rows if not each[key]]
+def _rules(heading: str, rows: Sequence[Row], key: str) -> str:
     found: dict[str, list[Row]] = {}
-    for each in refused:
-        found.setdefault(str(each.get("rule") or each.get("why", "")), []).append(each)
+    for each in rows:
+        if not each[key]:
+            found.setdefault(str(each.get("rule") or each.get("why", "")), []).append(each)
     listed = sorted(found.items(), key=lambda one: -len(one[1]))
-    lines = [[rule, str(len(each)), _short(each[0])] for rule, each in listed]
-    return f"## {heading}\n\n" + (table(("rule", "number", "for example"), lines) if lines else "None.\n")
+    return _listed(
+        heading, ("rule", "number", "for example"), [[rule, str(len(all_)), _why(all_[0])] for rule, all_ in listed]
+    )
 
 
 def _unended(members: Sequence[Row]) -> str:
     """Kernels that cannot be compared, by what the interpreter says."""
-    rows = [each for each in members if each["member"] and not each["runs"]]
-    listed = [[each["kernel"], each["program"], str(each["why"]).replace("|", "/")[:160]] for each in rows]
-    head = "## Members that do not end in the interpreter by themselves\n\n"
-    return head + (table(("kernel", "program", "why"), listed) if listed else "None.\n")
+    rows = [[each["kernel"], each["program"], _why(each)] for each in members if each["member"] and not each["runs"]]
+    return _listed("Members that do not end in the interpreter by themselves", ("kernel", "program", "why"), rows)
 
 
 def _results(pairs: Sequence[Row]) -> str:
-    rows = []
-    for each in pairs:
-        if each.get("result", "equal") not in FINE:
-            why = str(each.get("why", "")).replace("|", "/")[:160]
-            rows.append([" + ".join(each["pair"]), str(each.get("result")), str(each.get("way_run", "")), why])
-    head = ("pair", "result", "way", "why")
-    return "## Pairs without an equal result\n\n" + (table(head, rows) if rows else "None.\n")
+    wrong = [each for each in pairs if each.get("result", "equal") not in FINE]
+    rows = [[" + ".join(each["pair"]), each["result"], str(each.get("way_run", "")), _why(each)] for each in wrong]
+    return _listed("Pairs without an equal result", ("pair", "result", "way", "why"), rows)
 
 
-def _short(row: Row) -> str:
-    said: Any = row.get("detail") or row.get("why") or ""
-    return str(said).replace("|", "/").split("\n")[0][:160]
+def _listed(heading: str, head: Sequence[str], rows: Sequence[Sequence[str]], said: str = "") -> str:
+    return "\n".join([f"## {heading}\n", *([said] if said else []), table(head, rows) if rows else "None.\n"])
+
+
+def _why(row: Row) -> str:
+    return str(row.get("detail") or row.get("why") or "").replace("|", "/").split("\n")[0][:160]

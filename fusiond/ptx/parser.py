@@ -52,7 +52,7 @@ class _Parser:
     """Words are collected up to what ends a statement: `;`, a brace, a label's colon, or the end of some lines."""
 
     def __init__(self, text: str) -> None:
-        self._lines = text.split("\n")
+        self._lines = text.rstrip().split("\n")
         self._line = 0
         self._begun = 0
         """The line where the words that are collected begin."""

@@ -22,7 +22,7 @@ from fusiond.ptx.tree import (
 
 _HEAD = re.compile(r"(\.entry\b[^{;]*?)(\s*)\{")
 _CAP = re.compile(r"\s*\.maxnreg\s+(\d+)")
-_PLAIN = re.compile(r"(?:[\d, \[\]{}()+|!-]+|%[a-z]{1,2}\d|0[DFXdfx][\dA-Fa-f]+)*+")
+_PLAIN = re.compile(r"(?:%[a-z]{1,2}\d+|[, \[\]{}()+|!-]+|0[DFXdfx][\dA-Fa-f]+|\d+)*+")
 """Operands that are numbers and registers with a number: most."""
 Change = Callable[[Instruction], Sequence[Statement]]
 

@@ -135,6 +135,19 @@ def test_statements_may_stand_anywhere_on_a_line():
     assert [each.line for each in body.statements] == [6, 6, 6, 7, 8]
 
 
+def test_an_instruction_keeps_its_text_and_a_name_is_replaced_wherever_it_stands():
+    body = (
+        parser.parse(kernel("mov.u32  %r1,x;\n@!%p1 ld.u32 %r2, [x+4]; // x\nadd.u32 %r1, %r12, 0f3F800000;"))
+        .function("k")
+        .body
+    )
+    changed = rewrite.mapped(body, {"x": "%a_x", "%r1": "%r7"}, {}, {})
+    assert [printer.instruction_text(each) for each in changed.statements] == [
+        "mov.u32 %r7,%a_x;", "@!%p1 ld.u32 %r2, [%a_x+4];", "add.u32 %r7, %r12, 0f3F800000;"
+    ]  # fmt: skip
+    assert rewrite.words_of(body) == {"%r1", ",", "x", "%r2", "[", "+", "4", "]"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

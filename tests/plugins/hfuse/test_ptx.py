@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import subprocess
@@ -15,11 +16,12 @@ from fusiond.counting import run
 from fusiond.cuda.limits import limits
 from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, Config, Rejection
+from fusiond.model import BuildFailed, CompileFacts, Config, Rejection
 from fusiond.program import Program
 from fusiond.requests import jobs
 from fusiond.strategy import Target
-from fusiond_hfuse.codegen import verify
+from fusiond_hfuse.analysis import partition
+from fusiond_hfuse.codegen import resources, verify
 
 FOLDER = Path(__file__).parent / "ptx"
 YAMLS = {
@@ -205,6 +207,25 @@ def test_a_fused_pair_assembles_with_few_registers_more(a, b, planned, strategy)
         (facts,) = built.facts.values()
         assert facts.registers <= max(most, 26) + 6, (config, facts.registers, most)
         assert facts.spill_store_bytes == 0
+
+
+def test_registers_that_cost_a_resident_block_are_taken_only_where_a_fused_kernel_spills(planned, strategy):
+    def facts(source):
+        cap, spills = source.register_cap, "fused" in source.entries[0]
+        return {each: CompileFacts(
+            arch="sm_90", entry=each, registers=cap or 32, shared_bytes=0, barriers=1, stack_bytes=0,
+            spill_store_bytes=8 * (spills and spilling and cap == 32), spill_load_bytes=0,
+        ) for each in source.entries}  # fmt: skip
+
+    analysis = planned("named", "gone")
+    about = dataclasses.replace(analysis.payload, target=Target(arch="sm_90", limits=limits("sm_90"), facts=facts))
+    config = Config.of({"kind": "horizontal", "level": "block", "assign": "sequential", "threads.a": 128,
+                        "threads.b": 128, "order": "ab"})  # fmt: skip
+    schedule = partition.schedule(about.group, config, 132)
+    found = []
+    for spilling in (False, True):  # noqa: B007, read by `facts`
+        found.append(resources.cap(about, about.group, schedule, Config.of({**config, "cap": "native"})).registers)
+    assert found == [32, 38]
 
 
 SORT = """\

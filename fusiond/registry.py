@@ -46,6 +46,7 @@ class Registry:
         self._providers: dict[str, DeviceProvider] = {}
         self.catalogue: dict[tuple[str, str], CatalogueEntry] = {}
         self.states: list[PluginState] = []
+        self._later: list[importlib.metadata.EntryPoint] = []
         self._manager = pluggy.PluginManager(hookspecs.GROUP)
         self._manager.add_hookspecs(hookspecs)
 
@@ -55,10 +56,12 @@ class Registry:
         entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
         *,
         without: Collection[str] = (),
+        only: Collection[str] = (),
         before: Callable[[str], None] = lambda name: None,
     ) -> Registry:
         """Load every plugin of the entry-point group `fusiond`, in name order; those in `without` are known to end the
-        process that loads them. `before` is called with the name of each before it is loaded."""
+        process that loads them. With `only`, the others are left to `complete`. `before` is called with the name of
+        each before it is loaded."""
         registry = cls()
         found = importlib.metadata.entry_points(group=hookspecs.GROUP) if entry_points is None else entry_points
         for point in sorted(found, key=lambda each: each.name):
@@ -67,16 +70,27 @@ class Registry:
                 problem = "it ends the process that loads it"
                 registry.states.append(PluginState(name=point.name, distribution=distribution, problem=problem))
                 continue
-            before(point.name)
-            try:
-                plugin = point.load()
-                registry.add(plugin, point.name, distribution)
-            except (Exception, SystemExit) as problem:  # a stranger's code may raise anything at all
-                log.debug("plugin %s did not load", point.name, exc_info=True)
-                own = isinstance(problem, PluginError)
-                text = " ".join((str(problem) if own else f"{type(problem).__name__}: {problem}").split())
-                registry.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
+            registry._later.append(point)
+            if not only or point.name in only:
+                before(point.name)
+                registry._load(registry._later.pop())
         return registry
+
+    def complete(self) -> None:
+        """Load what `only` has left out."""
+        while self._later:
+            self._load(self._later.pop(0))
+
+    def _load(self, point: importlib.metadata.EntryPoint) -> None:
+        distribution = point.dist.name if point.dist else "?"
+        try:
+            plugin = point.load()
+            self.add(plugin, point.name, distribution)
+        except (Exception, SystemExit) as problem:  # a stranger's code may raise anything at all
+            log.debug("plugin %s did not load", point.name, exc_info=True)
+            own = isinstance(problem, PluginError)
+            text = " ".join((str(problem) if own else f"{type(problem).__name__}: {problem}").split())
+            self.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
 
     def add(self, plugin: object, name: str, distribution: str = "") -> None:
         """Register one plugin object; PluginError when its hooks are misspelt or a name is taken.

@@ -274,6 +274,10 @@ def test_loading_goes_on_past_a_plugin_that_fails(module: Callable[..., types.Mo
     for state in registry.states:
         problems.setdefault(state.name, []).append(state.problem)
     assert list(registry.strategies) == ["toy"]
+    some = Registry.load(points(("b-good", "good_plugin:plugin"), ("e-breaks", "breaks")), only=("e-breaks",))
+    assert ([state.name for state in some.states], list(some.strategies)) == (["e-breaks"], [])
+    some.complete()
+    assert list(some.strategies) == ["toy"]
     assert problems["a-sour"] == ["RuntimeError: half way"]
     assert problems["b-good"] == [None, "a plugin called 'b-good' is registered already"]
     assert problems["c-none"] == ["ModuleNotFoundError: No module named 'no_such_module'"]

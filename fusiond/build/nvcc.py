@@ -397,6 +397,7 @@ def _file_name(source: Source) -> str:
     return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + source.suffix
 
 
+@functools.lru_cache(maxsize=32)  # what a plan builds is asked for several times
 def _as_written(source: Source) -> NamedPtx | BuildFailed:
     """PTX that the user has, or that a strategy has written: what it calls its kernels are their names."""
     file, options = _file_name(source), _split_flags(source.flags)

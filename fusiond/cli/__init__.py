@@ -136,7 +136,7 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
-        importlib.import_module("fusiond.isolation.start").early()
+        importlib.import_module("fusiond.isolation.start").early(told=name == "plan")
     command, parser = command_of(name)
     return command.run(parser.parse_args(before + after))
 

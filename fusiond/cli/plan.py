@@ -43,9 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     chosen = options.settings(arguments.set, where="--set")
-    registry = plugins.load()
+    read = jobs.read(arguments.job)
+    registry = plugins.load(strategies={job.strategy for job in read})
     with _store(arguments) as store:
-        plans = [plan(registry, job, arch=arguments.arch, store=store) for job in jobs.read(arguments.job)]
+        plans = [plan(registry, job, arch=arguments.arch, store=store) for job in read]
     if arguments.emit is not None:
         for index, each in enumerate(plans):
             folder = Path(arguments.emit)

@@ -68,10 +68,12 @@ class RegistryStrategies:
         self._registry, self._target = registry, dataclasses.replace(target, others=None)
 
     def taking(self, kind: str) -> tuple[str, str] | None:
+        self._registry.complete()
         found = [(name, each.names[kind]) for name, each in self._registry.strategies.items() if kind in each.names]
         return min(found, default=None)
 
     def ask(self, job: Job) -> Asked | str:
+        self._registry.complete()
         strategy = self._registry.strategies.get(job.strategy)
         if strategy is None:
             return f"the strategy {job.strategy} is not installed"

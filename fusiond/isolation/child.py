@@ -199,24 +199,30 @@ class Desk:
             self._baselines.pop(number, None)
             self._known.pop(number, None)
 
+    def _strategy(self, name: str) -> Strategy:
+        if name not in self._registry.strategies:
+            self._registry.complete()
+        return self._registry.strategies[name]
+
     # --- without a workload ---
 
     def read(self, call: Call, path: str, text: str, options: Mapping[str, Any]) -> tuple[Job, ...]:
         return jobs.read(path, text, **options)
 
     def inspect(self, call: Call, strategy: str, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
-        return self._registry.strategies[strategy].inspect(program, ptx)
+        return self._strategy(strategy).inspect(program, ptx)
 
     def draft(self, call: Call, strategy: str, path: str, name: str, include: tuple[str, ...]) -> str:
-        return self._registry.strategies[strategy].draft(path, name, _Inputs(call), include)
+        return self._strategy(strategy).draft(path, name, _Inputs(call), include)
 
     def notify(self, call: Call, event: Event) -> None:
+        self._registry.complete()
         self._registry.notify(event)
 
     # --- what is kept ---
 
     def parse(self, call: Call, number: int, strategy: str, job: Job) -> Workload:
-        found = self._registry.strategies[strategy]
+        found = self._strategy(strategy)
         workload = found.parse(job, _Inputs(call))
         self._kept[number] = found, workload
         return _without_payload(workload)

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusiond.errors import MachineFault, PluginError
@@ -62,7 +62,9 @@ class ChildObject:
 class Planner:
     """Children that compute what strategies say. Any thread may ask; nothing is started before somebody does.
 
-    `source` names a function that makes the Registry of the children (`module:name`); empty: the entry points.
+    `source` names a function that makes the Registry of the children (`module:name`); empty: the entry points. Of
+    these, the plugins named in `only` are loaded at once, the others where a child needs them; `description` is theirs
+    alone then.
     """
 
     def __init__(
@@ -72,13 +74,14 @@ class Planner:
         limits: ChildLimits | None = None,
         children: int | None = None,
         environment: Mapping[str, str] | None = None,
+        only: Sequence[str] | None = None,
     ) -> None:
         self.limits = limits or ChildLimits()
         self.numbers = itertools.count()
         self.forgotten: deque[int] = deque()
         """Numbers of what nobody needs any more. Objects may end at any moment, in the middle of a message to a child:
         the children are told later."""
-        self._source = source
+        self._source, self._only = source, only
         self._most = children or min(4, max(2, os.cpu_count() or 1))
         self._environment = dict(environment or {})
         self._zygote: Zygote | None = None
@@ -265,7 +268,7 @@ class Planner:
         has no process just now, is started again."""
         for attempt in range(KILLED_AT_MOST):
             try:
-                return Zygote(self._source, self.limits, self._environment, self._without)
+                return Zygote(self._source, self.limits, self._environment, self._without, self._only)
             except OSError as problem:
                 fault = faults.of_system(problem, "starting the process that loads the plugins")
                 if fault is None or attempt + 1 == KILLED_AT_MOST:

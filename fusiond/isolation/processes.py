@@ -84,11 +84,19 @@ class Zygote:
     """The process that forks, and the thread that hears of its children's ends."""
 
     def __init__(
-        self, source: str, limits: ChildLimits, environment: Mapping[str, str], without: tuple[str, ...]
+        self,
+        source: str,
+        limits: ChildLimits,
+        environment: Mapping[str, str],
+        without: tuple[str, ...],
+        only: Sequence[str] | None = None,
     ) -> None:
-        wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without)
+        told = only is not None
+        wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without, told)
         found = start.started(wanted, environment)
         self._process, self._control = found.process, found.control
+        if only is not None:
+            self._control.send(" ".join(only).encode() or b" ")
         self._said = Tail(self._process.stderr, lambda text: log.debug("%s", text))
         self.alive = True
         self._numbers = itertools.count()

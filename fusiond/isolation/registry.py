@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib.metadata
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +87,24 @@ def read(registry: Registry, path: str, text: str | None = None, **options: Any)
     return found
 
 
-def load(*, fresh: bool = False) -> Registry:
+def load(*, fresh: bool = False, strategies: Collection[str] | None = None) -> Registry:
     """The plugins of this environment, their strategies in children that this process shares. Not `fresh`: what they
-    registered may be what they registered in an earlier process, as long as nothing of them has changed since."""
+    registered may be what they registered in an earlier process, as long as nothing of them has changed since; then
+    children begin with the plugins of these `strategies` alone, where such are given."""
     points = tuple(importlib.metadata.entry_points(group=hookspecs.GROUP))
     known = None if fresh else remembered.recall(points)
-    found = IsolatedRegistry(_shared(), points=points, known=known)
+    only = None if strategies is None else tuple(
+        state.name for state in (known.states if known else ()) if not set(strategies).isdisjoint(state.strategies)
+    )  # fmt: skip
+    planner = _shared(only)
+    found = IsolatedRegistry(planner, points=points, known=known)
     if known is None:
-        remembered.remember(points, _shared().description)
+        remembered.remember(points, planner.description)
     return found
 
 
 @functools.cache
-def _shared() -> Planner:
-    planner = Planner()
+def _shared(only: tuple[str, ...] | None = None) -> Planner:
+    planner = Planner(only=only)
     atexit.register(planner.close)
     return planner

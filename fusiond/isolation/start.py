@@ -51,20 +51,21 @@ def arguments(
     stack_bytes: int = STACK_BYTES,
     source: str = "",
     without: Sequence[str] = (),
+    told: bool = False,
 ) -> tuple[str, ...]:
-    """The command line of a zygote."""
-    return (str(secs), str(memory_bytes), str(stack_bytes), source, *without)
+    """The command line of a zygote; `told`: it waits to be told which plugins to load."""
+    return (str(secs), str(memory_bytes), str(stack_bytes), source, "told" if told else "", *without)
 
 
 _early: list[Started] = []
 
 
-def early() -> None:
+def early(*, told: bool = False) -> None:
     """Start one for this environment's plugins now; whoever needs one first takes it. Where the machine has no process
     to spare just now, whoever needs one tries again."""
     if not _early:
         with contextlib.suppress(OSError, MemoryError):
-            _early.append(Started(arguments(), {}))
+            _early.append(Started(arguments(told=told), {}))
             atexit.register(_unused)
 
 

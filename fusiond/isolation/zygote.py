@@ -4,7 +4,8 @@ with the threads or the open files of the program that wants it. `python -m fusi
 On standard output it says which plugin it loads (so that one whose import kills it is known), then what they
 registered. Then, over the socket:
 
-    to it       b"fork N" and a descriptor: the child's connection     b"kill N"
+    to it       b"hfuse mincut" first, where it is to be told what to load: empty for everything
+                b"fork N" and a descriptor: the child's connection     b"kill N"
     from it     b"pid N PID"    b"end N STATUS", STATUS as that of `subprocess`: -9 for SIGKILL
 
 It runs no strategy itself and has one thread, so forking it is safe. When its socket closes, its children are killed
@@ -24,7 +25,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection
 from typing import BinaryIO
 
@@ -38,11 +39,12 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 def main(arguments: list[str]) -> int:
     control = socket.socket(fileno=int(arguments[0]))
     limits = ChildLimits(secs=float(arguments[1]), memory_bytes=int(arguments[2]), stack_bytes=int(arguments[3]))
-    without = frozenset(arguments[5:])
+    without = frozenset(arguments[6:])
+    only = control.recv(1 << 16).decode().split() if arguments[5] else []
     # What a plugin prints while it is loaded must not get between our lines.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
-        registry = loaded(arguments[4], without, functools.partial(_say, out))
+        registry = loaded(arguments[4], without, functools.partial(_say, out), only)
         out.write(b"ready\n" + pickle.dumps(described(registry)))
     libc = ctypes.CDLL(None)
     _serve(control, functools.partial(_become_child, control, registry, limits, libc, os.getpid()))
@@ -54,10 +56,10 @@ def _say(out: BinaryIO, name: str) -> None:
     out.flush()
 
 
-def loaded(source: str, without: frozenset[str], say: Callable[[str], None]) -> Registry:
+def loaded(source: str, without: frozenset[str], say: Callable[[str], None], only: Collection[str] = ()) -> Registry:
     """The registry that a function `module:name` makes; of the entry points, without some, where it is empty."""
     if not source:
-        return Registry.load(without=without, before=say)
+        return Registry.load(without=without, before=say, only=only)
     module, _, name = source.partition(":")
     say(module)
     registry: Registry = getattr(importlib.import_module(module), name)()

@@ -59,7 +59,7 @@ def done(words: Sequence[str], in_process: bool) -> dict[str, Any]:
                     assert Tuner.__init__.__kwdefaults__ is not None
                     Tuner.__init__.__kwdefaults__["runner"] = InProcess
                     registry.load = Registry.load
-                    start.early = lambda: None
+                    start.early = lambda **_: None
                 status = cli.main(words)
             finally:
                 sys.stdout.flush()

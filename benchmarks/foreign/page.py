@@ -123,10 +123,11 @@ def _registers(way: str, ways: Sequence[Row]) -> list[list[str]]:
 def _overhead(rows: Sequence[Row]) -> str:
     head = ("way", "sides", "once: median", "most", "in bodies without barriers: most", "for a barrier: median", "most")
     keys = ("way", "sides", "once_median", "once_most", "inside_most", "barrier_median", "barrier_most")
-    said = (
-        "PTX instructions that a thread runs because its kernel is a side of a fused one: once, outside the kernel's "
-        "own body, on the shortest way through; and in the body, for barriers. ptxas removes some of them.\n"
-    )
+    said = """\
+PTX instructions that a thread runs because its kernel is a side of a fused one: once, outside the kernel's own body, on
+the shortest way through; and in the body, for barriers. A thread has to find out whose it is, which block it works for
+and, where a grid or a block has several axes, its place in them. ptxas removes some of these instructions.
+"""
     return _listed("What fusion adds to a side", head, [[str(each[key]) for key in keys] for each in rows], said)
 
 

@@ -51,7 +51,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     names: Mapping[str, str] = frozen({"kernel": "pair"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
     documents: Mapping[str, Mapping[str, Any]] = frozen({"kernel": schema.kernel()})
-    drafts: tuple[str, ...] = (".cu", ".cuh")
+    drafts: tuple[str, ...] = (".cu", ".cuh", ".ptx")
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         return draft.draft(path, name, inputs, include)

@@ -52,7 +52,7 @@ def chosen(choices: Choices, analysis: Analysis, target: Target) -> Config:
         return config(choices, Hfuse().space(analysis, {}))
     alone = pick(choices, group.letters)
     pair = group.letters.replace(alone, "")
-    fused = config(choices, space.fused(group.among(pair), target.limits))
+    fused = config(choices, space.fused(group.among(pair), target.limits, target.arch))
     threads = space.unfused(group.among(alone), target.limits).parameters[0].values
     return Config.of(
         {

@@ -231,12 +231,6 @@ template <typename T> __device__ __forceinline__ T mix(T a, T b) { return a ^ (b
 {inline}unsigned tweak(unsigned v) { return v ^ threadIdx.x; }
 {inline}unsigned long long tweak(unsigned long long v) { return v + gridDim.x; }
 """,
-    "Cursor": """\
-struct Cursor {
-    unsigned at;
-    __device__ unsigned next(unsigned step) { at = at * 5u + step + threadIdx.x; return at; }
-};
-""",
     "warp_sum": """\
 template <typename T> __device__ T warp_sum(T v)
 {
@@ -307,11 +301,6 @@ class _Writer:
         """Declarations at file scope."""
         self.inside: list[str] = []
         """Declarations at the top of the body."""
-        self.drains = self.chance(25)
-        """Threads may leave where the text does not say that all do. Neither counting barriers nor meetings of warps
-        stand beside that: the front end refuses them."""
-        self.sure = True
-        """The text alone says that all threads of the block come here."""
         self.in_macro = False
         """No helper that sees the block is called here: the front end refuses it."""
         self.template = pick(choices, (None, None, *TYPES[:4]))
@@ -527,8 +516,6 @@ class _Writer:
             self.declare()
         for _ in range(self.some(1, 6)):
             self.together()
-        if self.drains and self.arrays and self.chance(50):
-            self.some_leave()
         self._write_out()
 
     def _write_out(self) -> None:
@@ -657,17 +644,6 @@ class _Writer:
         first = pick(self.choices, (*names, "blockIdx.x", "gridDim.x", "blockDim.y"))
         return pick(self.choices, (first, f"({first} + {self.some(0, 9)}u)", f"({first} * 3u + block)"))
 
-    def uniform(self) -> tuple[str, bool]:
-        """The same, though what memory holds may come into it; and whether the text says so."""
-        filled = [each for each in self.arrays if each.filled]
-        if filled and self.chance(40):
-            array = pick(self.choices, filled)
-            array.read = True
-            return self.converted(_Variable(array.at(str(self.some(0, 31))), array.type), UNSIGNED), False
-        if self.chance(30):
-            return self.loaded(UNSIGNED, "block"), False
-        return self.proven(), True
-
     # --- statements that any thread may do by itself ---
 
     def assign(self) -> None:
@@ -743,13 +719,11 @@ class _Writer:
     # --- statements that all threads of a block do together ---
 
     def together(self) -> None:
-        kinds = [self.assign, self.declare, self.atomic, self.branch, self.loop, self.switch, self.cursor,
-                 self.captured]  # fmt: skip
+        kinds = [self.assign, self.declare, self.atomic, self.branch, self.loop, self.switch, self.captured]
         if self.arrays:
             kinds += [self.exchange, self.exchange, self.reduce, self.histogram, self.scan]
-        if not self.drains:
-            kinds += [self.shuffle, self.some_shuffle, self.vote, self.block_sum, self.counting_barrier]
-            kinds += [self.within_warps] if self.arrays else []
+        kinds += [self.shuffle, self.some_shuffle, self.vote, self.block_sum]
+        kinds += [self.within_warps] if self.arrays else []
         if self.depth < 3:
             kinds += [self.uniform_loop, self.uniform_loop, self.uniform_branch]
         if self.depth == 1:
@@ -914,13 +888,6 @@ class _Writer:
         )  # fmt: skip
         self.keep(UNSIGNED, value)
 
-    def cursor(self) -> None:
-        """A method that sees the block."""
-        name = self.fresh()
-        self.helper("Cursor")
-        self.put(f"Cursor {name}{{{self.value(UNSIGNED, 1)}}};")
-        self.keep(UNSIGNED, f"{name}.next({self.variable(UNSIGNED)})")
-
     def captured(self) -> None:
         """A lambda that sees the block."""
         name = self.fresh()
@@ -935,17 +902,9 @@ class _Writer:
         call = "block_sum" if kind is not self.template else "block_sum<T>"
         self.keep(kind, f"{call}({self.value(kind, 1)})")
 
-    def counting_barrier(self) -> None:
-        kind = pick(self.choices, ("count", "and", "or"))
-        self.keep(UNSIGNED, f"(unsigned)__syncthreads_{kind}({self.condition()})")
-        self.quiet()
-
     def uniform_loop(self) -> None:
         """All threads of the block go round together, and may wait for each other inside."""
-        times, proven = self.uniform()
-        before = self.sure
-        self.sure = before and proven
-        bound = f"{times} % {self.some(1, 4)}u"
+        bound = f"{self.proven()} % {self.some(1, 4)}u"
         count = f"rounds{self.depth}_{self.count}"
         self.count += 1
         self.put(f"const unsigned {count} = {bound};")
@@ -955,27 +914,22 @@ class _Writer:
         with self.nested(f"for (unsigned {name} = 0; {name} < {count}; ++{name}) {{"):
             self.scope.append(_Variable(name, UNSIGNED, uniform=True))
             self.together()
-            if (self.sure or self.drains) and self.chance(30):
+            if self.chance(30):
                 self.quiet()
                 jump = pick(self.choices, ("continue", "break"))
-                test = self.uniform()[0] if self.drains else self.proven()
-                self.put(f"const bool stop{self.depth} = {test} % 3u == 0u;")
+                self.put(f"const bool stop{self.depth} = {self.proven()} % 3u == 0u;")
                 self.quiet()
                 self.put(f"if (stop{self.depth}) {jump};")
             if self.chance(50):
                 self.together()
             self.quiet()
-        self.sure = before
         for each, known in zip(self.arrays, filled, strict=True):
             each.filled = each.filled and known
 
     def uniform_branch(self) -> None:
         test = f"test{self.count}"
         self.count += 1
-        value, proven = self.uniform()
-        sure = self.sure
-        self.sure = sure and proven
-        self.put(f"const bool {test} = {value} % {self.some(2, 4)}u == 0u;")
+        self.put(f"const bool {test} = {self.proven()} % {self.some(2, 4)}u == 0u;")
         self.quiet()
         before = [each.filled for each in self.arrays]
         heads = [f"if ({test}) {{", "else {"][: 2 if self.chance(40) else 1]
@@ -986,25 +940,13 @@ class _Writer:
                 self.together()
                 self.quiet()
             before = [filled and each.filled for each, filled in zip(self.arrays, before, strict=True)]
-        self.sure = sure
         for each, filled in zip(self.arrays, before, strict=True):
             each.filled = filled
 
     def all_leave(self) -> None:
         """A return that a whole block takes."""
         self.leaves_early = True
-        test = self.uniform()[0] if self.drains else self.proven()
-        self.put(f"if ({test} % {self.some(4, 9)}u == 3u) return;")
-
-    def some_leave(self) -> None:
-        """Some threads return, and the others meet at a barrier behind that; no warp meets any more."""
-        self.leaves_early = True
-        array = pick(self.choices, self.arrays)
-        self.writable(array)
-        self.put(f"{array.at('me')} = {self.clamped(array.type, 1)};")
-        self.put(f"if ({self.condition()}) return;")
-        self.sync()
-        self.keep(array.type, array.at(f"(me + {self.some(1, 40)}u) % many"))
+        self.put(f"if ({self.proven()} % {self.some(4, 9)}u == 3u) return;")
 
 
 def _spelled(shape: tuple[int, int, int]) -> str:

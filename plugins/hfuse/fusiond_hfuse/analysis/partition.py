@@ -107,13 +107,9 @@ def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> Fu
     else:
         sides = _threads_of_sides(group, order, threads, beside=kind == "horizontal")
     return FusionSchedule(
-        kind=kind,
-        level=level,
-        assign=config.text("assign") if level == "block" else "",
-        map=mapped,
-        blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0,
-        sides=sides,
-    )
+        kind=kind, level=level, assign=config.text("assign") if level == "block" else "", map=mapped,
+        blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0, sides=sides,
+    )  # fmt: skip
 
 
 def _blocks_of_sides(

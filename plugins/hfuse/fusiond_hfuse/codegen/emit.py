@@ -39,22 +39,16 @@ def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
         raise ValueError(f"{kernel.name} has no block of {threads} threads")
     if kernel.ptx is not None:
         return Source(
-            name=f"{slot.letter}_{_file_name(kernel)}",
-            text=kernel.ptx.text,
-            language=SourceLanguage.PTX,
-            entries=(kernel.ptx.entry.name,),
-            register_cap=cap,
+            name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.ptx.text, language=SourceLanguage.PTX,
+            entries=(kernel.ptx.entry.name,), register_cap=cap,
             symbols=tuple(each.symbol for each in kernel.variables),
-        )
+        )  # fmt: skip
     return Source(
-        name=f"{slot.letter}_{_file_name(kernel)}",
-        text=kernel.unit.whole + host_variables.text(kernel),
-        entries=(kernel.instance, *host_variables.entries(kernel)),
-        register_cap=cap,
-        flags=kernel.flags,
+        name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.unit.whole + host_variables.text(kernel),
+        entries=(kernel.instance, *host_variables.entries(kernel)), register_cap=cap, flags=kernel.flags,
         defines=define_values(kernel.defines, slot.sizes, shape, where=kernel.lines.get("defines", kernel.path)),
         symbols=tuple(each.symbol for each in kernel.variables),
-    )
+    )  # fmt: skip
 
 
 MOST_BLOCKS = 2**31 - 1
@@ -99,12 +93,9 @@ def unfused(
     if issue == "graph":
         how = "a CUDA graph"
     program = Program(
-        name=f"{fuse.listed(group.names)}, {how} ({order})",
-        buffers=_buffers(group, places),
-        sources=tuple(sources[letter] for letter in group.letters),
-        steps=tuple(steps),
-        issue=issue,
-    )
+        name=f"{fuse.listed(group.names)}, {how} ({order})", buffers=_buffers(group, places),
+        sources=tuple(sources[letter] for letter in group.letters), steps=tuple(steps), issue=issue,
+    )  # fmt: skip
     return sized(program, group.sizes, group.fixed_sizes)
 
 
@@ -200,12 +191,10 @@ def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch
     tickets = (each for _, program in programs for each in program.buffers if each.name.startswith("tickets."))
     names = (fuse.listed(group.among(part.letters).names) for part in parts)
     found = Program(
-        name=f"{' | '.join(names)} ({launch})",
-        buffers=(*_buffers(group, places), *tickets),
+        name=f"{' | '.join(names)} ({launch})", buffers=(*_buffers(group, places), *tickets),
         sources=tuple(source for part in parts for source in part.sources()),
-        steps=(*before, *_behind(before, steps)),
-        issue="graph" if launch == "graph" else "streams",
-    )
+        steps=(*before, *_behind(before, steps)), issue="graph" if launch == "graph" else "streams",
+    )  # fmt: skip
     fixed = {name for _, each in programs for name in each.fixed}
     return sized(found, group.sizes, fixed)
 
@@ -259,13 +248,10 @@ class _Part:
 def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Source:
     if group.slots[0].kernel.ptx is not None:
         return Source(
-            name="fused",
-            text=ptx_fuse.write(schedule, version, cap),
-            language=SourceLanguage.PTX,
-            entries=(fuse.entry_name(schedule),),
-            register_cap=cap.registers,
+            name="fused", text=ptx_fuse.write(schedule, version, cap), language=SourceLanguage.PTX,
+            entries=(fuse.entry_name(schedule),), register_cap=cap.registers,
             symbols=tuple(f"{slot.letter}_{each.symbol}" for slot in group.slots for each in slot.kernel.variables),
-        )
+        )  # fmt: skip
     return Source(
         name="fused",
         text=fuse.write(schedule, version, cap)

@@ -40,32 +40,6 @@ _PRELUDE = """\
 #endif
 """
 
-_REDUCE = """\
-// The same, and what all its threads say of `predicate`: how many say yes (COUNT), whether all do (AND), or any (OR).
-// AND is not `.aligned`: threads of one warp may come to it at different places.
-#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER_REDUCE)
-#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) fusiond_reduce_##kind<id, threads>((predicate) != 0)
-template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_COUNT(int predicate) {
-    int all;
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; bar.red.popc.u32 %0, %2, %3, p; }"
-                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
-    return all;
-}
-template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_AND(int predicate) {
-    int all;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.red.and.pred q, %2, %3, p; selp.s32 %0, 1, 0, q; }"
-                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
-    return all;
-}
-template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_OR(int predicate) {
-    int all;
-    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; bar.red.or.pred q, %2, %3, p; selp.s32 %0, 1, 0, q; }"
-                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
-    return all;
-}
-#endif
-"""
-
 _UNUSED = """\
 // What only other kernels of a file call is unused here: no warning.
 #ifdef __CUDACC__
@@ -88,17 +62,14 @@ def write(schedule: FusionSchedule, version: int, cap: RegisterCap) -> str:
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
     hands_on = any(PASSED in edit.text for side in schedule.sides for edit in side.slot.kernel.parsed.edits)
-    counted = any(side.slot.kernel.parsed.counted for side in schedule.sides)
     parts.append(_PRELUDE)
-    if counted or any(side.slot.kernel.parsed.drains for side in schedule.sides):
-        parts.append(_REDUCE)
-    shadowing, handing_on = shadows.macros(counted).split(f"#define {PASSED}")
+    shadowing, handing_on = shadows.MACROS.split(f"#define {PASSED}")
     parts.append(
         "// What the kernels see instead of the built-in variables and the block's barrier.\n"
         + shadowing
         + (f"#define {PASSED}{handing_on}" if hands_on else "")
     )
-    parts += [_UNUSED, *(namespace(side, counted) for side in by_letter)]
+    parts += [_UNUSED, *(namespace(side) for side in by_letter)]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
     parts.append(_kernel(schedule, cap))
     return "\n".join(parts)

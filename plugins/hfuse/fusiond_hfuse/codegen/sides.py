@@ -8,18 +8,16 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
-from fusiond_hfuse.frontend import cooperative_groups, overloads, shadows
+from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
-from fusiond_hfuse.frontend.includes import GROUPS
 from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.shadows import SHARED
-from fusiond_hfuse.frontend.source_kernel import HERE, KernelArgument, KernelParameter, SourceKernel
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, SourceKernel
 
 ARENA = "fusiond_arena"
-_COUNTING = tuple(name.removeprefix("__syncthreads") for name in shadows.COUNTED)
 
 
-def namespace(side: FusedSide, counted: bool) -> str:
+def namespace(side: FusedSide) -> str:
     kernel = side.slot.kernel
     defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.lines.get("defines", kernel.path))
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
@@ -29,64 +27,38 @@ def namespace(side: FusedSide, counted: bool) -> str:
         f"namespace fusiond_{side.slot.letter} {{",
         "",
         "// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.",
-        shadows.poison(counted),
-        *_barriers(side, counted),
+        shadows.POISON,
+        *_barrier(side),
         "",
     ]
-    if kernel.parsed.overloads:
-        lines += ["// The kernel's own versions of these stand beside CUDA's.", overloads.kept(kernel.parsed.overloads)]
-    if any(name in GROUPS for name in kernel.unit.system):
-        lines += ["// Cooperative groups, of this side's threads.", cooperative_groups.text(kernel.unit.system)]
     if macros:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
         lines += [*(f"#define {name} {value}".rstrip() for name, value in defines), ""]
-    text = edited(kernel).replace(HERE, f"fusiond_{side.slot.letter}")
-    lines += [text.strip("\n"), "", *_side(side, counted), ""]
+    lines += [edited(kernel).strip("\n"), "", *_side(side), ""]
     if macros:
         lines += [*(f'#pragma pop_macro("{name}")' for name in macros), ""]
     lines += [f"}}  // namespace fusiond_{side.slot.letter}", ""]
     return "\n".join(lines)
 
 
-def _barriers(side: FusedSide, counted: bool) -> Iterator[str]:
-    """What a side's body waits at. Where threads may leave before the others, those vote on at it until all have left
-    (see `_side`), and the barrier is one that can be voted at. Where the block is this side's alone, the hardware's own
-    barrier does not wait for those that have left."""
-    kinds = [("", "void", ""), *((f"_{kind}", "int", "int predicate") for kind in ("count", "and", "or") if counted)]
-    for name, result, parameter in kinds:
-        yield f"struct fusiond_barrier{name} {{"
-        if side.virtual > 1:
-            yield "    unsigned int fusiond_number;  // of the virtual block"
-        yield f"    __device__ __forceinline__ {result} operator()({parameter}) const {{"
-        yield from (f"        {line}" for line in _waiting(side, name.removeprefix("_").upper()))
-        yield "    }"
-        yield "};"
-
-
-def _waiting(side: FusedSide, kind: str) -> Iterator[str]:
-    """The body of one of a side's barriers; `kind` is empty, or what is counted."""
-    returned = "return " if kind else ""
-    if side.barrier == 0:
-        yield f"{returned}::__syncthreads{f'_{kind.lower()}' if kind else ''}({'predicate' if kind else ''});"
-        return
-    calls = []
-    for number in range(side.virtual):
-        place = f"{side.barrier + number}, {side.threads}"
-        if kind:
-            calls.append(f"return FUSIOND_BARRIER_REDUCE({kind}, {place}, predicate);")
-        elif side.slot.kernel.parsed.drains:
-            calls.append(f"FUSIOND_BARRIER_REDUCE(AND, {place}, false);")
-        else:
-            calls.append(f"FUSIOND_BARRIER({place});")
-    if side.virtual == 1:
-        yield from calls
-        return
-    yield "switch (fusiond_number) {"
-    for number, call in enumerate(calls):
-        label = "default:" if number == side.virtual - 1 else f"case {number}:"
-        yield f"    {label} {call}{'' if kind else ' break;'}"
-    yield "}"
+def _barrier(side: FusedSide) -> Iterator[str]:
+    """What a side's body waits at: the hardware's own barrier where the block is this side's alone."""
+    yield "struct fusiond_barrier {"
+    if side.virtual > 1:
+        yield "    unsigned int fusiond_number;  // of the virtual block"
+    yield "    __device__ __forceinline__ void operator()() const {"
+    calls = [f"FUSIOND_BARRIER({side.barrier + number}, {side.threads});" for number in range(side.virtual)]
+    if side.virtual > 1:
+        yield "        switch (fusiond_number) {"
+        for number, call in enumerate(calls):
+            label = "default:" if number == side.virtual - 1 else f"case {number}:"
+            yield f"            {label} {call} break;"
+        yield "        }"
+    else:
+        yield f"        {'::__syncthreads();' if side.barrier == 0 else calls[0]}"
+    yield "    }"
+    yield "};"
 
 
 def edited(kernel: SourceKernel) -> str:
@@ -103,7 +75,7 @@ def edited(kernel: SourceKernel) -> str:
     return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
 
 
-def _side(side: FusedSide, counted: bool) -> Iterator[str]:
+def _side(side: FusedSide) -> Iterator[str]:
     """The function that runs one block of a side, given its thread and block counted from 0.
 
     It stands among the user's macros, hence the names: no `block`, no `n`.
@@ -125,7 +97,7 @@ def _side(side: FusedSide, counted: bool) -> Iterator[str]:
         _block_index("fusiond_block", grid),
         f"dim3({', '.join(str(length) for length in side.shape)})",
         f"dim3({', '.join(grid)})",
-        *(f"fusiond_barrier{name}{{{''.join(number)}}}" for name in ("", *(_COUNTING if counted else ()))),
+        f"fusiond_barrier{{{''.join(number)}}}",
         SHARED,
         *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in signature(side.slot)),
     ]
@@ -137,17 +109,7 @@ def _side(side: FusedSide, counted: bool) -> Iterator[str]:
     yield "{"
     yield f"    {kernel.instance}("
     yield "        " + ",\n        ".join(passed) + ");"
-    if kernel.parsed.drains and side.barrier != 0:
-        yield "    // Whoever has left is still waited for at the barriers of the others: it votes until all have left."
-        yield from _drain(side)
     yield "}"
-
-
-def _drain(side: FusedSide) -> Iterator[str]:
-    for number in range(side.virtual):
-        only = f"if (fusiond_virtual == {number}) " if side.virtual > 1 else ""
-        yield f"    {only}while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier + number}, {side.threads}, true)) {{"
-        yield "    }"
 
 
 def _index(thread: str, shape: Dim3) -> str:

@@ -283,9 +283,6 @@ def _problems(
             yield problem
 
 
-_FORMS = ("bar.sync", "barrier.sync", "bar.red.popc.u32", "bar.red.or.pred", "barrier.red.and.pred")
-
-
 def _barrier_problem(each: Instruction, barriers: tuple[int, ...], compiled: bool) -> str | None:
     """What is wrong with one barrier of a fused kernel."""
     named = barrier_id(each)
@@ -296,6 +293,6 @@ def _barrier_problem(each: Instruction, barriers: tuple[int, ...], compiled: boo
     number = int(named)
     if number not in barriers:
         return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to no side"
-    if compiled or (counted and each.opcode in _FORMS):
+    if compiled or (counted and each.opcode in ("bar.sync", "barrier.sync")):
         return None
     return None if number == 0 and not counted else "a barrier that fusiond does not write"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from typing import Any
 
 from clang import cindex as cindex
 from clang.cindex import CursorKind as CursorKind
@@ -79,6 +78,22 @@ def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
     return (each for each, _ in preorder(cursor))
 
 
+def body_of(function: cindex.Cursor) -> cindex.Cursor | None:
+    """The braces of a function's definition."""
+    return next((child for child in children(function) if child.kind is CursorKind.COMPOUND_STMT), None)
+
+
+def called(call: cindex.Cursor) -> str:
+    """What a call calls, also where that depends on a template argument."""
+    cursor = call
+    while not cursor.spelling:
+        inner = children(cursor)
+        if not inner:
+            return ""
+        cursor = inner[0]
+    return str(cursor.spelling)
+
+
 def file_of(cursor: cindex.Cursor | None) -> str | None:
     """The name of the file that a cursor stands in."""
     if cursor is None:
@@ -95,18 +110,12 @@ _BINARY = ("", ".*", "->*", "*", "/", "%", "+", "-", "<<", ">>", "<=>", "<", ">"
 _UNARY = ("", "++", "--", "++", "--", "&", "*", "+", "-", "~", "!")
 
 
-def binary_operator(cursor: cindex.Cursor) -> str:
-    """What stands between two operands, whatever macros hide; nothing where clang does not say. (The bindings do not
-    name this call.)"""
-    return _operator(cindex.conf.lib.clang_getCursorBinaryOperatorKind, cursor, _BINARY)
-
-
-def unary_operator(cursor: cindex.Cursor) -> str:
-    """What stands before or behind an operand; `++` and `--` are the same on either side."""
-    return _operator(cindex.conf.lib.clang_getCursorUnaryOperatorKind, cursor, _UNARY)
-
-
-def _operator(ask: Any, cursor: cindex.Cursor, names: tuple[str, ...]) -> str:
+def operator(cursor: cindex.Cursor) -> str:
+    """What stands between two operands, or before or behind one, whatever macros hide; nothing where clang does not
+    say. (The bindings do not name these calls.)"""
+    binary = cursor.kind is not CursorKind.UNARY_OPERATOR
+    library, names = cindex.conf.lib, _BINARY if binary else _UNARY
+    ask = library.clang_getCursorBinaryOperatorKind if binary else library.clang_getCursorUnaryOperatorKind
     ask.argtypes, ask.restype = [cindex.Cursor], ctypes.c_int
     kind = ask(cursor)
     return names[kind] if 0 <= kind < len(names) else ""
@@ -119,16 +128,6 @@ def tokens(unit: cindex.TranslationUnit, file: str, start: int, end: int) -> Ite
     first, last = (cindex.SourceLocation.from_offset(unit, where, at) for at in (start, end))
     found = unit.get_tokens(extent=cindex.SourceRange.from_locations(first, last))
     return (each for each in found if each.kind is not cindex.TokenKind.COMMENT)
-
-
-def written_at(cursor: cindex.Cursor) -> int:
-    """Where a cursor's name stands in its file, an argument of a macro too, for which `location` has the macro. (The
-    bindings do not name this call.)"""
-    ask = cindex.conf.lib.clang_getFileLocation
-    ask.restype = None
-    offset = ctypes.c_uint()
-    ask(cursor.location, None, None, None, ctypes.byref(offset))
-    return offset.value
 
 
 class _Ranges(ctypes.Structure):

@@ -8,7 +8,7 @@ from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
-from fusiond_hfuse.frontend.parameters import DTYPES, Parameters, has_pointer
+from fusiond_hfuse.frontend.parameters import DTYPES, fields_of, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
 from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 
@@ -16,10 +16,9 @@ from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 class DeviceVariables:
     """Those of one reading. `wanted`: the names, with their namespaces, that the YAML gives a start."""
 
-    def __init__(self, text: EditedText, wanted: frozenset[str], parameters: Parameters) -> None:
+    def __init__(self, text: EditedText, wanted: frozenset[str]) -> None:
         self.text = text
         self.wanted = wanted
-        self.parameters = parameters
         self.known: dict[str, DeviceVariable] = {}
         self.settable: list[DeviceVariable] = []
         """Those that are a reason to refuse as long as the host does not set them."""
@@ -36,14 +35,10 @@ class DeviceVariables:
         address = has_pointer(element)
         record = element.kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         variable = self.known[name] = DeviceVariable(
-            name=name,
-            bytes=cursor.type.get_size(),
-            dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
-            constant=is_constant,
-            address=address,
-            spelling=cursor.type.spelling,
-            fields=self.parameters.fields(cursor.type) if address or (record and name in self.wanted) else (),
-        )
+            name=name, bytes=cursor.type.get_size(), dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
+            constant=is_constant, address=address, spelling=cursor.type.spelling,
+            fields=fields_of(self.text.tree, cursor.type) if address or (record and name in self.wanted) else (),
+        )  # fmt: skip
         if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
             return
         begins = cursors.initializer(cursor)

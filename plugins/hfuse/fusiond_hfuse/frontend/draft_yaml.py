@@ -21,16 +21,13 @@ class KernelDraft:
     path: str
     unit: TranslationUnit
     parsed: Parsed
-    instance: str
+    instance: str = ""
     """Empty where the kernel is not a template."""
-    include: tuple[str, ...]
-    flags: tuple[str, ...]
-    defines: tuple[tuple[str, str], ...]
-    wanted: frozenset[str]
-    """Those of the macros whose numbers the user is asked for."""
+    include: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     remarks: tuple[str, ...]
     """One line each: what was decided, and why."""
-    launched: tuple[LaunchSite, ...]
+    launched: tuple[LaunchSite, ...] = ()
     """The launches in the file; the first one is drafted."""
 
 
@@ -51,7 +48,7 @@ def _comments(draft: KernelDraft) -> list[str]:
     return [
         f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.',
         *(f"# {each}" for each in draft.remarks),
-        *(f"# Not read: {each}" for each in draft.unit.missing),
+        *(f"# Not read: {each}" for each in draft.unit.unread),
         *(f"# Cannot be fused as it is: {each.detail}" for each in draft.parsed.rejections),
         *(f"# Cannot be passed: {name}: {why}" for name, why in unfit if why),
         *(f"# Launched in {PurePath(draft.unit.where(each.line)).name}: {each.text}" for each in draft.launched),
@@ -68,11 +65,6 @@ def _identity(draft: KernelDraft) -> list[str]:
         lines.append(f"instance: {_quoted(draft.instance)}")
     if draft.include:
         lines.append(f"include: [{', '.join(map(_quoted, draft.include))}]")
-    if draft.defines:
-        values = (
-            f'{name}: "{UNKNOWN}"' if name in draft.wanted else f"{name}: {value}" for name, value in draft.defines
-        )
-        lines.append(f"defines: {{{', '.join(values)}}}")
     if draft.flags:
         lines.append(f"flags: [{', '.join(map(_quoted, draft.flags))}]")
     return lines
@@ -124,8 +116,10 @@ def _argument(each: KernelParameter, name: str) -> list[str]:
             return [head + "role: inout, fill: zeros}"]
         fill = "{uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'"{UNKNOWN}"'
         return [head + f"role: input, fill: {fill}}}"]
-    if each.bytes and not each.fields:  # an empty struct: what it stands for is in its type
+    if each.bytes and not each.fields and not each.record:  # an empty struct: what it stands for is in its type
         return [f'{{name: {name}, bytes: "{"00" * each.bytes}"}}']
+    if each.record:
+        return [f'{{name: {name}, bytes: "{UNKNOWN}"}}  # {each.bytes} bytes of {each.spelling}, in hexadecimal']
     if each.fields:
         if not any(field.pointer for field in each.fields):
             numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)

@@ -1,7 +1,7 @@
 """Puts the user's own headers in the places where they are included.
 
     #include "bins.cuh"      -->  the text of bins.cuh      (each slot gets its own copy, inside its own namespace)
-    #include <stdint.h>      -->  noted; hoisted above the namespaces when the fused source is written
+    #include <stdint.h>      -->  noted; a compiler gets it back, a fused source has it above the namespaces
     #line 7 "generated.y"    -->  an empty line, so that messages name the line that the user sees
 
 A copy, not an include directive, because a header with `#pragma once` would otherwise reach one of the two slots only.
@@ -16,7 +16,6 @@ import re
 
 from fusiond.errors import RequestError
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import library_declarations
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
@@ -28,66 +27,43 @@ _HAS_INCLUDE = re.compile(r"""\b__has_include\s*\(\s*(<[^<>\n]*>|"[^"\n]*")\s*\)
 _MAX_DEPTH = 20
 _MAX_LINES = 200_000
 
-IMPLICIT = frozenset({
+_IMPLICIT = frozenset({
     "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h",
     "device_atomic_functions.h", "vector_types.h", "vector_functions.h", "builtin_types.h",
 })  # fmt: skip
 """Headers that nvcc includes by itself; they are left out of a fused source."""
-
-_OF_CUDA = frozenset({"cuda.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "math_constants.h"})
-OF_STANDARDS = frozenset({
-    "algorithm", "array", "assert.h", "bitset", "cassert", "cctype", "cerrno", "cfloat", "chrono", "cinttypes",
-    "climits", "cmath", "complex", "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime",
-    "ctype.h", "exception", "float.h", "fstream", "functional", "initializer_list", "inttypes.h",
-    "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "memory",
-    "new", "numeric", "optional", "random", "ratio", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h",
-    "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
-    "utility", "vector", "atomic", "deque", "iosfwd", "istream", "list", "ostream", "queue", "set", "stack", "stdarg.h",
-    "string_view", "typeindex", "typeinfo", "unordered_set", "variant",
+HOISTED = frozenset({
+    "algorithm", "array", "assert.h", "cassert", "cerrno", "cfloat", "chrono", "cinttypes", "climits", "cmath",
+    "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime", "ctype.h", "exception", "float.h",
+    "fstream", "functional", "inttypes.h", "iomanip", "iostream", "iterator", "limits", "limits.h", "map", "math.h",
+    "memory", "new", "numeric", "random", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h", "stdio.h",
+    "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "utility", "vector",
+    "cuda.h", "cuda_bf16.h", "cuda_fp16.h", "math_constants.h",
 })  # fmt: skip
-"""C's and C++'s."""
-HOISTED = OF_STANDARDS | _OF_CUDA | library_declarations.NAMES.difference({"cooperative_groups/memcpy_async.h"})
-"""Headers that look at no block: C's, C++'s, halves, CUDA's for warps and threads. They stand once, above all
-namespaces. What is for the host is only read over: a file that uses it is refused by the line that does."""
-
-_OF_THE_HOST = ("GL/", "GLES", "EGL/", "GLFW/", "vulkan/", "X11/")
-"""Folders of libraries that draw. Their headers are long, no kernel calls them, and a copy of them lies in many
-repositories."""
-
-GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
-    f"cooperative_groups/{name}.h" for name in ("coalesced_scan", "memcpy_async", "partition", "reduce", "scan", "sync")
-)
-"""Headers whose place cooperative_groups.py takes: a thread block's group must be a side's."""
+"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. Of any other nothing is
+known here: a kernel that takes a name from it is left to the compiler."""
 
 
-def expand(
-    inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str, real: bool = False
-) -> TranslationUnit:
-    """Read a source and all that it includes in quotes. `real`: for a compiler with its own headers of libraries.
+def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> TranslationUnit:
+    """Read a source and all of the user's that it includes.
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
-    RequestError with file and line for a header that is not there, or that this version cannot place.
+    RequestError with file and line for what cannot be read.
     """
-    return _Expansion(inputs, folders, yaml, real).run(path, where)
+    return _Expansion(inputs, folders, yaml).run(path, where)
 
 
 class _Expansion:
-    def __init__(self, inputs: Inputs, folders: tuple[str, ...], yaml: str, real: bool) -> None:
+    def __init__(self, inputs: Inputs, folders: tuple[str, ...], yaml: str) -> None:
         self.inputs = inputs
-        self.real = real
         self.folders = folders
         self.yaml = yaml
         self.lines: list[str] = []
         self.origins: list[tuple[str, int]] = []
-        self.system: dict[str, None] = {}
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.includes: dict[int, str] = {}
-        self.missing: dict[str, tuple[int, ...]] = {}
-        self.torch: set[str] = set()
-        """The parts of what stands for PyTorch's headers that are."""
-        self.cub = False
-        """Whether what stands for cub's headers is in the text."""
+        self.headers: dict[int, str] = {}
         self.read: list[set[str]] = [set()]
         """Files with `#pragma once`, or a guard round all that is in them, that the compiler has read for certain when
         it comes here: whatever the `#if`s say, and in each that is open."""
@@ -96,14 +72,15 @@ class _Expansion:
 
     def run(self, path: str, where: str) -> TranslationUnit:
         self._file(path, where, ())
+        names = dict.fromkeys(self.headers.values())
         return TranslationUnit(
             text="\n".join(self.lines) + "\n",
             origins=tuple(self.origins),
-            system=tuple(self.system),
+            system=tuple(name for name in names if name in HOISTED),
             macros=tuple(self.macros),
             files=dict(self.files),
             includes=dict(self.includes),
-            missing=dict(self.missing),
+            unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
         )
 
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
@@ -134,8 +111,6 @@ class _Expansion:
                 continue  # nvcc warns about the pragma in a main file
             if include is None:
                 self._line(line, directive, path, number)
-            elif bare.endswith("\\"):
-                raise RequestError("an #include over several lines; put it on one", where=f"{path}:{number}")
             else:
                 self._include(line, include.group(1), path, number, above)
         del self.read[depth:]
@@ -160,8 +135,8 @@ class _Expansion:
 
     def _line(self, line: str, directive: str, path: str, number: int) -> None:
         """Any line but an `#include`."""
-        if _CONDITION.match(directive):
-            line = _HAS_INCLUDE.sub(lambda each: self._has(each, path), line)
+        if _CONDITION.match(directive):  # the user's own headers are in no folder that a compiler looks in
+            line = _HAS_INCLUDE.sub(lambda each: "1" if self._find(each[1][1:-1], path) else each[0], line)
         self._keep("" if _LINE.match(directive) else line, path, number)
         if define := _DEFINE.match(directive):
             self.macros.setdefault(define.group(1))
@@ -177,61 +152,20 @@ class _Expansion:
         return self.guards.get(path, "")
 
     def _include(self, line: str, target: str, path: str, number: int, above: tuple[str, ...]) -> None:
-        where = f"{path}:{number}"
-        if target.startswith("<") and target.endswith(">"):
-            name = target[1:-1].strip()
-            if self.real:
-                found = self._among_folders(name)
-                if found is None:
-                    self._system(name, line, path, number)
-                else:
-                    self._own(found, line, path, number, above)
-            elif (of_cub := library_declarations.CUB.search(name)) is not None:
-                self._cub(of_cub.group(1), path, number)
-            elif name in IMPLICIT | HOISTED | GROUPS:
-                self._system(name, line, path, number)
-            elif name.startswith(_OF_THE_HOST):
-                self._missing(target, path, number)
-            elif library_declarations.TORCH.match(name) is not None:
-                self._torch(target, path, number)
-            elif (found := self._among_folders(name)) is not None:
-                self._own(found, line, path, number, above)
-            else:
-                self._missing(target, path, number)
-        elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
-            name = target[1:-1]
-            if self.real:
-                found = self._find(name, path, where)
-                if found is None:
-                    self._system(name, line, path, number)
-                else:
-                    self._own(found, line, path, number, above)
-                return
-            if (of_cub := library_declarations.CUB.search(name)) is not None:
-                self._cub(of_cub.group(1), path, number)
-                return
-            if name in IMPLICIT | HOISTED | GROUPS:
-                self._system(name, f"#include <{name}>", path, number)
-                return
-            found = self._find(name, path, where)
-            if found is None and library_declarations.TORCH.match(name) is not None:
-                self._torch(target, path, number)
-            elif found is None:
-                self._missing(target, path, number)
-            else:
-                self._own(found, line, path, number, above)
-        else:
-            self._cannot("#include of a macro is not supported; name the file in quotes", path, number)
-
-    def _has(self, asked: re.Match[str], path: str) -> str:
-        """What `__has_include(...)` comes to, as long as it was."""
-        name = asked.group(1)[1:-1].strip()
-        known = (
-            name in IMPLICIT | HOISTED | GROUPS
-            or library_declarations.CUB.search(name) is not None
-            or self._find(name, path, "") is not None
-        )
-        return f"{int(known)}".ljust(len(asked.group()))
+        name = target[1:-1].strip()
+        if target[:1] + target[-1:] not in ("<>", '""') or not name or line.rstrip().endswith("\\"):
+            # An error if the compiler comes past it, which an `#if` round it may prevent.
+            self._keep(
+                "#error #include of a macro is not supported; name the file in quotes, on one line", path, number
+            )
+            return
+        found = self._find(name, path) if target[0] == '"' else self._among_folders(name)
+        if found is not None:
+            self._own(found, line, path, number, above)
+            return
+        self.headers[len(self.lines)] = name
+        self.includes[len(self.lines)] = line
+        self._keep("", path, number)
 
     def _own(self, found: str, line: str, path: str, number: int, above: tuple[str, ...]) -> None:
         """The text of a header of the user's, unless it has been read."""
@@ -244,51 +178,9 @@ class _Expansion:
             return  # its include guard makes the second copy empty
         self._file(found, f"{path}:{number}", (*above, path))
 
-    def _torch(self, target: str, path: str, number: int) -> None:
-        """A header of PyTorch's is not read; at the first, what kernels take from all of them is put."""
-        self._missing(target, path, number)
-        parts = ("", "_device") if library_declarations.TORCH_DEVICE.match(target[1:-1].strip()) else ("",)
-        for part in parts:
-            if part not in self.torch:
-                self.torch.add(part)
-                for line in library_declarations.torch(part).splitlines():
-                    self._keep(line, path, number)
-
-    def _missing(self, target: str, path: str, number: int) -> None:
-        """A header that is not read: an empty line. A kernel that needs a name from it cannot be read either."""
-        self.missing[target] = (*self.missing.get(target, ()), len(self.lines))
-        self._keep("", path, number)
-
-    def _cub(self, name: str, path: str, number: int) -> None:
-        """cub's primitives see the block: a text of our own takes their place, as if it were a header of the user's.
-        The kernel by itself is compiled with cub on a GPU, and with that text on the processor, which has no cub."""
-        include = f"#include <{name}>"
-        if self.cub:
-            self.includes[len(self.lines)] = f"#ifndef FUSIOND_BARRIER\n{include}\n#endif"
-            self._keep("", path, number)
-            return
-        self.cub = True
-        self.includes[len(self.lines)] = "#ifdef FUSIOND_BARRIER"
-        self._keep("", path, number)
-        for line in library_declarations.cub().splitlines():
-            self._keep(line, path, number)
-        self.includes[len(self.lines)] = f"#else\n{include}\n#endif"
-        self._keep("", path, number)
-
-    def _system(self, name: str, line: str, path: str, number: int) -> None:
-        self.system |= dict.fromkeys([name] if self.real else library_declarations.with_brought([name]))
-        self.includes[len(self.lines)] = line
-        self._keep("", path, number)
-
-    def _cannot(self, problem: str, path: str, number: int) -> None:
-        """A header that cannot be placed: an error, but inside an `#if` only if the compiler comes past it."""
-        if len(self.read) == 1:
-            raise RequestError(problem, where=f"{path}:{number}")
-        self._keep(f"#error {' '.join(problem.split())}", path, number)
-
-    def _find(self, name: str, path: str, where: str) -> str | None:
+    def _find(self, name: str, path: str) -> str | None:
         try:
-            return self.inputs.beside(path, name, where=where)
+            return self.inputs.beside(path, name, where="")
         except RequestError:
             return self._among_folders(name)
 

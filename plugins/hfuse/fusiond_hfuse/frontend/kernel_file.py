@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fusiond.errors import RequestError, UnknownName
@@ -14,11 +15,11 @@ from fusiond.inputs.documents import Node
 from fusiond.keys import content_key, plain
 from fusiond.language import expressions
 from fusiond.language.expressions import Expression, ExpressionError
-from fusiond.model import BuildFailed
+from fusiond.model import BuildFailed, Rejection
 from fusiond.program import Buffer, Dim3, Source
 from fusiond.ptx.tree import PtxError
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, ptx_kernel, slicing
+from fusiond_hfuse.frontend import includes, ptx_kernel, signatures
 from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
@@ -28,7 +29,8 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.kernel_parser import Reading, parse_kernel, parse_unit
+from fusiond_hfuse.frontend.clang_tree import Reading
+from fusiond_hfuse.frontend.kernel_parser import UNREAD, parse_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
@@ -94,19 +96,22 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
     try:
         found = _of_source(inputs, source, folders, given)
     except _UnreadError as unread:
-        try:
-            if not own:
+        if not own:
+            with contextlib.suppress(RequestError):  # what is wrong with the C++ says more
                 return _compiled(inputs, source, folders, given, str(unread.problem))
-        except RequestError:
-            pass  # what is wrong with the C++ says more
         raise unread.problem from None
-    if found.parsed.rejections and not own:
-        checked_already = dataclasses.replace(given, arguments=found.arguments)
-        try:
-            compiled = _compiled(inputs, source, folders, checked_already, found.parsed.rejections[0].detail)
-        except RequestError:
-            return found
-        return found if compiled.parsed.rejections else compiled
+    refused = found.parsed.rejections
+    unset = tuple(each for each in refused if each.rule == "symbol")
+    if unset or not refused:  # what the host has to set, no form brings
+        return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
+    if not own:
+        with contextlib.suppress(RequestError):
+            checked_already = dataclasses.replace(given, arguments=found.arguments)
+            compiled = _compiled(inputs, source, folders, checked_already, refused[0].detail)
+            if not compiled.parsed.rejections or refused[0].rule == UNREAD:
+                return compiled
+    if refused[0].rule == UNREAD:
+        raise RequestError(refused[0].detail)
     return found
 
 
@@ -122,14 +127,15 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
     """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
     keys = given.keys
     where = keys["source"].where
-    unit = includes.expand(inputs, source, folders, yaml=given.path, where=where, real=True)
+    unit = includes.expand(inputs, source, folders, yaml=given.path, where=where)
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
+    overload = instance.endswith(")")
     made = inputs.compiled(
         Source(
             name=given.name,
             text=unit.whole,
-            entries=(instance,),
+            entries=() if overload else (instance,),
             flags=given.flags,
             defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
             symbols=tuple(each.symbol for each in given.variables),
@@ -142,7 +148,8 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
     if isinstance(made, BuildFailed):
         raise RequestError(f"it does not compile: {made.reason}", where=where)
     try:
-        ptx, parsed = ptx_kernel.read(made.text, made.names[instance], given.name, keys["entry"].where)
+        mangled = signatures.overload(made.text, instance) if overload else made.names[instance]
+        ptx, parsed = ptx_kernel.read(made.text, mangled, given.name, keys["entry"].where)
     except PtxError as problem:
         raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
     kernel = given_kernel(given, unit, instance, unit.whole)
@@ -156,52 +163,32 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
 
 def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given) -> SourceKernel:
     """A kernel of CUDA C++, as libclang reads it."""
-    keys, name, path, block = given.keys, given.name, given.path, given.block
-    defines, sizes, flags = given.defines, given.sizes, given.flags
+    keys = given.keys
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
+    named = "instance" in keys
     way = Reading(
-        entry=entry,
-        name=name,
-        where=keys["instance" if "instance" in keys else "entry"].where,
-        instance=instance if "instance" in keys else None,
-        defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
-        flags=flags,
+        entry=entry, name=given.name, where=keys["instance" if named else "entry"].where,
+        instance=instance if named else None, flags=given.flags,
+        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
         variables=tuple(each.symbol for each in given.variables),
-    )
+    )  # fmt: skip
+    whole = includes.expand(inputs, source, folders, yaml=given.path, where=keys["source"].where)
     try:
-        unit = includes.expand(inputs, source, folders, yaml=path, where=keys["source"].where)
-        unit, parsed = parse_kernel(unit, way)
-    except UnknownName:
-        raise
+        unit, parsed = parse_kernel(whole, way)
     except RequestError as problem:
+        if isinstance(problem, UnknownName) and not re.search(rf"\b{entry.rpartition('::')[2]}\b", whole.text):
+            raise
         raise _UnreadError(problem) from None
-    reading = functools.partial(parse_unit, unit, way)
     arguments = checked(given.arguments, parsed.parameters, keys["arguments"])
-    variables = checked_variables(given.variables, parsed.variables, sizes)
+    variables = checked_variables(given.variables, parsed.variables, given.sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         wanted = f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes"
         raise RequestError(wanted, where=given.where)
-    return SourceKernel(
-        name=name,
-        path=path,
-        unit=unit,
-        entry=entry,
-        instance=entry if slicing.is_overload(instance) else instance,
-        defines=defines,
-        flags=flags,
-        sizes=sizes,
-        odd=given.odd,
-        arguments=arguments,
-        variables=variables,
-        block=block,
-        grid=given.grid,
-        shared=given.shared,
-        parsed=parsed,
-        moved=_moved(parsed, reading, defines),
-        content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
-        lines={key: node.where for key, node in keys.items()},
-    )
+    given = dataclasses.replace(given, arguments=arguments, variables=variables)
+    moved = _moved(parsed, functools.partial(parse_kernel, whole, way, move=True), given.defines)
+    kernel = given_kernel(given, unit, instance, unit.whole)
+    return dataclasses.replace(kernel, entry=entry, parsed=parsed, moved=moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +246,7 @@ def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> So
             f"{ptx.entry.name} has an array of shared memory without a length, so the key 'shared' must give its bytes",
             where=kernel.path,
         )
+    parsed = parsed.replaced(rejections=(*parsed.rejections, *_unset(kernel, ptx)))
     return dataclasses.replace(
         kernel,
         ptx=ptx,
@@ -268,6 +256,16 @@ def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> So
         parsed=parsed,
         moved=ptx_kernel.moved(ptx, parsed),
     )
+
+
+def _unset(kernel: SourceKernel, ptx: PtxText) -> Iterator[Rejection]:
+    """Variables without a value: of a run alone nobody knows what they hold, and of two the second finds what the first
+    has left."""
+    given = {each.symbol for each in kernel.variables}
+    for each in ptx.variables:
+        if each.space in ("const", "global") and each.elements and not each.initial and each.name not in given:
+            detail = f"{kernel.path}: the variable {each.name} has no value but the host's; say it under `constants:`"
+            yield Rejection(rule="symbol", nodes=(kernel.name,), detail=detail)
 
 
 def given_kernel(given: _Given, unit: TranslationUnit, instance: str, text: str) -> SourceKernel:
@@ -314,7 +312,9 @@ _WORTH_MOVING = 4096
 
 
 def _moved(
-    parsed: Parsed, reading: Callable[..., Parsed], defines: tuple[tuple[str, Expression | str], ...]
+    parsed: Parsed,
+    reading: Callable[[], tuple[TranslationUnit, Parsed]],
+    defines: tuple[tuple[str, Expression | str], ...],
 ) -> Parsed | None:
     """The kernel with its static shared arrays in the dynamic one, for when all together are too large to be static.
 
@@ -323,7 +323,7 @@ def _moved(
     by_block = any(isinstance(value, Expression) and _of_block(value) for _, value in defines)
     if by_block or parsed.rejections or (parsed.static_shared_bytes or 0) < _WORTH_MOVING:
         return None
-    moved = reading(move=True)
+    _, moved = reading()
     return None if moved.rejections else moved
 
 

@@ -106,13 +106,9 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
             )
         pattern = argument.buffer
         buffer = Buffer(
-            name=f"{slot.letter}.{argument.name}",
-            dtype=pattern.dtype,
-            elements=elements,
-            role=pattern.role,
-            fill=pattern.fill,
-            compare=pattern.compare,
-        )
+            name=f"{slot.letter}.{argument.name}", dtype=pattern.dtype, elements=elements, role=pattern.role,
+            fill=pattern.fill, compare=pattern.compare,
+        )  # fmt: skip
         if buffer.size_bytes > MAX_BUFFER_BYTES:
             raise RequestError(
                 f"{argument.name} has {buffer.size_bytes} bytes at the sizes {_said(slot.sizes)}; "

@@ -1,9 +1,6 @@
 """A kernel's parameters with their types in the instance; of structs by value, every number and pointer with its place.
 
-    struct Row { float* data; int size[2]; };   -->   data at 0 (points to float32), size[0] at 8, size[1] at 12
-
-A struct may have one base, whose members lie before its own. The members of a template's base are found by their
-names in the template; what they are and where, a second reading tells.
+struct Row { float* data; int size[2]; };   -->   data at 0 (points to float32), size[0] at 8, size[1] at 12
 """
 
 from __future__ import annotations
@@ -26,116 +23,118 @@ DTYPES = {
 }
 """C++ type -> the Program's name of it."""
 _MOST_FIELDS = 4096
-_RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL)
 _TEMPLATES = (CursorKind.CLASS_TEMPLATE, CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)
 
 
-class Parameters:
-    """Of the kernels of one tree."""
+def parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> KernelParameter:
+    """A kernel's parameter, with its type in the instance."""
+    written = cursor.type
+    kind = kind.get_canonical()
+    restrict = kind.is_restrict_qualified() or written.get_canonical().is_restrict_qualified()
+    pointer = kind.kind is cindex.TypeKind.POINTER
+    target = kind.get_pointee() if pointer else kind
+    bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
+    vector = bare if pointer and bare in VECTOR_OF else None
+    record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
+    rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
+    return KernelParameter(
+        name=cursor.spelling, pointer=pointer,
+        dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or _enumeration(kind), spelling=written.spelling,
+        target=bare, constant=pointer and target.is_const_qualified(),
+        volatile=pointer and target.is_volatile_qualified(), restrict=restrict, dependent=_dependent(cursor),
+        void=pointer and bare == "void", enumeration=_enumeration(kind) is not None,
+        records=target.get_size() if rows else 0, holds_pointers=rows and has_pointer(target),
+        fields=tuple(_fields(tree, kind, "", 0)) if record else (), bytes=kind.get_size() if record else 0,
+        alignment=kind.get_align() if record else 0,
+    )  # fmt: skip
 
-    def __init__(self, tree: ClangTree) -> None:
-        self.tree = tree
 
-    def of(self, cursor: cindex.Cursor, kind: cindex.Type) -> KernelParameter:
-        """A kernel's parameter, with its type in the instance."""
-        written = cursor.type
-        kind = kind.get_canonical()
-        restrict = kind.is_restrict_qualified() or written.get_canonical().is_restrict_qualified()
-        pointer = kind.kind is cindex.TypeKind.POINTER
-        target = kind.get_pointee() if pointer else kind
-        bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
-        vector = bare if pointer and bare in VECTOR_OF else None
-        record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
-        rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
-        return KernelParameter(
-            name=cursor.spelling,
-            pointer=pointer,
-            dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or _enumeration(kind),
-            spelling=written.spelling,
-            target=bare,
-            constant=pointer and target.is_const_qualified(),
-            volatile=pointer and target.is_volatile_qualified(),
-            restrict=restrict,
-            dependent=_dependent(cursor),
-            void=pointer and bare == "void",
-            enumeration=_enumeration(kind) is not None,
-            records=target.get_size() if rows else 0,
-            holds_pointers=rows and has_pointer(target),
-            fields=tuple(self._fields(kind, "", 0)) if record else (),
-            bytes=kind.get_size() if record else 0,
-            alignment=kind.get_align() if record else 0,
-        )
+def fields_of(tree: ClangTree, kind: cindex.Type) -> tuple[StructField, ...]:
+    """Every number and pointer of a variable, with its place; the path of one that is a pointer itself is empty."""
+    return tuple(_fields(tree, kind, "", 0))
 
-    def fields(self, kind: cindex.Type) -> tuple[StructField, ...]:
-        """Every number and pointer of a variable, with its place; the path of one that is a pointer itself is empty."""
-        return tuple(self._fields(kind, "", 0))
 
-    def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
-        """The numbers inside a struct, with their places; anything else is listed without a dtype."""
-        kind = kind.get_canonical()
-        if kind.kind is cindex.TypeKind.CONSTANTARRAY:
-            yield from self._elements(kind, path, offset)
-        elif kind.kind is cindex.TypeKind.RECORD and _bare(kind) not in DTYPES:
-            yield from self._members(kind, path, offset)
-        elif kind.kind is cindex.TypeKind.POINTER:
-            yield self._pointer_field(kind.get_pointee(), path, offset)
+def _fields(tree: ClangTree, kind: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
+    """The numbers inside a struct, with their places; anything else is listed without a dtype."""
+    kind = kind.get_canonical()
+    if kind.kind is cindex.TypeKind.CONSTANTARRAY:
+        yield from _elements(tree, kind, path, offset)
+    elif kind.kind is cindex.TypeKind.RECORD and _bare(kind) not in DTYPES:
+        yield from _members(tree, kind, path, offset)
+    elif kind.kind is cindex.TypeKind.POINTER:
+        yield _pointer_field(kind.get_pointee(), path, offset)
+    else:
+        dtype = DTYPES.get(_bare(kind)) or _enumeration(kind)
+        if dtype is not None and dtypes.DTYPES[dtype].packed is None:
+            dtype = None  # a Program cannot write it into a struct's bytes
+        yield StructField(path=path, dtype=dtype, offset=offset, kind=_bare(kind))
+
+
+def _elements(tree: ClangTree, array: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
+    if array.element_count > _MOST_FIELDS:
+        yield StructField(path=path, dtype=None, offset=offset, kind=f"an array of {array.element_count}")
+        return
+    size = array.element_type.get_size()
+    for index in range(array.element_count):
+        yield from _fields(tree, array.element_type, f"{path}[{index}]", offset + index * size)
+
+
+def _members(tree: ClangTree, record: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
+    """Those of its bases first, the farthest base's before the others."""
+    ancestors = _ancestors(_pattern(record.get_declaration()))
+    unknown = "a union" if record.get_declaration().kind is CursorKind.UNION_DECL else ""
+    before = f"{path}." if path else ""
+    names = [each.spelling for base in ancestors or () for each in cursors.children(base) if _is_field(each)]
+    inherited = tree.located(record.spelling.replace("(anonymous namespace)::", ""), names) if names else []
+    if ancestors is None or inherited is None:
+        unknown = "a struct with several bases, or virtual methods"
+    if unknown:
+        yield StructField(path=path or _bare(record), dtype=None, offset=offset, kind=unknown)
+        return
+    for name, (kind, place) in zip(names, inherited or (), strict=True):
+        yield from _fields(tree, kind, before + name, offset + place)
+    for field in record.get_fields():
+        if field.is_bitfield():
+            yield StructField(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
         else:
-            dtype = DTYPES.get(_bare(kind)) or _enumeration(kind)
-            if dtype is not None and dtypes.DTYPES[dtype].packed is None:
-                dtype = None  # a Program cannot write it into a struct's bytes
-            yield StructField(path=path, dtype=dtype, offset=offset, kind=_bare(kind))
+            yield from _fields(tree, field.type, before + field.spelling, offset + field.get_field_offsetof() // 8)
 
-    def _elements(self, array: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
-        if array.element_count > _MOST_FIELDS:
-            yield StructField(path=path, dtype=None, offset=offset, kind=f"an array of {array.element_count}")
-            return
-        size = array.element_type.get_size()
-        for index in range(array.element_count):
-            yield from self._fields(array.element_type, f"{path}[{index}]", offset + index * size)
 
-    def _members(self, record: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
-        """Those of its bases first, the farthest base's before the others."""
-        declaration = record.get_declaration()
-        pattern = _pattern(declaration)
-        unknown = _unknown_places(declaration, pattern)
-        if unknown:
-            yield StructField(path=path or _bare(record), dtype=None, offset=offset, kind=unknown)
-            return
-        before = f"{path}." if path else ""
-        names = [name for each in _ancestors(pattern) for name in _fields_of(each)]
-        for name, found in zip(names, self.tree.located(record.spelling, names), strict=True):
-            if found is None:
-                what = "a member of a base, which cannot be told"
-                yield StructField(path=before + name, dtype=None, offset=offset, kind=what)
-            else:
-                yield from self._fields(found[0], before + name, offset + found[1])
-        for field in record.get_fields():
-            if field.is_bitfield():
-                yield StructField(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
-            else:
-                yield from self._fields(field.type, before + field.spelling, offset + field.get_field_offsetof() // 8)
+def _is_field(cursor: cindex.Cursor) -> bool:
+    return bool(cursor.kind is CursorKind.FIELD_DECL)
 
-    def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> StructField:
-        bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
-        dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or _enumeration(target.get_canonical())
-        rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
-        held = rows and has_pointer(target)
-        if dtype is None and (not rows or held) and bare != "void":
-            return StructField(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
-        return StructField(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
+
+def _pattern(declaration: cindex.Cursor) -> cindex.Cursor:
+    """The template that a class is an instance of, or the class itself."""
+    found = cindex.conf.lib.clang_getSpecializedCursorTemplate(declaration)
+    return found if found is not None and found.kind in _TEMPLATES else declaration
+
+
+def _ancestors(record: cindex.Cursor) -> list[cindex.Cursor] | None:
+    """The base of a class, its base, and so on, the farthest first; None where one has several, or virtual methods."""
+    bases = [each for each in cursors.children(record) if each.kind is CursorKind.CXX_BASE_SPECIFIER]
+    if len(bases) > 1 or any(each.is_virtual_method() for each in cursors.children(record)):
+        return None
+    if not bases:
+        return []
+    named = (each.referenced for each in cursors.children(bases[0]) if each.referenced is not None)
+    base = next((_pattern(each) for each in named if each.kind in cursors.RECORDS), None)
+    farther = None if base is None else _ancestors(base)
+    return None if base is None or farther is None else [*farther, base]
+
+
+def _pointer_field(target: cindex.Type, path: str, offset: int) -> StructField:
+    bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
+    dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or _enumeration(target.get_canonical())
+    rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
+    held = rows and has_pointer(target)
+    if dtype is None and (not rows or held) and bare != "void":
+        return StructField(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
+    return StructField(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
 
 
 def _bare(kind: cindex.Type) -> str:
     return re.sub(r"^(const |volatile )+", "", kind.spelling)
-
-
-def _unknown_places(declaration: cindex.Cursor, pattern: cindex.Cursor) -> str:
-    """What a record is whose members' places cannot be told; empty where they can."""
-    if len(_bases(pattern)) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern)):
-        return "a struct with several bases"
-    if any(child.is_virtual_method() for child in cursors.children(pattern)):
-        return "one with virtual methods"
-    return "a union" if declaration.kind is CursorKind.UNION_DECL else ""
 
 
 def _enumeration(kind: cindex.Type) -> str | None:
@@ -156,33 +155,6 @@ def _dependent(cursor: cindex.Cursor) -> bool:
     )
 
 
-def _pattern(declaration: cindex.Cursor) -> cindex.Cursor:
-    """The template that a class is an instance of, or the class itself."""
-    found = cindex.conf.lib.clang_getSpecializedCursorTemplate(declaration)
-    return found if found is not None and found.kind in _TEMPLATES else declaration
-
-
-def _bases(record: cindex.Cursor) -> list[cindex.Cursor]:
-    """The bases that a class or a template names, as classes or templates."""
-    found = []
-    for base in cursors.children(record):
-        if base.kind is CursorKind.CXX_BASE_SPECIFIER:
-            named = [child.referenced for child in cursors.children(base) if child.referenced is not None]
-            records = [each for each in named if each.kind in (*_TEMPLATES, *_RECORDS)]
-            found.append(_pattern(records[0]) if records else base)
-    return found
-
-
-def _ancestors(record: cindex.Cursor) -> list[cindex.Cursor]:
-    """The base of a class, its base, and so on, the farthest first."""
-    bases = _bases(record)
-    return [*_ancestors(bases[0]), bases[0]] if bases else []
-
-
-def _fields_of(record: cindex.Cursor) -> list[str]:
-    return [child.spelling for child in cursors.children(record) if child.kind is CursorKind.FIELD_DECL]
-
-
 def has_pointer(kind: cindex.Type) -> bool:
     """Whether a type has an address in it, which would mean nothing in a buffer."""
     kind = kind.get_canonical()
@@ -191,9 +163,6 @@ def has_pointer(kind: cindex.Type) -> bool:
     if kind.kind is not cindex.TypeKind.RECORD:
         return kind.kind in (cindex.TypeKind.POINTER, cindex.TypeKind.LVALUEREFERENCE)
     own = any(has_pointer(field.type) for field in kind.get_fields())
-    return own or any(
-        child.type.kind is cindex.TypeKind.POINTER
-        for each in _ancestors(_pattern(kind.get_declaration()))
-        for child in cursors.children(each)
-        if child.kind is CursorKind.FIELD_DECL
-    )
+    bases = _ancestors(_pattern(kind.get_declaration())) or ()
+    inherited = (each.type.kind for base in bases for each in cursors.children(base) if _is_field(each))
+    return own or cindex.TypeKind.POINTER in inherited

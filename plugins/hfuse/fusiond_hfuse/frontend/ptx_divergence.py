@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.ptx.tree import TOKEN, Directive, Instruction, Label, PtxBlock
@@ -53,33 +54,28 @@ class Leaving:
 
 class BranchFlow:
     """A kernel's instructions as a graph of basic blocks; the node behind the last one is where a thread is gone.
-    What is `marked` is a block of its own."""
+    Where threads may meet is a block of its own."""
 
-    def __init__(self, body: PtxBlock, marked: Callable[[Instruction], bool]) -> None:
+    def __init__(self, body: PtxBlock) -> None:
         self.instructions: list[Instruction] = []
         self._jumps: dict[int, tuple[str, Sequence[Mapping[str, int]]]] = {}
         self._tables: dict[str, tuple[str, ...]] = {}
         self._walk(body, ())
         count = len(self.instructions)
         targets = {at: self._targets(at) for at in self._jumps}
-        starts = {0, *(each for listed in targets.values() for each in listed), *(at + 1 for at in targets)}
-        for at, each in enumerate(self.instructions):
-            if marked(each):
-                starts |= {at, at + 1}
-        self.starts = sorted(starts - {count})
+        marks = [at for at, each in enumerate(self.instructions) if each.opcode.partition(".")[0] in _MARKED]
+        after = {at + 1 for at in (*marks, *targets)}
+        self.starts = sorted({0, *itertools.chain(*targets.values()), *marks, *after} - {count})
         self.end = len(self.starts)
         self.successors: list[tuple[int, ...]] = []
         for end in (*self.starts[1:], count):
-            after = targets.get(end - 1)
-            if after is None:
-                after = [end]
-            elif self.instructions[end - 1].guard:
-                after = [*after, end]
-            self.successors.append(tuple(dict.fromkeys(self.block(each) for each in after)))
+            falls = end - 1 not in targets or self.instructions[end - 1].guard
+            following = [*targets.get(end - 1, ()), *([end] if falls else ())]
+            self.successors.append(tuple(dict.fromkeys(map(self.block, following))))
         self.predecessors: list[list[int]] = [[] for _ in range(self.end + 1)]
-        for block, following in enumerate(self.successors):
-            for start in following:
-                self.predecessors[start].append(block)
+        for block, blocks in enumerate(self.successors):
+            for each in blocks:
+                self.predecessors[each].append(block)
         self.postdominators = self._postdominators()
 
     def _walk(self, block: PtxBlock, outer: Sequence[Mapping[str, int]]) -> None:
@@ -301,22 +297,20 @@ def leaving(
     """How threads of a kernel leave before others. `waits` are the functions that wait at a barrier of the block,
     `meets` those in which threads of a warp meet, with the word for it; `rows_are_warps`: no warp has threads of two
     rows of the block."""
-    meets = meets or {}
-
-    def barrier(each: Instruction) -> bool:
-        if each.base == "call":
-            return any(word in waits for word in each.words)
-        return each.base in ("bar", "barrier") and not each.opcode.startswith(("bar.warp", "barrier.cluster"))
-
-    def meeting_of(each: Instruction) -> str:
-        if each.base == "call":
-            return next((meets[word] for word in each.words if word in meets), "")
-        met = each.base in MEETINGS or each.opcode.startswith(("bar.warp", "barrier.cluster"))
-        return each.opcode if met else ""
-
-    flow = BranchFlow(body, lambda each: each.opcode.partition(".")[0] in _MARKED)
-    barriers = {block for block in range(flow.end) if barrier(flow.last(block))}
-    meetings = {block: met for block in range(flow.end) if (met := meeting_of(flow.last(block)))}
+    flow = BranchFlow(body)
+    barriers: set[int] = set()
+    meetings: dict[int, str] = {}
+    for block in range(flow.end):
+        last = flow.last(block)
+        if last.base == "call":
+            for word in last.words:
+                barriers |= {block} if word in waits else set()
+                if meets and word in meets:
+                    meetings[block] = meets[word]
+        elif last.base in MEETINGS or last.opcode.startswith(("bar.warp", "barrier.cluster")):
+            meetings[block] = last.opcode
+        elif last.base in ("bar", "barrier"):
+            barriers.add(block)
     if not barriers and not meetings:
         return Leaving()
     leave = flow.reached((flow.end,), without=barriers, back=True)

@@ -83,10 +83,7 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         raise RequestError(f"its .address_size is {module.address_size}; expected 64", where=where)
     kernel = kernels[entry]
     functions, variables, words = rewrite.reached(module, kernel)
-    notable = {
-        function.name: tuple([each for each in _instructions(function) if each.opcode.partition(".")[0] in _NOTABLE])
-        for function in (kernel, *functions)
-    }
+    notable = {each.name: tuple(_notable_in(each)) for each in (kernel, *functions)}
     ids: set[int] = set()
     for function in (kernel, *functions):
         numbers = barrier_numbers(function, notable[function.name])
@@ -97,6 +94,10 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         barriers=tuple(sorted(ids)), warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
         seeing=_seeing(functions, variables, words, notable),
     )  # fmt: skip
+
+
+def _notable_in(function: Function) -> Iterator[Instruction]:
+    return (each for each in _instructions(function) if each.opcode.partition(".")[0] in _NOTABLE)
 
 
 def _instructions(function: Function) -> list[Instruction]:

@@ -20,8 +20,6 @@ from fusiond.program import Buffer, Dim3
 from fusiond.ptx.tree import Function, Instruction, Module, Variable
 
 WARP = 32
-HERE = "FUSIOND_HERE"
-"""Stands in edits for the name of the namespace that the text will be in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +38,13 @@ class TranslationUnit:
     """Path -> text of every file that went into it."""
     includes: Mapping[int, str] = field(default_factory=dict)
     """The lines, counted from 0, that include a system header."""
-    missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Headers that were not read, as they are named (`<cublas_v2.h>`), and the lines, counted from 0, that ask for
-    them."""
-    brought: tuple[str, ...] = ()
-    """Headers that those may have brought, whose names the text uses; also in `system`."""
-    host_headers: bool = False
-    """Read with the host compiler's own headers of C++ (host_headers.py)."""
+    unread: tuple[str, ...] = ()
+    """Headers of which the front end knows nothing, as they are named: `cublas_v2.h`."""
 
     @property
     def whole(self) -> str:
         """The text with its includes, as a compiler takes it."""
-        return "".join(f"#include <{header}>\n" for header in self.brought) + "\n".join(
-            self.includes.get(at, line) for at, line in enumerate(self.text.split("\n"))
-        )
+        return "\n".join(self.includes.get(at, line) for at, line in enumerate(self.text.split("\n")))
 
     def where(self, line: int) -> str:
         """`file:line` for a line of `text`, counted from 1."""
@@ -191,8 +182,6 @@ class Parsed:
     """That the dynamic shared arrays ask for, in bytes."""
     moved_bytes: int = 0
     """Of static shared arrays that became the beginning of the dynamic one."""
-    counted: bool = False
-    """Uses `__syncthreads_count`, `_and` or `_or`."""
     drains: bool = False
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
     beside: tuple[Rejection, ...] = ()
@@ -207,8 +196,6 @@ class Parsed:
     """Those that the host sets."""
     settable: tuple[DeviceVariable, ...] = ()
     """Those that it would have to set."""
-    overloads: tuple[str, ...] = ()
-    """Functions of CUDA that the text has versions of its own of."""
     barrier_ids: int = 1
     """How many of the hardware's sixteen barriers it needs."""
     warpgroups: bool = False

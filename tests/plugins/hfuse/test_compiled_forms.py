@@ -1,0 +1,422 @@
+"""Kernels that the front end for C++ leaves to the compiler: nvcc takes the file as it is, with its own headers, and its
+PTX is fused. Each is compared with itself apart, in the interpreter."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.model import Config
+from fusiond.program import Program, SourceLanguage
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_nvcc]
+
+YAML = """\
+kernel: k
+source: k.cu
+entry: k
+sizes: {n: 1000}
+arguments:
+  - {name: out, dtype: int32, elements: "3072", role: inout, fill: iota}
+  - {name: in, dtype: int32, elements: "3072", role: input, fill: {integers: [0, 99]}}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [128]}
+grid: ["ceil_div(n, block.x)"]
+"""
+K = "__global__ void k(int* out, const int* in, int n)\n{\n"
+AT = K + "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+SHARED = "    __shared__ int s[128];\n    s[threadIdx.x] = i < n ? in[i] : 0;\n    __syncthreads();\n"
+STORE = "    if (i < n) out[i] = v;\n}\n"
+
+FORMS = {
+    "part of a warp leaves before a barrier": AT + "    if (i >= n) return;\n    __shared__ int s[128];\n"
+        "    s[threadIdx.x] = in[i];\n    __syncthreads();\n    out[i] = s[threadIdx.x / 2];\n}\n",
+    "whole warps leave before a barrier": AT + "    __shared__ int s[128];\n    s[threadIdx.x] = threadIdx.x;\n"
+        "    if (threadIdx.x >= 64) return;\n    __syncthreads();\n    if (i < n) out[i] = s[threadIdx.x ^ 33];\n}\n",
+    "threads leave one after the other": AT + "    __shared__ int s[1];\n    if (threadIdx.x == 0) s[0] = 0;\n"
+        "    __syncthreads();\n    for (int round = 0; round < 9; ++round) {\n        if (i >= n || in[i] % 9 == round) return;\n"
+        "        atomicAdd(&s[0], 1);\n        __syncthreads();\n        out[i] = s[0];\n        __syncthreads();\n    }\n}\n",
+    "a loop that lasts longer for some": AT + "    __shared__ int s[1];\n    s[0] = 7;\n    for (int j = threadIdx.x / 32; j < 5; ++j) {\n"
+        "        __syncthreads();\n        if (i < n) out[i] += s[0] + j;\n    }\n}\n",
+    "a helper with an early return before its barrier":
+        "__device__ int f(int i, int n) { if (i >= n) return 0; __syncthreads(); return i; }\n" + AT + "    int v = f(i, n);\n" + STORE,
+    "counting barriers": AT + "    int v = __syncthreads_count(i < n && in[i] > 50) + 1000 * __syncthreads_or(i == 5)\n"
+        "        + 2000 * __syncthreads_and(i < n);\n" + STORE,
+    "a counting barrier in a helper and a macro": "#define ANY(x) __syncthreads_or(x)\n"
+        "__device__ int f(int p) { return __syncthreads_count(p) + ANY(p > 98); }\n"
+        + AT + "    int v = f(i < n ? in[i] : 0);\n" + STORE,
+    "a barrier in a lambda": AT + "    __shared__ int s[128];\n    auto sync = [&] { __syncthreads(); };\n    s[threadIdx.x] = i;\n"
+        "    sync();\n    int v = s[127 - threadIdx.x];\n" + STORE,
+    "the group of a block": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + AT
+        + "    cg::thread_block block = cg::this_thread_block();\n    __shared__ int s[128];\n    s[block.thread_rank()] = i;\n"
+        "    block.sync();\n    int v = s[block.size() - 1 - block.thread_index().x] + block.group_index().x;\n    cg::sync(block);\n" + STORE,
+    "tiles of a warp": "#include <cooperative_groups.h>\nusing namespace cooperative_groups;\n"
+        "template <class Tile> __device__ int total(Tile tile, int v) { for (int o = tile.size() / 2; o > 0; o /= 2) v += tile.shfl_xor(v, o); return v; }\n" + AT
+        + "    auto tile = tiled_partition<32>(this_thread_block());\n    auto small = tiled_partition<8>(tile);\n"
+        "    int v = i < n ? in[i] : 0;\n    v = total(tile, v) + 100000 * small.shfl(v, 3) + small.meta_group_rank() + tile.meta_group_size();\n"
+        "    v += tile.ballot(v > 3) % 1000 + tile.any(i == 3);\n" + STORE,
+    "methods that see the block": "struct Sum {\n    int start;\n    __device__ int at(int i) const { return start + threadIdx.x + i; }\n"
+        "    __device__ void wait() { __syncthreads(); }\n    static __device__ unsigned lane() { return threadIdx.x % 32; }\n"
+        "    template <class T> __device__ T twice(T v) { wait(); return v * 2 + T(at(0)); }\n};\n" + AT
+        + "    Sum sum{3};\n    sum.wait();\n    Sum* p = &sum;\n    int v = sum.at(i) + Sum::lane() + p->twice<int>(4) + p->twice(5);\n" + STORE,
+    "constructors that see the block": "__device__ int own() { return threadIdx.x % 32; }\n"
+        "struct Lane { int at; __device__ Lane() : at(own()) {} __device__ explicit Lane(int o) : at(threadIdx.x + o) {} };\n"
+        "struct Further : Lane { __device__ Further(int q) : Lane(q) { __syncthreads(); } };\nstruct Pair { Lane a; int z; };\n"
+        "template <class T> struct Index { T x; __device__ Index(T s) : x(s + threadIdx.x) {} __device__ T get() const { return x; } };\n" + AT
+        + "    Lane a;\n    Lane b(3);\n    Lane c{4};\n    auto d = Lane(5);\n    const Lane& e = d;\n    Further f(7);\n    Pair p{Lane(3), 2};\n"
+        "    Index<int> g(3);\n    auto h = Index<long>(4);\n"
+        "    int v = a.at + b.at + c.at + e.at + f.at + p.a.at + g.get() + h.get() + Lane().at + Lane{}.at;\n" + STORE,
+    "a method of a local type": AT + "    struct S { int a; __device__ int f() { return threadIdx.x + a; } };\n    S s{i};\n    int v = s.f();\n" + STORE,
+    "a method of an argument whose type is a template's": "struct A { __device__ int lane(int x) { return threadIdx.x + x; } };\n"
+        "template <class T> __device__ int use(T t) { return t.lane(1); }\n" + AT + "    int v = use(A());\n" + STORE,
+    "lambdas that capture nothing, or by name": AT + "    auto f = [] { return threadIdx.x; };\n    auto g = [n](int a) { return a + n + (int)blockDim.x; };\n"
+        "    auto h = [&n, f] { auto inner = [] { return blockIdx.x; }; return n + f() + inner(); };\n    int v = f() + g(1) + h();\n" + STORE,
+    "calls in macros": "__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
+        "#define LANE lane()\n#define ADD(x) add((x) + LANE)\n" + AT + "    int v = ADD(i) + LANE;\n" + STORE,
+    "calls in a macro's arguments": "#include <assert.h>\n__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
+        "template <class T> __device__ T mine(T v) { return v + threadIdx.x; }\nstruct S { __device__ int at(int q) { __syncthreads(); return threadIdx.x + q; } };\n"
+        "#define TWICE(x) (2 * (x))\n#define MIX(x) (lane() + TWICE(x))\n#define CHECK(call) do { int e = (call); assert(e >= 0); } while (0)\n"
+        "#define LOOP(n, body) for (int j = 0; j < n; ++j) { body; }\n" + AT
+        + "    S s;\n    CHECK(add(3));\n    assert(lane() < 32);\n    int v = MIX(TWICE(add(lane() + 1))) + TWICE(mine<int>(3)) + TWICE(mine(4)) + TWICE(s.at(3));\n"
+        "    LOOP(3, v += add(j))\n" + STORE,
+    "overloads of CUDA's functions": """\
+__device__ float atomicMax(float* a, float v)
+{
+    int old = __float_as_int(*a);
+    while (__int_as_float(old) < v) {
+        const int seen = atomicCAS((int*)a, old, __float_as_int(v));
+        if (seen == old) break;
+        old = seen;
+    }
+    return __int_as_float(old);
+}
+__device__ int max(int a, int b, int c) { return max(max(a, b), c); }
+__device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a; return r; }
+""" + AT + """\
+    __shared__ float s;
+    __shared__ int t;
+    if (threadIdx.x == 0) s = 0, t = 0;
+    __syncthreads();
+    atomicMax(&s, i < n ? float(in[i]) : 0.0f);
+    atomicMax(&t, max(i, 3));
+    __syncthreads();
+    int v = int(s) + t + max(1, i, 7) + int(pow(2.0f, (unsigned char)3) + pow(2.0, 3.0));
+""" + STORE,
+    "overloads for structs": "struct C { float re, im; };\n"
+        "__device__ C __shfl_xor_sync(unsigned m, C c, int l) { return {__shfl_xor_sync(m, c.re, l), __shfl_xor_sync(m, c.im, l)}; }\n"
+        "__device__ float atomicAdd(C* p, C c) { atomicAdd(&p->re, c.re); return atomicAdd(&p->im, c.im); }\n"
+        "inline __host__ __device__ float3 make_float3(float s) { return make_float3(s, s, s); }\n"
+        "inline __device__ float3 fminf(float3 a, float3 b) { return make_float3(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z)); }\n"
+        "inline __device__ float3 operator+(float3 a, float3 b) { return make_float3(a.x + b.x, a.y + b.y, a.z + b.z); }\n"
+        "template <class T> __device__ T max(T a, T b, T c) { return max(a, max(b, c)); }\n" + AT
+        + "    C c = __shfl_xor_sync(~0u, C{float(threadIdx.x), 2.0f}, 5);\n"
+        "    float3 a = fminf(make_float3(float(i)), make_float3(3.0f, 500.0f, 7.0f)) + make_float3(1.0f);\n"
+        "    int v = int(c.re + c.im + a.x + a.y + fminf(a.z, 2.0f)) + max(i, 3, n);\n" + STORE,
+    "overloads out of other namespaces": "#include <algorithm>\nnamespace {\n__device__ int min(int a, int b, int c) { return ::min(::min(a, b), c); }\n}\n"
+        "namespace ops { __device__ int abs(int a, int b) { return a < b ? b - a : a - b; } }\nusing namespace ops;\nusing std::max;\n" + AT
+        + "    int v = min(i, 3, 9) + min(i, 4) + abs(i, 50) + abs(i - 60) + max(i, 3) + int(max(1.5f, float(i)));\n" + STORE,
+    "an overload that sees the block": "__device__ int max(int a) { return a > threadIdx.x ? a : threadIdx.x; }\n" + AT
+        + "    int v = max(i, 3) + max(4);\n" + STORE,
+    "structs that stand for the dynamic array": "template <class T> struct Pool {\n"
+        "    __device__ operator T*() { extern __shared__ int cells[]; return (T*)cells; }\n"
+        "    __device__ operator const T*() const { extern __shared__ int cells[]; return (T*)cells; }\n"
+        "    __device__ T* get() { extern __shared__ int cells[]; return (T*)cells; }\n};\n"
+        "template <> struct Pool<long> { __device__ operator long*() { extern __shared__ long longs[]; return longs; } };\n"
+        "struct Plain { __device__ operator short*() const { extern __shared__ short shorts[]; return shorts; } };\n"
+        "template <class T> __device__ T* mine() { return Pool<T>(); }\n" + AT
+        + "    int* s = Pool<int>();\n    s[threadIdx.x] = i;\n    __syncthreads();\n    Pool<int> pool;\n    auto other = Pool<int>{};\n"
+        "    int* t = other;\n    short* u = Plain();\n    long* w = Pool<long>();\n"
+        "    int v = pool.get()[127 - threadIdx.x] + mine<int>()[5] + t[7] + u[2 * threadIdx.x] + int(w[0]);\n" + STORE,
+    "namespaces, nested and without a name": "namespace {\n__device__ int own() { return threadIdx.x; }\nnamespace in { __device__ int own() { return 5; } }\n}\n"
+        "namespace a::b { __device__ int f() { return ::own() + blockIdx.x; } }\n" + AT + "    int v = a::b::f() + in::own();\n" + STORE,
+    "names of three parts, and a shorter one": "namespace a { namespace b { template <class T> __device__ T lane(T v) { return v + threadIdx.x; } } }\n"
+        "namespace ab = a::b;\nusing ab::lane;\n" + AT + "    int v = lane(1) + ab::lane<int>(2) + a::b::lane(3) + ::lane(4);\n" + STORE,
+    "groups of variables, members of shared structs, jumps back": "__device__ int* pool() { extern __shared__ int cells[]; return cells; }\n"
+        "template <class F> __device__ void each(F f) { for (int j = threadIdx.x; j < 128; j += blockDim.x) f(j); }\n" + AT
+        + "    __shared__ struct { int a[128]; float b; } s;\n    __shared__ union { int a[128]; float f[128]; } u;\n"
+        "    static constexpr int q[2] = {5, 6};\n    int rounds = 0;\nagain:\n    if (++rounds < 5) goto again;\n"
+        "    each([&](int j) { s.a[j] = j * n; });\n    u.a[threadIdx.x] = rounds;\n    pool()[threadIdx.x] = i;\n"
+        "    int v = (__syncthreads(), s.a[127 - threadIdx.x]);\n"
+        "    for (int j = 0; j < 3; ++j, __syncthreads()) { pool()[threadIdx.x] += j; __syncthreads(); v += pool()[127 - threadIdx.x]; }\n"
+        "    switch (n % 3) { case 0: __syncthreads(); v += u.a[5]; break; case 1: __syncthreads(); v += u.a[6]; default: v += q[i & 1]; }\n" + STORE,
+    "the qualifier in a macro": "#define KERNEL(bound) extern \"C\" __global__ void __launch_bounds__(bound)\n"
+        "#define DEVICE __device__ __forceinline__\nDEVICE int f() { return threadIdx.x; }\nKERNEL(256) "
+        + AT.removeprefix("__global__ void ") + "    int v = f();\n" + STORE,
+    "macros that hide everything": "#define TID threadIdx.x\n#define BARRIER __syncthreads()\n#define LEAVE return\n#define IF(c) if (c)\n" + AT
+        + "    IF (TID > 99) LEAVE;\n    BARRIER;\n    int v = TID;\n" + STORE,
+    "code for one architecture": "__device__ int f() {\n#if __CUDA_ARCH__ >= 900\n    return threadIdx.x + 1;\n#else\n    return threadIdx.x + 1;\n#endif\n}\n"
+        + AT + "    int v = f();\n" + STORE,
+    "a class with methods of the host": "#include <iostream>\n#include <string>\nstruct Tile {\n    int size;\n    __device__ int at(int i) const;\n"
+        "    void print() const { std::cout << size; }\n    std::string name() const;\n"
+        "    __host__ __device__ int twice() const { return 2 * size; }\n};\n"
+        "__device__ int Tile::at(int i) const { return i % size; }\nstd::string Tile::name() const { return \"tile\"; }\n"
+        + AT + "    Tile tile = {5};\n    int v = tile.at(i) + tile.twice();\n" + STORE,
+    "conditions": "#if defined(USE_CUDNN)\nvoid run(int* p) { k<<<1, 32>>>(p, p, 1); }\n#include <cudnn.h>\n#endif\n"
+        "#ifdef __CUDA_ARCH__\n#define HERE 1\n#else\n#define HERE 1\n#endif\n"
+        "#if __CUDA_ARCH__ >= 800\n__device__ int f() { return 1; }\n#else\n__device__ int f() { return 1; }\n#endif\n"
+        + AT + "    int v = f() + HERE;\n" + STORE,
+    "built-ins for compilers of the host": "#ifndef __CUDA_ARCH__\nextern const dim3 blockDim;\nextern const uint3 threadIdx;\n#endif\n"
+        + AT + "    int v = i;\n" + STORE,
+    "a matrix product of each warp": "#include <mma.h>\nusing namespace nvcuda;\n" + K + """\
+    __shared__ __align__(32) half a[4][256], b[4][256];
+    __shared__ __align__(32) float c[4][256];
+    if (threadIdx.x >= 128) return;
+    int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = lane; i < 256; i += 32) {
+        a[w][i] = __int2half_rn(in[(blockIdx.x * 128 + i) % n] % 8);
+        b[w][i] = __int2half_rn(in[(blockIdx.x * 128 + 7 * i) % n] % 4);
+    }
+    __syncwarp();
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 1.0f);
+    wmma::load_matrix_sync(left, a[w], 16);
+    wmma::load_matrix_sync(right, b[w], 16);
+    wmma::mma_sync(sum, left, right, sum);
+    for (int t = 0; t < sum.num_elements; t++) sum.x[t] *= 2.0f;
+    wmma::store_matrix_sync(c[w], sum, 16, wmma::mem_row_major);
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n) out[i] = (int)c[w][lane * 8];
+}
+""",
+    "copies in stages": "#include <cuda_pipeline.h>\n" + K + """\
+    __shared__ int tile[2][1024];
+    int t = threadIdx.x;
+    __pipeline_memcpy_async(&tile[0][t], &in[t], 4);
+    __pipeline_commit();
+    int sum = 0;
+    for (int step = 0; step < 5; ++step) {
+        if (step < 4) __pipeline_memcpy_async(&tile[(step + 1) % 2][t], &in[(step + 1) * 128 + t], 4);
+        __pipeline_commit();
+        __pipeline_wait_prior(1);
+        __syncthreads();
+        sum += tile[step % 2][blockDim.x - 1 - t];
+        __syncthreads();
+    }
+    int i = blockIdx.x * 128 + t;
+    if (t < 128 && i < n) out[i] = sum;
+}
+""",
+    "a barrier that is an object": "#include <cooperative_groups.h>\n#include <cuda/barrier>\n#include <cuda/std/utility>\n" + K + """\
+    __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+    __shared__ int tile[1024];
+    auto block = cooperative_groups::this_thread_block();
+    if (block.thread_rank() == 0) init(&bar, block.size());
+    block.sync();
+    int sum = 0;
+    for (int step = 0; step < 3; ++step) {
+        cuda::memcpy_async(&tile[threadIdx.x], &in[step * 128 + threadIdx.x], sizeof(int), bar);
+        bar.arrive_and_wait();
+        sum += tile[blockDim.x - 1 - threadIdx.x];
+        auto token = bar.arrive();
+        bar.wait(cuda::std::move(token));
+    }
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x < 128 && i < n) out[i] = sum;
+}
+""",
+    "a pipeline of the block": "#include <cooperative_groups.h>\n#include <cuda/pipeline>\n" + K + """\
+    __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+    __shared__ alignas(16) int tile[2][128];
+    auto block = cooperative_groups::this_thread_block();
+    auto pipe = cuda::make_pipeline(block, &state);
+    int sum = 0;
+    for (int at = 0, next = 0; at < 5; ++at) {
+        for (; next < 5 && next < at + 2; ++next) {
+            pipe.producer_acquire();
+            cuda::memcpy_async(block, tile[next % 2], in + next * 128, cuda::aligned_size_t<16>(512), pipe);
+            pipe.producer_commit();
+        }
+        pipe.consumer_wait();
+        sum += tile[at % 2][127 - threadIdx.x % 128];
+        pipe.consumer_release();
+    }
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x < 128 && i < n) out[i] = sum;
+}
+""",
+    "copies, reductions and scans of groups": "#include <cooperative_groups.h>\n#include <cooperative_groups/memcpy_async.h>\n"
+        "#include <cooperative_groups/reduce.h>\n#include <cooperative_groups/scan.h>\nnamespace cg = cooperative_groups;\n" + K + """\
+    __shared__ __align__(16) int tile[128];
+    auto block = cg::this_thread_block();
+    cg::memcpy_async(block, tile, in + blockIdx.x * 128 % 1024, sizeof(tile));
+    cg::wait(block);
+    auto warp = cg::tiled_partition<32>(block);
+    int v = tile[127 - threadIdx.x % 128];
+    int sum = cg::reduce(warp, v, cg::plus<int>()) + cg::inclusive_scan(warp, v) + cg::exclusive_scan(cg::tiled_partition<8>(warp), v);
+    auto parity = cg::binary_partition(warp, v % 2 == 0);
+    sum += cg::reduce(parity, v, cg::plus<int>()) * 3 + cg::reduce(warp, v, cg::greater<int>());
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x < 128 && i < n) out[i] = sum;
+}
+""",
+    "structs from lane to lane": "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;\n" + """\
+struct __align__(8) Best { int value, place; };
+struct Wide { double sum; char c; };
+__device__ Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a; }
+""" + K + """\
+    auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+    int i = blockIdx.x * 128 + threadIdx.x;
+    Best best = cg::reduce(warp, Best{in[i % n], (int)threadIdx.x}, better);
+    Wide wide = warp.shfl(Wide{in[i % n] * 0.5, (char)(threadIdx.x % 32)}, 5);
+    auto parity = cg::binary_partition(warp, in[i % n] % 2);
+    Best first = parity.shfl(Best{i, in[i % n]}, 0);
+    if (threadIdx.x < 128 && i < n) out[i] = best.value * 100 + best.place + (int)wide.sum + wide.c + first.value + first.place;
+}
+""",
+    "coalesced threads": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x >= 128 || i >= n || in[i] % 3) return;
+    auto here = cg::coalesced_threads();
+    int first = 0;
+    if (here.thread_rank() == 0) first = atomicAdd(&out[3071], (int)here.size()) * 0;
+    first = here.shfl(first, 0);
+    out[i] = first + here.any(in[i] == 3) + here.all(1);
+}
+""",
+    "the grid, as far as it is numbered": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
+    auto grid = cg::this_grid();
+    for (unsigned long long i = grid.thread_rank(); i < n; i += grid.size())
+        out[i] = in[i] + (int)(grid.num_blocks() * blockDim.x == grid.num_threads());
+}
+""",
+    "a group of any kind": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + """\
+__device__ int sum_of(const cg::thread_group& group, int* scratch, int value)
+{
+    int rank = group.thread_rank();
+    for (int i = group.size() / 2; i > 0; i /= 2) {
+        scratch[rank] = value;
+        group.sync();
+        if (rank < i) value += scratch[rank + i];
+        group.sync();
+    }
+    return value;
+}
+""" + K + """\
+    __shared__ int scratch[1024];
+    auto block = cg::this_thread_block();
+    int v = in[threadIdx.x];
+    int whole = sum_of(block, scratch, v);
+    block.sync();
+    int part = sum_of(cg::tiled_partition(block, 16), scratch + threadIdx.x / 16 * 16, v);
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x < 128 && i < n) out[i] = (threadIdx.x == 0 ? whole : 0) + (threadIdx.x % 16 == 0 ? part : 0);
+}
+""",
+    "references that are atomic": "#include <cuda/atomic>\n" + K + """\
+    __shared__ int total;
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    int i = blockIdx.x * 128 + threadIdx.x;
+    bool own = threadIdx.x < 128 && i < n;
+    cuda::atomic_ref<int, cuda::thread_scope_block> sum(total);
+    if (own) sum.fetch_add(in[i], cuda::memory_order_relaxed);
+    __syncthreads();
+    if (own) out[i] = sum.load();
+}
+""",
+    "traits, limits and pairs of cuda::std": "#include <cuda/std/limits>\n#include <cuda/std/type_traits>\n#include <cuda/std/array>\n" + K + """\
+    cuda::std::array<int, 2> both{};
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (threadIdx.x >= 128 || i >= n) return;
+    both[0] = in[i];
+    out[i] = both[0] + both[1] + (cuda::std::is_same_v<int, int> ? 1 : 0) + (cuda::std::numeric_limits<int>::max() > 0);
+}
+""",
+}  # fmt: skip
+HEAD = "__global__ void k(int* out, int n)\n{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+TAIL = "    if (i < n) out[i] = value;\n}\n"
+ONE_MORE = {
+    "orders of memory as C++ calls them": "#include <cuda/atomic>\n" + HEAD + "    int value = i;\n    cuda::atomic_ref<int, cuda::thread_scope_device> at(value);\n"
+        "    at.fetch_add(1, cuda::std::memory_order_relaxed);\n" + TAIL,
+    "complex numbers of CUDA's": "#include <cuComplex.h>\n" + HEAD + "    cuDoubleComplex z = cuCmul(make_cuDoubleComplex(i + 1, 2), make_cuDoubleComplex(0, 1));\n"
+        "    int value = (int)cuCimag(cuCdiv(cuCadd(z, z), make_cuDoubleComplex(2, 0)));\n" + TAIL,
+    "namespaces that macros open and close": "#define OPEN_INNER namespace outer { namespace inner {\n#define CLOSE_INNER }}\n#define NAMESPACE(name) namespace name\n"
+        "OPEN_INNER\n__device__ int one() { return 1; }\nstruct Host { int at; };\nCLOSE_INNER\nNAMESPACE(third) {\n__device__ int more(int n) { return n + outer::inner::one(); }\n}\n"
+        + HEAD + "    int value = third::more(i);\n" + TAIL,
+    "std::aligned_storage": "#include <type_traits>\n" + HEAD
+        + "    std::aligned_storage<4, 4>::type room;\n    *(int*)&room = i;\n    int value = *(int*)&room + 1;\n" + TAIL,
+    "CUDA's functions, declared once more": "extern __device__ __device_builtin__ void __threadfence_block(void);\n"
+        "extern __device__ __device_builtin__ void __syncthreads(void);\n" + HEAD + "    __threadfence_block();\n    __syncthreads();\n    int value = i + 1;\n" + TAIL,
+    "a kernel for all types but some": "k<int>---" + "__device__ int lane() { return threadIdx.x; }\ntemplate <class T> " + HEAD.replace("int* out", "T* out") + "    T value = i + 1;\n" + TAIL
+        + "template <> __global__ void k<float>(float* out, int n) { out[lane()] = 7; }\n",
+}  # fmt: skip
+"""They write 1, 2, 3 ... into `out`."""
+
+BESIDE = {"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "threads.a": 128, "threads.b": 128}
+BY_BLOCK = {
+    "kind": "horizontal",
+    "level": "block",
+    "assign": "interleaved",
+    "order": "ab",
+    "threads.a": 128,
+    "threads.b": 128,
+}
+
+
+@pytest.fixture
+def taken(analyse, kernel_file):
+    def taken(source: str, yaml: str, other: str):
+        if "extern __shared__" in source:
+            yaml += "shared: 4224\n"
+        return analyse(kernel_file("k", source, yaml), other, compiled=True)
+
+    return taken
+
+
+def emitted(strategy, analysis, configs):
+    """The first of these points that the space has."""
+    known = {each.name for each in strategy.space(analysis, {}).parameters}
+    for wanted in configs:
+        program = strategy.emit(analysis, Config.of({key: value for key, value in wanted.items() if key in known}), {})
+        if isinstance(program, Program):
+            return program
+    raise AssertionError(program)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.sampled(8)
+def test_a_form_gives_what_it_gives_apart(taken, strategy, runner, name):
+    """Beside another copy of itself, in one block where that can be, else block by block."""
+    analysis = taken(FORMS[name], YAML, "./k.yaml")
+    assert analysis.rejections == ()
+    program = emitted(strategy, analysis, (BESIDE, BY_BLOCK))
+    assert program.sources[0].language is SourceLanguage.PTX
+    wanted = runner.run(strategy.unfused(analysis, Config.of(BESIDE)))
+    for name, array in runner.run(program).items():
+        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ONE_MORE)
+@pytest.mark.sampled(2)
+def test_what_a_file_has_round_a_kernel(taken, strategy, runner, name):
+    instance, _, source = ONE_MORE[name].rpartition("---")
+    yaml = "\n".join(each for each in YAML.splitlines() if "name: in" not in each).replace(' "3072"', " n") + "\n"
+    analysis = taken(source, yaml + (f'instance: "{instance}"\n' if instance else ""), "./k.yaml")
+    assert analysis.rejections == ()
+    found = runner.run(emitted(strategy, analysis, (BESIDE, BY_BLOCK)))
+    np.testing.assert_array_equal(found["b.out"], np.arange(1, 1001))
+
+
+def test_what_neither_takes_is_one_line_of_libclang(taken):
+    with pytest.raises(
+        RequestError, match=r"k\.cu:3: not CUDA C\+\+ as libclang reads it: use of undeclared"
+    ) as caught:
+        taken(K + "    out[0] = nothing(n);\n}\n", YAML, "hist")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_variable_that_the_host_sets_is_asked_for(taken):
+    """Whichever form it has."""
+    plain = "__constant__ int table[4];\n" + AT + "    int v = table[i % 4];\n" + STORE
+    compiled = "#include <cooperative_groups.h>\n" + plain.replace(
+        STORE, "    cooperative_groups::this_thread_block().sync();\n" + STORE
+    )
+    for source in (plain, compiled):
+        (refused,) = taken(source, YAML, "hist").rejections
+        assert refused.rule == "symbol"
+        assert "table" in refused.detail

@@ -31,11 +31,6 @@ _SPACE_WORDS = frozenset(f".{each}" for each in _SPACES)
 _NAME = re.compile(r"(?:[A-Za-z]|[_$%](?=[\w$]))[\w$]*|%?[_$]")
 
 
-def tokens(text: str) -> list[str]:
-    """The words of a text without its comments."""
-    return TOKEN.findall(without_comments(text))
-
-
 def parse(text: str) -> Module:
     """The module of a PTX text. PtxError where it is not understood."""
     return _Parser(without_comments(text)).module()

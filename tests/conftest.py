@@ -18,7 +18,7 @@ from tests.devices.cuda import stand_in
 
 # No deadline for one example: a busy machine is not a bug. The timeout of each test stands.
 settings.register_profile("all", deadline=None)
-settings.register_profile("sample", deadline=None, max_examples=40)  # `make test-all` asks for "all"
+settings.register_profile("sample", deadline=None, max_examples=20)  # `make test-all` asks for "all"
 settings.load_profile("sample")
 
 

@@ -29,7 +29,7 @@ def small(name: str):
     return parser.read(documents.parse(path.read_text(), str(path)), SIZES)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", paper.APPLICATIONS)
 def test_jax_computes_the_same_images(name: str) -> None:

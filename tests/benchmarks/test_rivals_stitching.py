@@ -82,7 +82,7 @@ def run(text: str, given: Sequence[np.ndarray], names: Names) -> float:
 # --- what they compute ----------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in modules.names()]
 )
@@ -111,7 +111,7 @@ def test_the_large_modules_are_what_xla_computes(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", MAPPED)
 def test_operations_of_numpy_are_those_of_xla(name: str) -> None:
     case = cases.cases()[name]

@@ -83,7 +83,7 @@ def test_a_good_program_is_checked_and_sampled(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason", "replaced"),
     [

@@ -221,7 +221,7 @@ COUNTED = {
 FAST = ("transfers", "structs", "seams_in_a_graph", "several_devices")
 WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
 """Run in the campaigns only."""
-COMPILED = ("structs", "graph", "managed", "several_devices")
+COMPILED = ("structs", "several_devices")
 """By nvcc, outside of the campaigns."""
 _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
     name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE
@@ -230,7 +230,7 @@ _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_MARKS.get(name, [])) for name in CASES])
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_library: Path) -> None:
     """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers."""
     case = CASES[name]()

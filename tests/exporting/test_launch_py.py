@@ -99,7 +99,7 @@ def view(array: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", ["late", "eager", "turns"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: str, order: str) -> None:

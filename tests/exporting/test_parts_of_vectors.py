@@ -87,7 +87,7 @@ def test_python_computes_what_the_device_does(
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", WAYS)
 def test_nvcc_compiles_it(real: Registry, tmp_path: Path, name: str) -> None:
     program = emitted(real, name, tmp_path)

@@ -82,7 +82,7 @@ def run(program: Program) -> dict[str, Any]:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("name", JOBS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_nvcc_compiles_it(real: Registry, tmp_path: Path, name: str) -> None:
     toolkit = nvcc.find()
     assert toolkit is not None

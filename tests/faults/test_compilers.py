@@ -34,7 +34,7 @@ EXPECTED = {"right": Outcome.MEASURED, "does_not_compile": Outcome.BUILD_FAILED}
         ),
     ],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_compiler_that_is_killed_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     deaths, count, fake = 7, tmp_path / "count", tmp_path / "g++"
     fake.write_text(

@@ -78,7 +78,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, pytest.param(3, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_children_that_die_at_one_step_change_nothing(
     store: Store,
     mortals: Registry,

@@ -102,7 +102,7 @@ def built(building: Disturbed) -> Found:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.campaign)], ids=["sample", "whole"])
 @pytest.mark.timeout(3600)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_build_cache_whose_disk_fails_for_a_while_costs_time_only(
     building: Disturbed, built: Found, number: int, whole: bool
 ) -> None:

@@ -13,7 +13,7 @@ from tests.faults.conftest import KINDS, Disturbed
 WRITING = KINDS["open"] | KINDS["write"] | KINDS["sync"] | KINDS["rename"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("command", [("store", "backup"), ("prune",)], ids=" ".join)

@@ -70,7 +70,7 @@ def differs(got: Any, wanted: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(46)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_of_the_corpus_gives_what_it_gave(name: str, answered: Callable[..., Any], db: Path) -> None:
     asked = answered()

@@ -83,7 +83,7 @@ def test_every_primitive_has_a_case_and_no_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_primitive_is_fused_with_what_is_around_it(name: str, answered: Callable[..., Any], db: Path) -> None:
     answered()

@@ -27,7 +27,7 @@ from tests.store.test_lookup import hfuse
 from tests.store.test_programs import program
 
 FLIPS = 2000
-SAMPLE = 60
+SAMPLE = 30
 SEED = 13
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
 NAMES = ("hist,maxpool", "maxpool,sum", "scale", "sum,sum", *(f"kernel{index},other" for index in range(12)))

@@ -372,7 +372,7 @@ def samples(kind: str, rng: np.random.Generator) -> NDArray[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("function", EXACT, ids=lambda each: each.kernel)
 def test_is_exact(loaded: tuple[Runtime, NativeModule], function: Function) -> None:
     rng = np.random.default_rng(1)

@@ -70,7 +70,7 @@ KINDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "rows"), [(kind, (True, False)) for kind in KINDS] + [("half", (True, True)), ("int8", (False, True))]
 )

@@ -607,7 +607,7 @@ def races_of(host: Path, racy: Path, name: str, *, sound: bool, seed: int) -> li
     return find_races(host, racy, f"{name}_{sound}", launch, [np.zeros(512, np.int32)])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*RACES, "wrong_barrier"])
 def test_races_are_found_and_sound_code_is_not_blamed(host: Path, racy: Path, name: str) -> None:

@@ -102,7 +102,7 @@ def launches(gpu: Any, kernel: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["uniform", "normal", "integers", "constant", "iota", "zeros"])
 def test_a_buffer_holds_what_the_host_would_write(gpu: Any, bus: Bus, dtype: str, kind: str) -> None:

@@ -128,7 +128,7 @@ def finals(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("clocks", CLOCKS, ids=lambda each: each.__name__.strip("_"))
 @pytest.mark.parametrize("planted", [1.00, 1.02, 1.05])
 @pytest.mark.parametrize("span_us", [6.0, 150.0])

@@ -44,10 +44,10 @@ def test_applications_are_exact_everywhere(runner):
     check(runner, [case for each in given for case in cases(each, SMALL)], SIZES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_applications_are_exact_with_every_border(runner, name):
     given = application(name, 8, 8)
     modes = ("mirror", "constant") if name == "night" else borders.MODES
@@ -171,7 +171,7 @@ kernels:
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("modes", ["cccccr", "mmrrmr", "rrrrrc", "rcrcrc", "{constant: 3}crmrr"])
 def test_repeated_chains(runner, modes):

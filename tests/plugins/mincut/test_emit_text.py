@@ -213,7 +213,7 @@ def test_every_process_writes_the_same():
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
     programs = []
     for name in APPLICATIONS:

@@ -33,7 +33,7 @@ def partitions(given: Pipeline) -> Iterator[Partition]:
         yield blocks.partition(given, [block, *rest])
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign(runner: Runner, name: str) -> None:
@@ -45,7 +45,7 @@ WRONG = {"mixed_stencils": ("* 3 - tall", "* 3 + tall"), "fast": (">> 8", ">> 7"
          "dog": ("mask: [5, 5], border: mirror", "mask: [5, 5], border: reflect")}  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_pipeline_is_seen(runner: Runner, name: str) -> None:

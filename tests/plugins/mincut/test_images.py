@@ -28,7 +28,7 @@ from .image_pipelines import SIZES, TEXTS, WAYS, cuts, given
 from .running import Runner, batched, compare, edited, pipeline, resized, wanted
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_whatever_is_fused_gives_what_numpy_gives(runner: Runner, name: str) -> None:
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_again(name: str) -> None:
     assert parser.read(documents.parse(printer.text(of), "again.yaml")) == of
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_program_moved_to_a_size_is_the_one_that_is_emitted_there(name: str) -> None:
@@ -267,7 +267,7 @@ WRONG = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part", "mistake"), WRONG)
 def test_a_wrong_text_is_seen(runner: Runner, name: str, part: str, mistake: str) -> None:

@@ -41,7 +41,7 @@ def apart(program: Program, gap: int) -> Program:
     return dataclasses.replace(unsized(program), buffers=tuple(buffers), steps=tuple(steps))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_rows_may_lie_apart(runner: Runner, name: str) -> None:

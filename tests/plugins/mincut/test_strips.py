@@ -47,7 +47,7 @@ def fused_and_apart(given, *params):
     return [Case(given, part, each) for each in params for part in (whole(given), blocks.unfused(given))]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.campaign if each == "night" else ()) for each in APPLICATIONS]
@@ -58,7 +58,7 @@ def test_applications(runner, name):
     check(runner, fused_and_apart(given, rows(8, 2)), SIZES[:3] if name == "night" else SIZES)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.slow
 @pytest.mark.parametrize("across", [1, 2, 4])
 @pytest.mark.parametrize("name", ["harris", "unsharp", "sobel"])
@@ -77,7 +77,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_chains(runner, pair):
@@ -85,7 +85,7 @@ def test_chains(runner, pair):
     check(runner, [Case(given, whole(given), each) for each in (rows(3, 2), rows(8, 4))], SIZES)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [ONE_SIDED, MIXED, REPEATED, DIAMOND, COLOURS])
 def test_graphs(runner, text):
@@ -229,7 +229,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_strip(runner, mistake):

@@ -54,7 +54,7 @@ LARGE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows_with_every_border(runner, name):
@@ -76,7 +76,7 @@ kernels:
 """
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("border", [*borders.MAPPED, "{constant: 9}"])
 def test_large_windows_over_stages(runner, border):
@@ -137,7 +137,7 @@ needs_nvcc = pytest.mark.needs_nvcc
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("size", [31, 63])
 @pytest.mark.parametrize("kind", ["whole numbers", "floats", "box"])
 def test_nothing_spills(kind, size):
@@ -159,7 +159,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_loop(runner: Runner, mistake: str):

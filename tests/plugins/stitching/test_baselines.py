@@ -146,7 +146,7 @@ SLOW = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rules"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_they_compute_what_xla_computes(name, rules, runner):
     here = batch_of(name)
     here.check(runner, planner.remembered(here.module, RULES[rules], LIMITS).plan)

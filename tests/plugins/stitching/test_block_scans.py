@@ -192,7 +192,7 @@ def loops(module: HloModule) -> list[Loop]:
 
 @pytest.mark.parametrize("rules", ["xla", "blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_a_loop_by_blocks_is_one_launch(name: str, rules: str, runner: Any) -> None:
     found = batch(name)
     left = [each for each in found.module.foreign if found.module[each].opcode != "dot"]
@@ -239,7 +239,7 @@ def test_a_sum_that_is_read_on_the_way_stays() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("seed", range(100))
 def test_a_random_loop_by_blocks(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "MOST_HELD", -1)  # no thread holds anything
@@ -294,7 +294,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
 def test_a_mutant_of_a_block_s_loop_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
     found = batch(name)

@@ -44,13 +44,13 @@ SMALL = ("nmt_fig3",)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in SMALL else pytest.mark.slow) for each in NAMES]
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_stitched_across_blocks(name, runner):
     check(name, "grid", runner)
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "policy"),
     [

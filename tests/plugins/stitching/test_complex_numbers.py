@@ -90,7 +90,7 @@ def laid(array: np.ndarray) -> np.ndarray:
     return array.reshape(*array.shape, 1).view(np.float32) if array.dtype == np.complex64 else array
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_what_xla_computes(name: str, policy: str, runner: Any) -> None:

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 
 @pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 def test_what_is_asked_for_is_taken(name: str, policy: str, runner: Any) -> None:
     function, inputs = CASES[name]
     found = Batch.made((Case(name=name, group="branches", function=function, inputs=inputs),), "branches")

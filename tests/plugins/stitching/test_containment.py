@@ -106,7 +106,7 @@ def test_a_plan_of_the_planner_is_proved(text, policy, seed):
 
 @pytest.mark.slow
 @given(text=modules(most=40), policy=POLICY, seed=st.integers(0, 9999))
-@settings(DRAWN, max_examples=10 * settings.default.max_examples)  # 400 by `make test`, 1000 by `make test-all`
+@settings(DRAWN, max_examples=10 * settings.default.max_examples)  # 200 by `make test`, 1000 by `make test-all`
 def test_many_plans_of_the_planner_are_proved(text, policy, seed):
     module = importer.read(text, "random.hlo")
     planned = planner.plan(module, policy, LIMITS, Drawn(seed))

@@ -38,7 +38,7 @@ def inputs(module: HloModule) -> tuple[np.ndarray, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", functions.FUNCTIONS)
 def test_what_it_computes(name: str, runner: Any) -> None:
     try:

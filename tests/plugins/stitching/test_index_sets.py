@@ -74,7 +74,7 @@ def sparsity(dims, function):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EXACT, *COVERED])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_what_is_read_is_where_the_jacobian_is_not_zero(name):
     dims, function = (EXACT | COVERED)[name]
     module = module_of(dims, function)

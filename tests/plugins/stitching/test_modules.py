@@ -26,7 +26,7 @@ slow = pytest.mark.slow
 
 @slow
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_one_kernel_per_instruction(group, runner):
     batch = Batch.of(group)
     batch.check(runner, handmade.unfused(batch.module))
@@ -50,7 +50,7 @@ STITCHED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "policy"), STITCHED)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_stitched(group, policy, runner):
     batch = Batch.of(group)
     planned = planner.plan(batch.module, POLICIES[policy], LIMITS)

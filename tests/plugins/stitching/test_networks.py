@@ -127,7 +127,7 @@ LARGE = ("block", "gradient")
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in LARGE else each for each in FUNCTIONS]
 )
@@ -148,7 +148,7 @@ def test_it_is_planned_soundly_and_in_no_more_kernels_than_xlas_rules_need(name)
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [PACKED, GRID], ids=["packed", "grid"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_it_computes_what_xla_computes(name, policy, runner):
     here = network(name)
     here.check(runner, planner.plan(here.module, policy, LIMITS).plan)

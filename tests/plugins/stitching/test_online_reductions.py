@@ -51,7 +51,7 @@ def pairs(module: HloModule) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("function", "reduces"), [(both, 2), (guarded, 4)])

@@ -53,7 +53,7 @@ def test_boundaries_are_what_they_are_said_to_be(rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_it_computes_what_xla_computes(name, runner):
     each = others.functions()[name]
     module = importer.read(each.text, name)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
         ("slices", "tiny"),
     ],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_stitched_kernels_have_none(name, policy):
     batch = Batch.alone(name)
     program = batch.program(planner.plan(batch.module, POLICIES[policy], LIMITS).plan)

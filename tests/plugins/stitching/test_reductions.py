@@ -182,7 +182,7 @@ def inputs(module: HloModule) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2, 3, 4, 5))])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_every_exchange(everything, runner, part):
     wanted, module = everything
     steps = [kernel(module, number, each) for number, each in enumerate(wanted) if number % 6 == part]

@@ -208,7 +208,7 @@ def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) ->
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (256, 16)])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_what_xla_computes(name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any) -> None:
@@ -222,7 +222,7 @@ def test_they_are_what_xla_computes(name: str, threads: int, per_thread: int, ru
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shared_kb", [24, 64, 227])
 @pytest.mark.parametrize("name", ["streamed", "cross-entropy", "smoothed, streamed"])
 def test_long_rows_are_held_in_shared_memory_as_far_as_they_go(name: str, shared_kb: int, runner: Any) -> None:
@@ -387,7 +387,7 @@ PIECES = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (64, 16), (256, 16)])
 @pytest.mark.parametrize("name", PIECES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_channels_of_a_group_have_sums_of_their_own(
     name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any
 ) -> None:

@@ -59,7 +59,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("what", "name", "threads", "per_thread", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS]
 )
@@ -78,7 +78,7 @@ def test_a_mutant_dies(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.campaign  # twenty seconds each, of which others here are samples
 @pytest.mark.parametrize(
     ("pattern", "instead"),

@@ -45,7 +45,7 @@ from .test_codegen_mutants import killed, with_text
 
 @pytest.mark.parametrize("rules", ["xla", "blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 def test_a_loop_is_one_launch(name: str, rules: str, runner: Any) -> None:
     found = batch(name)
     assert found.module.foreign == {}
@@ -241,7 +241,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
 def test_a_mutant_of_the_code_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
     found = batch(name)
@@ -264,7 +264,7 @@ def wrong(name: str, rules: str, runner: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what", ["crosswise", "inside", "shifted", "wrapped", "order"])
 def test_a_mutant_of_the_front_end_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "crosswise":  # elements that meet crosswise are taken for a thread's own
@@ -309,7 +309,7 @@ def test_a_mutant_of_the_front_end_dies(what: str, runner: Any, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(31)
+@pytest.mark.sampled(62)
 @pytest.mark.parametrize("seed", range(150))
 def test_a_random_loop(seed: int, runner: Any) -> None:
     """As XLA has it, whether it is one launch, maps alone, or written out."""

@@ -129,7 +129,7 @@ def batch(name: str) -> Batch:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)  # each name by a rule or two
+@pytest.mark.sampled(10)  # each name by a rule or two
 @pytest.mark.parametrize("rules", ["none", "xla", "stages", "blocks"])
 @pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_every_update_goes_where_xla_puts_it(name: str, rules: str, runner: Any) -> None:
@@ -279,7 +279,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
 def test_a_mutant_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
     found = batch(name)

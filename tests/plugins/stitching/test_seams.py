@@ -158,7 +158,7 @@ def test_doing_the_seams_gives_the_modules_result(runner, policy):
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in ("nmt_fig3", "lr_step") else pytest.mark.slow) for each in NAMES]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_the_catalogues_dots_are_done_by_numpy(runner, name, policy):
     batch = catalogue(name)
     plan = handmade.unfused(batch.module) if policy == "unfused" else planner.plan(

@@ -172,7 +172,7 @@ def accepts(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", ["f32", *(each for each in ALL if each != "f32")])
 def test_operations(name, runner):
     cases = Cases(name)

@@ -172,7 +172,7 @@ def damaged(lines: list[str], draw: random.Random) -> str:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", ["lr_step", *(pytest.param(each, marks=SLOW) for each in ("nmt_attn", "speech_fwd", "w2v_step"))]
 )

@@ -60,7 +60,7 @@ def batch(name: str) -> Batch:
 
 @pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_they_are_in_the_order_of_xla(name: str, policy: str, runner: Any) -> None:
     found = batch(name)
     assert found.module.foreign == {}

@@ -59,7 +59,7 @@ def batch(name: str) -> Batch:
 @pytest.mark.parametrize("how", ["pairs", "digits"])
 @pytest.mark.parametrize("rules", ["blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "xla"))])
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(26)
 def test_sorted_updates_give_what_xla_gives(
     name: str, rules: str, how: str, runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +89,7 @@ def test_the_bits_are_those_of_one_after_the_other(name: str, threads: int, runn
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_scatters(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against NumPy, update by update: operands, batches and windows of any number of dimensions."""

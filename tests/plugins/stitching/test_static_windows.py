@@ -67,7 +67,7 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PLACED)
 def test_one_window_is_put_in_by_its_place(name: str, runner: Any) -> None:
     function, inputs = PLACED[name]

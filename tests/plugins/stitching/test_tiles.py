@@ -85,7 +85,7 @@ def programs(plan: StitchingPlan) -> list[Any]:
     "rules", ["blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "grid"))]
 )
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 def test_a_transpose_goes_through_tiles(name: str, rules: str, runner: Any) -> None:
     found = batch(name)
     plan = planner.plan(found.module, RULES[rules], LIMITS).plan
@@ -216,7 +216,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("what", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
 def test_a_mutant_dies(what: str, pattern: str, instead: str, runner: Any) -> None:
     found = batch("parts of tiles")

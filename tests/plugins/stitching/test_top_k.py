@@ -62,7 +62,7 @@ def batch(name: str) -> Batch:
     return Batch.made((Case(name=name, group="top", function=function, inputs=(x,)),), "top")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_what_xla_finds(name: str, policy: str, runner: Any) -> None:

@@ -356,7 +356,7 @@ def test_mutants_are_told(mutation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_more_mutants_are_told(mutation):
     """Of all policies' plans of the smaller modules."""
     told(mutation, ("nmt_fig3", "speech_fwd", "nmt_attn", "lr_step"), POLICIES)

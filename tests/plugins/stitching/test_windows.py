@@ -67,7 +67,7 @@ def batch() -> Batch:
 @pytest.mark.parametrize(
     "policy", [pytest.param("unfused", marks=pytest.mark.slow), pytest.param("grid", marks=pytest.mark.slow), "tiny"]
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_windows_hold_what_xlas_hold(policy, runner):
     here = batch()
     assert not here.module.foreign

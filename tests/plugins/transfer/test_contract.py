@@ -162,7 +162,7 @@ LARGE = pytest.param("graph: random24\nallocations: counted", marks=pytest.mark.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [*TEXTS, LARGE, "graph: chain"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Callable[..., Analysis]) -> None:
     """Pinned against pageable, or allocations counted on one side only, would be worth more than any fusion."""
     name, *lines = text.splitlines()

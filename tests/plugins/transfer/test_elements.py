@@ -36,7 +36,7 @@ def _outputs(device: Any, graph: Graph, inputs: dict[str, Any] | None = None, se
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_both_sides_make_the_same_of_every_type(
     dtype: str, graph: Callable[..., Graph], device: Any, gxx_here: None

@@ -103,7 +103,7 @@ def check(graph: Graph, limit: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("block", range(10))
 def test_evictions_are_the_least_on_a_thousand_graphs(block: int) -> None:
     costly = 0

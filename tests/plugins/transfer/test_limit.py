@@ -149,7 +149,7 @@ def test_a_plan_under_a_limit_fits_and_says_what_is_proven(
         assert report["limit"]["peak_bytes"] <= vectors * size
         assert report["startups"] >= 4
         assert report["lower_bound"] == 4
-        for config in strategy.space(analysis, {}).points():
+        for config in itertools.islice(strategy.space(analysis, {}).points(), 0, None, 3):
             made = strategy.emit(analysis, config, {})
             if isinstance(made, Rejection):
                 assert made.rule == "device_limit"

@@ -186,7 +186,7 @@ def check(graph: Graph, limit: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("block", range(20))
 def test_evictions_of_cells_are_the_fewest_on_a_thousand_graphs(block: int) -> None:
     costly, graphs = 0, 0

@@ -77,7 +77,7 @@ def test_pages_are_where_they_are_used_first_before_anything_counts(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs_give_what_they_give_copied(
     seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None

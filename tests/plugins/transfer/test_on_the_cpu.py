@@ -235,7 +235,7 @@ def test_vectors_of_every_type_and_of_different_lengths(device: Any) -> None:
 
 @pytest.mark.slow
 def test_random_graphs_compute_what_numpy_does(device: Any) -> None:
-    for seed in range(12):
+    for seed in range(6):
         shape = Shape(kernels=8, inputs=4, indegree=(1, 2), outdegree=(1, 2), seed=seed)
         found = generator.random_graph(shape, elements=33)
         check(found, device, lambda data, found=found: plain_run(found, data))  # type: ignore[misc]
@@ -244,7 +244,7 @@ def test_random_graphs_compute_what_numpy_does(device: Any) -> None:
 # --- the whole space, and mutants -----------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["fig2\nallocations: counted", "cg", "horner", "matmul", "random24"])
 def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(

@@ -87,7 +87,7 @@ EXECUTIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("grouping", ["separate", "interval_stabbing", "min_residency"])
 def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:
     found = Schedules(mixed(host=True))

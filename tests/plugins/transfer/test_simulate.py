@@ -51,7 +51,7 @@ def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["fig2", "cholesky", "matmul", "cg", "cg_step", "random24"])
 def test_the_catalogue_in_every_way(name: str, graph: Callable[..., Graph]) -> None:
     schedules = Schedules(graph(name))

@@ -43,7 +43,7 @@ def _text(seed: int, way: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("way", ["rename", "in_place"])
 def test_the_last_value_of_each_name_comes_out(

@@ -153,7 +153,7 @@ def _slice(values: dict[str, np.ndarray], text: str) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_are_numpys(
     seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
@@ -208,7 +208,7 @@ def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(40))
 def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, graph: Callable[..., Graph]) -> None:
     """In the simulator, where a value is what it is made of: without one of its copies no plan gives the outputs."""

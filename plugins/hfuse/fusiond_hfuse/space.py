@@ -87,15 +87,11 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
         for slot in group.slots
     }
     ways = _Ways(
-        group=group,
-        limits=limits,
-        counts=counts,
-        common=_common(group, limits),
+        group=group, limits=limits, counts=counts, common=_common(group, limits), warp=warp,
         virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
-        warp=warp,
         strides=limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots),
         trades=limits.registers_per_sm > 0 and warp and trades_registers(group, arch),
-    )
+    )  # fmt: skip
     parameters = (*_shape_parameters(ways), *_register_parameters(ways))
     return Space(parameters=parameters, restrictions=tuple(_restrictions(ways)))
 

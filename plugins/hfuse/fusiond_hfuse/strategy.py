@@ -36,7 +36,7 @@ from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
-from fusiond_hfuse.frontend import draft, kernel_file, launch_shapes, schema
+from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
@@ -54,6 +54,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     drafts: tuple[str, ...] = (".cu", ".cuh", ".ptx")
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
+        from fusiond_hfuse.frontend import draft  # libclang takes long to load
+
         return draft.draft(path, name, inputs, include)
 
     # --- Job -> Workload ---

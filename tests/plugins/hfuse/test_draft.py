@@ -258,8 +258,6 @@ INSTANCES = {
         "template <class S> void run(S* p) { k<S><<<1, 32>>>(p); }\n", "k<float>", "the file has k<S>"),
     "a number by another name": ("template <int N> __global__ void k(int* p) { p[0] = N; }\n"
         "void run(int* p) { constexpr int kRows = 12; k<kRows><<<1, 32>>>(p); }\n", "k<12>", ""),
-    "a number that a macro's user gives": ("template <int N, int M> __global__ void k(int* p) { p[0] = N + M; }\n"
-        "#define RUN k<ROWS, COLUMNS><<<1, 32>>>(p)\nvoid run(int* p) { constexpr int ROWS = 12; const int COLUMNS = 7; RUN; }\n", "k<12, 7>", ""),
     "an index": ("template <class scalar_t, class index_t> __global__ void k(scalar_t* p, index_t n) { p[n & 1] = 2; }\n", "k<float, int>", "the file names no instance"),
     "a pointer to one": ("template <int N> __global__ void k(int* p) { p[0] = N; }\nvoid run() { auto f = k<3>; }\n", "k<3>", ""),
     "a default": ("template <class T, int N = 3> __global__ void k(T* p) { p[0] = N; }\n", "k<float>", "the file names no instance"),

@@ -20,13 +20,8 @@ def _threads(schedule: FusionSchedule) -> LaneDrawing:
     for number, side in enumerate(schedule.sides):
         first = side.first if schedule.kind == "horizontal" and schedule.level == "warp" else 0
         spans = [
-            TimelineSpan(
-                start=first + each * side.threads,
-                end=first + (each + 1) * side.threads,
-                text=_said(side, each),
-                kind=number,
-            )
-            for each in range(side.virtual)
+            TimelineSpan(start=begin, end=begin + side.threads, text=_said(side, each), kind=number)
+            for each, begin in enumerate(range(first, first + side.threads * side.virtual, side.threads))
         ]
         lanes.append(TimelineLane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=tuple(spans)))
     if schedule.kind == "vertical":

@@ -11,7 +11,7 @@ from fusiond.language.extents import ceil_div
 from fusiond.model import Config, DeviceLimits
 from fusiond.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
-from fusiond_hfuse.frontend import barriers
+from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shares_a_block, thread_counts
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
@@ -125,7 +125,7 @@ def _blocks_of_sides(
             slot=slots[letter],
             shape=_shape(slots[letter], threads[letter]),
             first=0,
-            barrier=0 if virtual[letter] == 1 else barriers.FIRST_ID,
+            barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID,
             virtual=virtual[letter],
         )
         for letter in order
@@ -142,7 +142,7 @@ def _threads_of_sides(
     for letter in order:
         shape = _shape(slots[letter], threads[letter])
         before = (slot.kernel.parsed.barrier_ids for slot in group.slots if slot.letter < letter)
-        barrier = barriers.FIRST_ID + sum(before)
+        barrier = shadows.FIRST_ID + sum(before)
         sides.append(FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier))
         if beside:
             first += threads[letter]

@@ -132,22 +132,15 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
         before = (*before, FillStep(name="zero_tickets", buffer=tickets.name))
         arguments.append(Pointer(buffer=tickets.name))
     how = schedule.kind if schedule.level == "warp" else f"{schedule.kind} by blocks"
+    launch = Launch(
+        name="fused", source="fused", entry=fuse.entry_name(schedule), grid=(grid, 1, 1),
+        block=(schedule.threads, 1, 1), shared_bytes=arena_bytes(schedule, shapes), arguments=tuple(arguments),
+    )  # fmt: skip
     program = Program(
         name=f"{fuse.listed(group.names)}, fused ({how})",
         buffers=buffers,
         sources=(fused_source(group, schedule, cap, version),),
-        steps=(
-            *before,
-            Launch(
-                name="fused",
-                source="fused",
-                entry=fuse.entry_name(schedule),
-                grid=(grid, 1, 1),
-                block=(schedule.threads, 1, 1),
-                shared_bytes=arena_bytes(schedule, shapes),
-                arguments=tuple(arguments),
-            ),
-        ),
+        steps=(*before, launch),
     )
     return sized(program, group.sizes, group.fixed_sizes)
 
@@ -252,20 +245,14 @@ def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap,
             entries=(fuse.entry_name(schedule),), register_cap=cap.registers,
             symbols=tuple(f"{slot.letter}_{each.symbol}" for slot in group.slots for each in slot.kernel.variables),
         )  # fmt: skip
+    setters = [entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)]
+    setting = "".join(host_variables.text(each.kernel, each.letter) for each in group.slots)
+    variables = ((slot.letter, each.symbol) for slot in group.slots for each in slot.kernel.variables)
     return Source(
-        name="fused",
-        text=fuse.write(schedule, version, cap)
-        + "".join(host_variables.text(each.kernel, each.letter) for each in group.slots),
-        entries=(
-            fuse.entry_name(schedule),
-            *(entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)),
-        ),
-        register_cap=cap.registers,
-        flags=group.slots[0].kernel.flags,
-        symbols=tuple(
-            f"fusiond_{slot.letter}::{each.symbol}" for slot in group.slots for each in slot.kernel.variables
-        ),
-    )
+        name="fused", text=fuse.write(schedule, version, cap) + setting, entries=(fuse.entry_name(schedule), *setters),
+        register_cap=cap.registers, flags=group.slots[0].kernel.flags,
+        symbols=tuple(f"fusiond_{letter}::{symbol}" for letter, symbol in variables),
+    )  # fmt: skip
 
 
 def aligned(schedule: FusionSchedule, shared_bytes: int) -> int:

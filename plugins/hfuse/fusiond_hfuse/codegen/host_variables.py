@@ -68,21 +68,13 @@ def steps(group: KernelGroup, shapes: Mapping[str, LaunchShape], places: Mapping
             of_each = f"{slot.letter}.{each.name}"
             found += [
                 Launch(
-                    name=f"stage.{of_each}",
-                    source=source,
-                    entry=name,
-                    grid=(1, 1, 1),
-                    block=(1, 1, 1),
+                    name=f"stage.{of_each}", source=source, entry=name, grid=(1, 1, 1), block=(1, 1, 1), counted=False,
                     arguments=(Pointer(buffer=f"staged.{of_each}"), addressed(slot, each, shapes[slot.letter])),
-                    counted=False,
                 ),
                 Copy(
-                    name=f"set.{of_each}",
-                    source=(f"staged.{of_each}",),
-                    target=(f"variable.{of_each}",),
-                    counted=False,
+                    name=f"set.{of_each}", source=(f"staged.{of_each}",), target=(f"variable.{of_each}",), counted=False
                 ),
-            ]
+            ]  # fmt: skip
     return tuple(found)
 
 

@@ -185,11 +185,8 @@ def cap(
         return registers.RegisterCap(blocks=blocks)
     bound = _bound(known, group, schedule)
     if bound is None:
-        return Rejection(
-            rule="no_compiler_facts",
-            nodes=group.names,
-            detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
-        )
+        detail = "cap=paper needs the registers of all its kernels, and no compiler here tells them"
+        return Rejection(rule="no_compiler_facts", nodes=group.names, detail=detail)
     return registers.RegisterCap(registers=bound.r0)
 
 

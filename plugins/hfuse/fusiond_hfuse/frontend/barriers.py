@@ -21,8 +21,6 @@ Refuse = Callable[[str, int, str], Rejection]
 """(rule, line, sentence) -> Rejection."""
 
 BARRIER = "__syncthreads"
-FIRST_ID = 1
-"""Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it."""
 
 _FORBIDDEN = re.compile(r"__barrier_sync\w*|__syncthreads_\w+|__cluster\w+|cudaGridDependencySynchronize")
 _ASM_FORBIDDEN = re.compile(

@@ -48,8 +48,8 @@ class CallGraph:
     def _sees(self, function: cindex.Cursor) -> bool:
         """Whether a function itself uses a built-in variable, a barrier, or the arena in dynamic shared memory."""
         return any(
-            shadows.use(each, DECLARATIONS_FILE)
-            or (each.kind in (CursorKind.VAR_DECL, CursorKind.DECL_REF_EXPR) and shadows.dynamic_shared(each))
-            or (self.move and shadows.shared(each))
+            cursors.use(each, DECLARATIONS_FILE)
+            or (each.kind in (CursorKind.VAR_DECL, CursorKind.DECL_REF_EXPR) and cursors.dynamic_shared(each))
+            or (self.move and cursors.shared(each))
             for each in cursors.below(function)
         )

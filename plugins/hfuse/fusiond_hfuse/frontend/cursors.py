@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from clang import cindex as cindex
 from clang.cindex import CursorKind as CursorKind
 
+from fusiond_hfuse.frontend.shadows import SHADOWED
+
 SCOPES = (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL)
 RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
+
+FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR,
+             CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)  # fmt: skip
 
 _CHILDREN = "fusiond_children"
 _FILE = "fusiond_file"
@@ -157,3 +162,25 @@ def initializer(variable: cindex.Cursor) -> cindex.Cursor | None:
     ask = cindex.conf.lib.clang_Cursor_getVarDeclInitializer
     ask.argtypes, ask.restype = [cindex.Cursor], cindex.Cursor
     return cindex.Cursor.from_cursor_result(ask(variable), ask, (variable,))
+
+
+def use(cursor: cindex.Cursor, declarations: str) -> bool:
+    """Whether a cursor is a use of a built-in variable or of the barrier."""
+    return (
+        cursor.kind is CursorKind.DECL_REF_EXPR
+        and cursor.spelling in SHADOWED
+        and file_of(cursor.referenced) == declarations
+    )
+
+
+def shared(cursor: cindex.Cursor) -> bool:
+    """Whether a cursor declares a shared variable."""
+    return cursor.kind is CursorKind.VAR_DECL and any(
+        child.kind is CursorKind.CUDASHARED_ATTR for child in children(cursor)
+    )
+
+
+def dynamic_shared(cursor: cindex.Cursor) -> bool:
+    """Whether a cursor declares, or refers to, a dynamic shared array."""
+    target = cursor.referenced if cursor.kind is CursorKind.DECL_REF_EXPR else cursor
+    return target is not None and shared(target) and target.storage_class is cindex.StorageClass.EXTERN

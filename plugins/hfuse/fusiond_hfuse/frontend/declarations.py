@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fusiond_hfuse.frontend import clang_tree, cursors, directives, shadows
+from fusiond_hfuse.frontend import clang_tree, cursors, directives
 from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
 
 _OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
@@ -69,7 +69,7 @@ class DeclarationWalk:
             found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
         for each in (cursor, *self._below(cursor)):
             self._name(found, each, scope)
-        functions = [each for each in (cursor, *self._below(cursor)) if each.kind in shadows.FUNCTIONS]
+        functions = [each for each in (cursor, *self._below(cursor)) if each.kind in cursors.FUNCTIONS]
         found.host = bool(functions) and all(self._host(each) for each in functions)
         return found
 

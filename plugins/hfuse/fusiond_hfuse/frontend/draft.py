@@ -15,9 +15,9 @@ from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import clang_tree, draft_yaml, includes, instances, ptx_kernel, signatures, slicing
 from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
-from fusiond_hfuse.frontend.kernel_parser import UNREAD, parse_kernel
+from fusiond_hfuse.frontend.kernel_parser import parse_kernel
 from fusiond_hfuse.frontend.launches import launches
-from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit
+from fusiond_hfuse.frontend.source_kernel import UNREAD, Parsed, TranslationUnit
 
 _MOST_ABOVE, _MOST_OF_REPOSITORY = 4, 16
 """Folders that a file lies below another in: where nothing says what they belong to, and where `.git` does."""

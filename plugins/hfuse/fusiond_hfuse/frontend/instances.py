@@ -18,7 +18,6 @@ _PLAIN = re.compile(
 _INDEX = re.compile(
     r"(?i)(?:^|_)(?:idx|index|id|int|offset|size|key|count)(?:_?t|_?type)?$|(?:Idx|Index|Id)(?:Type|T)?$"
 )
-_GIVEN = r"\b(?:constexpr|const)\s+(?:\w+\s+)*{name}\s*=\s*(\w+)\s*;|^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+(\w+)[ \t]*$"
 
 
 def parameters_of(code: str, kernel: str) -> list[str]:
@@ -73,15 +72,8 @@ def _suggested(parameter: str) -> str:
 
 
 def _written(code: str, kernel: str) -> list[list[str]]:
-    """The template arguments that a text has behind a kernel's name, launches first; of a constant, its number."""
+    """The template arguments that a text has behind a kernel's name, launches first, with numbers worked out."""
     found = [[*each.arguments] for each in launches.launches(code, kernel, ()) if each.instance]
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*<(?!<)([^;(){{}}]*?)>(?!>)", code):
         found.append(launches.template_parts(match.group(1)))
-    return [[_somewhere(code, each) for each in arguments] for arguments in found]
-
-
-def _somewhere(code: str, name: str) -> str:
-    """The first value that a text gives a constant of that name anywhere; the name, where it gives none."""
-    found = re.search(_GIVEN.format(name=re.escape(name)), code, re.MULTILINE) if name.isidentifier() else None
-    value = (found.group(1) or found.group(2)) if found is not None else ""
-    return value if _PLAIN.fullmatch(value) else " ".join(name.split())
+    return [[" ".join(each.split()) for each in arguments] for arguments in found]

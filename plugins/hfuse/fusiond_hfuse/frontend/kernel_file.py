@@ -29,10 +29,9 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.clang_tree import Reading
-from fusiond_hfuse.frontend.kernel_parser import UNREAD, parse_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
+    UNREAD,
     BlockShapes,
     KernelArgument,
     Parsed,
@@ -163,6 +162,9 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
 
 def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given) -> SourceKernel:
     """A kernel of CUDA C++, as libclang reads it."""
+    from fusiond_hfuse.frontend.clang_tree import Reading
+    from fusiond_hfuse.frontend.kernel_parser import parse_kernel  # takes long to load, and PTX needs none
+
     keys = given.keys
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry

@@ -29,7 +29,7 @@ import functools
 from dataclasses import dataclass, field
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import barriers, clang_tree, cursors, entries, recheck, shadows, slicing, uniformity
+from fusiond_hfuse.frontend import barriers, clang_tree, cursors, entries, recheck, slicing, uniformity
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.clang_tree import MAIN, Reading
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
@@ -39,11 +39,9 @@ from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import parameter
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
-from fusiond_hfuse.frontend.source_kernel import Edit, KernelParameter, Parsed, TranslationUnit
+from fusiond_hfuse.frontend.source_kernel import UNREAD, Edit, KernelParameter, Parsed, TranslationUnit
 
 _NOT_CUDA = "not CUDA C++ as libclang reads it"
-UNREAD = "unread"
-"""The rule of a text that libclang finds mistakes in: which may be headers of which nothing is known."""
 
 
 def parse_kernel(unit: TranslationUnit, reading: Reading, *, move: bool = False) -> tuple[TranslationUnit, Parsed]:
@@ -190,10 +188,10 @@ def _declare(
     """Take up what stands round the kernel: functions that may see the block, shared arrays, variables."""
     if cursor.hash in skipped:
         return
-    if cursor.kind in shadows.FUNCTIONS:
+    if cursor.kind in cursors.FUNCTIONS:
         graph.functions.append(cursor)
     elif cursor.kind is CursorKind.VAR_DECL:
-        if shadows.shared(cursor):
+        if cursors.shared(cursor):
             shared.file_wide(cursor)
         else:
             variables.declare(cursor, f"{scope}{cursor.spelling}")

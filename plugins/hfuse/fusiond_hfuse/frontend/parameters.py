@@ -41,7 +41,7 @@ def parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> Kern
         name=cursor.spelling, pointer=pointer,
         dtype=DTYPES.get(VECTOR_OF[bare] if vector else bare) or _enumeration(kind), spelling=written.spelling,
         target=bare, constant=pointer and target.is_const_qualified(),
-        volatile=pointer and target.is_volatile_qualified(), restrict=restrict, dependent=_dependent(cursor),
+        volatile=pointer and target.is_volatile_qualified(), restrict=restrict,
         void=pointer and bare == "void", enumeration=_enumeration(kind) is not None,
         records=target.get_size() if rows else 0, holds_pointers=rows and has_pointer(target),
         fields=tuple(_fields(tree, kind, "", 0)) if record else (), bytes=kind.get_size() if record else 0,
@@ -143,16 +143,6 @@ def _enumeration(kind: cindex.Type) -> str | None:
         return None
     whole = kind.get_declaration().enum_type.get_canonical().spelling
     return "int32" if kind.get_size() == 4 else DTYPES.get(whole)
-
-
-def _dependent(cursor: cindex.Cursor) -> bool:
-    """Whether a parameter's type mentions a template parameter."""
-    return any(
-        child.kind is CursorKind.TYPE_REF
-        and child.referenced is not None
-        and child.referenced.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        for child in cursors.below(cursor)
-    )
 
 
 def has_pointer(kind: cindex.Type) -> bool:

@@ -33,7 +33,7 @@ def rejections(
             yield refusal(*_reason(message, min(max(line, 1), again.lines)))
         for top in cursors.written_in(again.cursor, MAIN):
             for cursor in cursors.below(top) if top.kind.is_declaration() else ():
-                if shadows.use(cursor, DECLARATIONS_FILE):
+                if cursors.use(cursor, DECLARATIONS_FILE):
                     detail = f"`{cursor.spelling}` names the built-in past its shadow"
                     yield refusal("leak", cursor.location.line - again.before, detail)
     finally:

@@ -104,7 +104,7 @@ class Shadowing:
         """Dynamic shared arrays of a function that sees the block, and calls of others."""
         outer: dict[str, str] = {}
         for cursor, inside in cursors.preorder(function):
-            if cursor.kind is CursorKind.VAR_DECL and shadows.dynamic_shared(cursor):
+            if cursor.kind is CursorKind.VAR_DECL and cursors.dynamic_shared(cursor):
                 self.shared.dynamic_array(cursor, inside)
             elif _names_outer_array(cursor, function):
                 outer[cursor.spelling] = cursor.referenced.type.element_type.spelling
@@ -137,7 +137,7 @@ class Shadowing:
 
 def _names_outer_array(cursor: cindex.Cursor, function: cindex.Cursor) -> bool:
     """Whether a dynamic shared array is named that is declared outside of the function."""
-    if cursor.kind is not CursorKind.DECL_REF_EXPR or not shadows.dynamic_shared(cursor):
+    if cursor.kind is not CursorKind.DECL_REF_EXPR or not cursors.dynamic_shared(cursor):
         return False
     at = cursor.referenced.location.offset
     inside = function.extent.start.offset <= at < function.extent.end.offset

@@ -12,22 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from clang import cindex
-from clang.cindex import CursorKind
-
-from fusiond_hfuse.frontend import cursors
-
 SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
 """What a body sees its own version of."""
 SHADOWS = "FUSIOND_SHADOWS"
 """The macro that stands for the shadow parameters in a fused source."""
 PASSED = "FUSIOND_PASSED"
 """The macro that hands them on."""
+FIRST_ID = 1
+"""Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it."""
 SHARED = "fusiond_shared"
 """The shadow parameter that holds the side's part of the arena."""
-FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR,
-             CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)  # fmt: skip
-
 MACROS = (
     f"#define {SHADOWS} \\\n"
     "    const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \\\n"
@@ -41,28 +35,6 @@ extern fusiond_leak threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads() = delete;
 """
 """Declarations that hide the built-ins, for the head of a namespace: what no shadow reaches does not compile."""
-
-
-def use(cursor: cindex.Cursor, declarations: str) -> bool:
-    """Whether a cursor is a use of a built-in variable or of the barrier."""
-    return (
-        cursor.kind is CursorKind.DECL_REF_EXPR
-        and cursor.spelling in SHADOWED
-        and cursors.file_of(cursor.referenced) == declarations
-    )
-
-
-def shared(cursor: cindex.Cursor) -> bool:
-    """Whether a cursor declares a shared variable."""
-    return cursor.kind is CursorKind.VAR_DECL and any(
-        child.kind is CursorKind.CUDASHARED_ATTR for child in cursors.children(cursor)
-    )
-
-
-def dynamic_shared(cursor: cindex.Cursor) -> bool:
-    """Whether a cursor declares, or refers to, a dynamic shared array."""
-    target = cursor.referenced if cursor.kind is CursorKind.DECL_REF_EXPR else cursor
-    return target is not None and shared(target) and target.storage_class is cindex.StorageClass.EXTERN
 
 
 def closure(called: Mapping[int, frozenset[str]], names: Mapping[int, str], begin: Iterable[str]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fusiond_hfuse.frontend import cursors, shadows
+from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import SHARED
@@ -93,7 +93,7 @@ class SharedMemory:
         for cursor, inside in cursors.preorder(function):
             if cursor.kind is not CursorKind.VAR_DECL:
                 continue
-            if shadows.shared(cursor):
+            if cursors.shared(cursor):
                 if cursor.storage_class is not cindex.StorageClass.EXTERN:
                     self._static(cursor, inside)
             elif cursor.storage_class is cindex.StorageClass.STATIC and not constant(cursor.type):

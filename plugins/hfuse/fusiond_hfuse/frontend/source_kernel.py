@@ -20,6 +20,8 @@ from fusiond.program import Buffer, Dim3
 from fusiond.ptx.tree import Function, Instruction, Module, Variable
 
 WARP = 32
+UNREAD = "unread"
+"""The rule of a text that libclang finds mistakes in: which may be headers of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +127,6 @@ class KernelParameter:
     volatile: bool = False
     """Pointer to volatile."""
     restrict: bool = False
-    dependent: bool = False
-    """Its type mentions a template parameter."""
     void: bool = False
     enumeration: bool = False
     records: int = 0

@@ -204,7 +204,7 @@ def _verdicts(gpu: Any, runs: range) -> list[Verdict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [range(20), pytest.param(range(20, 200), marks=pytest.mark.campaign)], ids=len)
+@pytest.mark.parametrize("runs", [range(10), pytest.param(range(10, 200), marks=pytest.mark.campaign)], ids=len)
 def test_what_is_as_fast_is_never_called_faster(bench: Any, runs: range) -> None:
     found = _verdicts(bench, runs)
     assert Verdict.FUSE not in found

@@ -131,17 +131,6 @@ def missing_for(sources: Iterable[Source]) -> str | None:
     return line
 
 
-def supported_archs() -> tuple[str, ...]:
-    """The architectures that this compiler knows (`sm_90`), in its own order; empty where there is none."""
-    toolkit = find()
-    return _archs(toolkit.nvcc) if toolkit else ()
-
-
-@functools.lru_cache(maxsize=8)
-def _archs(nvcc: Path) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(re.findall(r"\bsm_\d+[af]?\b", _ask(nvcc, "--list-gpu-code"))))
-
-
 # --- what is built --------------------------------------------------------------------------------------
 
 

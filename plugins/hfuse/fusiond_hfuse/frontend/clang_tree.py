@@ -94,14 +94,14 @@ class ClangTree:
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}", where=self.where.where(1)) from None
 
-    def errors(self) -> list[tuple[int, str]]:
-        """(line of the text, message) of what a compiler would not take."""
+    def errors(self) -> list[tuple[int, int, str]]:
+        """(line of the text, offset in all that was parsed, message) of what a compiler would not take."""
         found = []
         for each in self.unit.diagnostics:
             if each.severity >= cindex.Diagnostic.Error and not _tolerable(each.spelling):
                 at = each.location
                 line = at.line - self.before if at.file is not None and at.file.name == MAIN else 1
-                found.append((line, each.spelling))
+                found.append((line, at.offset, each.spelling))
         return found
 
     def of_cuda(self) -> frozenset[str]:
@@ -121,7 +121,7 @@ class ClangTree:
         signature = next((each for each in cursors.children(self.cursor) if each.spelling == "fusiond_signature"), None)
         kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
         if kind is None or kind.kind is not cindex.TypeKind.FUNCTIONPROTO:
-            after = [message for line, message in self.errors() if line > self.lines]
+            after = [message for line, _, message in self.errors() if line > self.lines]
             reason = after[0] if after else "its type cannot be told"
             raise RequestError(f"{self.reading.function}: {reason}", where=where)
         kinds = list(kind.argument_types())

@@ -18,13 +18,10 @@ VECTOR_OF = {f"{name}{lanes}": scalar for name, scalar in _VECTORS.items() for l
 """CUDA's vector types, and what they are vectors of."""
 
 
-_BYTES = {"char": 1, "short": 2, "int": 4, "long": 8, "longlong": 8, "float": 4, "double": 8}
-
-
-def _alignment(name: str, lanes: int) -> str:
+def _alignment(scalar: str, lanes: int) -> str:
     """Vectors of two and four are aligned as a whole, up to 16 bytes."""
-    size = _BYTES[name if name in _BYTES else name[1:]] * lanes
-    return f"__attribute__((aligned({min(size, 16)}))) " if lanes in (2, 4) else ""
+    size = f"{lanes} * sizeof({scalar})"
+    return f"__attribute__((aligned({size} < 16 ? {size} : 16))) " if lanes in (2, 4) else ""
 
 
 def _vectors() -> str:
@@ -33,7 +30,7 @@ def _vectors() -> str:
         for lanes in range(1, 5):
             axes = ", ".join("xyzw"[:lanes])
             taken = ", ".join([scalar] * lanes)
-            lines.append(f"struct {_alignment(name, lanes)}{name}{lanes} {{ {scalar} {axes}; }};")
+            lines.append(f"struct {_alignment(scalar, lanes)}{name}{lanes} {{ {scalar} {axes}; }};")
             lines.append(f"__host__ __device__ {name}{lanes} make_{name}{lanes}({taken});")
     return "\n".join(lines)
 

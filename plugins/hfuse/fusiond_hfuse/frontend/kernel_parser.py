@@ -72,9 +72,12 @@ def _parsed(request: _ParseRequest) -> Parsed:
     try:
         text, kernel = _found(unit, reading, tree)
         wrong = tree.errors()
-        head = kernel.body.location.line, (cursors.body_of(kernel.body) or kernel.body).location.line
-        for line, message in wrong:
-            if head[0] <= line <= head[1]:  # then its parameters may not be what they seem
+        begins, ends = (
+            kernel.body.extent.start.offset,
+            (cursors.body_of(kernel.body) or kernel.body).extent.start.offset,
+        )
+        for line, offset, message in wrong:
+            if begins <= offset < ends:  # then its parameters may not be what they seem
                 raise RequestError(f"{_NOT_CUDA}: {message}{_brought(unit)}", where=unit.where(line))
             if line <= tree.lines:
                 text.rejections.append(text.refusal(UNREAD, line, f"{_NOT_CUDA}: {message}{_brought(unit)}"))

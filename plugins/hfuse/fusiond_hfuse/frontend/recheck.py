@@ -29,7 +29,7 @@ def rejections(
     """What is wrong with the edited text of a unit that was right before."""
     again = ClangTree(unit, _applied(unit.text, parsed), reading, inside=(_HEAD, "}\n"))
     try:
-        for line, message in again.errors():
+        for line, _, message in again.errors():
             yield refusal(*_reason(message, min(max(line, 1), again.lines)))
         for top in cursors.written_in(again.cursor, MAIN):
             for cursor in cursors.below(top) if top.kind.is_declaration() else ():

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from fusiond.build import nvcc
 from fusiond.cli import options, output
 from fusiond.errors import RequestError, StoreError
 from fusiond.inputs import documents
@@ -44,13 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     whole = path
     known = functools.partial(_answered, arguments, strategy.version)
     try:
-        text = strategy.draft(str(path), name, JobInputs(registry, job, known), folders)
+        text = strategy.draft(str(path), name, JobInputs(registry, job, known, nvcc.compiled), folders)
     except RequestError as problem:
         including = _including(path, strategy.drafts)
         if including is None:
             raise
         try:
-            text = strategy.draft(str(including), name, JobInputs(registry, job), folders)
+            text = strategy.draft(str(including), name, JobInputs(registry, job, compiler=nvcc.compiled), folders)
         except RequestError:
             raise _part_of_another(path, including, name, problem) from None
         whole = including

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fusiond.build import nvcc
 from fusiond.cuda.limits import limits
 from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, Measurement, Purpose
@@ -166,3 +167,13 @@ def test_a_mistake_is_one_line(fusiond: Run, source: Path, words: list[str], say
     assert said.status == 2
     assert says in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvcc.find() is None, reason="needs nvcc")
+def test_what_only_a_compiler_reads_is_drafted(fusiond: Run, source: Path) -> None:
+    """`clock_t` is in no file that libclang is shown."""
+    kernel = source.with_name("ticks.cu")
+    kernel.write_text("#include <ctime>\n__global__ void ticks(const clock_t* at, int n) { if (n) __trap(); }\n")
+    found = yaml.safe_load(fusiond("init", kernel, "--output", "-").out)
+    assert [(each["dtype"], each.get("role")) for each in found["arguments"]] == [("int64", "input"), ("int32", None)]

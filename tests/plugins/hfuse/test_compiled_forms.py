@@ -402,6 +402,25 @@ def test_what_a_file_has_round_a_kernel(taken, strategy, runner, name):
     np.testing.assert_array_equal(found["b.out"], np.arange(1, 1001))
 
 
+def test_headers_of_a_folder_are_the_compilers(taken, strategy, runner, tmp_path):
+    """With whatever they have: an `#include` of a macro, which no text with all headers in it can hold."""
+    (tmp_path / "lib" / "lib").mkdir(parents=True)
+    (tmp_path / "lib" / "lib" / "more.cuh").write_text("__device__ inline int more(int v) { return v + LIB_STEP; }\n")
+    (tmp_path / "lib" / "lib" / "lib.cuh").write_text(
+        "#define LIB_STEP 1\n#define LIB_MORE <lib/more.cuh>\n#include LIB_MORE\n"
+    )
+    (tmp_path / "own.cuh").write_text("__device__ inline int own(int v) { return v; }\n")
+    source = '#include <lib/lib.cuh>\n#include "own.cuh"\n' + HEAD + "    int value = own(more(i));\n" + TAIL
+    yaml = "\n".join(each for each in YAML.splitlines() if "name: in" not in each).replace(' "3072"', " n")
+    analysis = taken(source, yaml + "\ninclude: [lib]\n", "./k.yaml")
+    assert analysis.rejections == ()
+    first = analysis.workload.key
+    found = runner.run(emitted(strategy, analysis, (BESIDE, BY_BLOCK)))
+    np.testing.assert_array_equal(found["b.out"], np.arange(1, 1001))
+    (tmp_path / "lib" / "lib" / "more.cuh").write_text("__device__ inline int more(int v) { return v * LIB_STEP; }\n")
+    assert taken(source, yaml + "\ninclude: [lib]\n", "./k.yaml").workload.key != first
+
+
 def test_what_neither_takes_is_one_line_of_libclang(taken):
     with pytest.raises(
         RequestError, match=r"k\.cu:3: not CUDA C\+\+ as libclang reads it: use of undeclared"

@@ -38,7 +38,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     unit, include, found = _with_headers(inputs, path, include)
     code = clang_tree.blanked(unit.text.encode())
     remarks = [f"Found: {each}" for each in found]
-    flags = (_CPP20,) if _CONCEPT.search(code) else ()
+    flags = ("-std=c++20",) if _CONCEPT.search(code) else ()
     remarks += [f"Flag: {each}, for a `concept`" for each in flags]
     entry, instance = _entry(path, name, slicing.kernels(unit, (), flags), unit)
     if not instance:
@@ -72,7 +72,6 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     )  # fmt: skip
 
 
-_CPP20 = "-std=c++20"
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 
 
@@ -98,13 +97,14 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
             raise RequestError(f"there are {len(kernels)} kernels in it: {', '.join(kernels)}; say which", where=path)
         alike = [each for each in kernels if name and f" {name}(" in f" {signatures.demangled(each)}"]
         entry = chosen if chosen in kernels or len(alike) != 1 else alike[0]
-        _, parsed = ptx_kernel.read(text, entry, entry, path)
+        ptx, parsed = ptx_kernel.read(text, entry, entry, path)
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{path}:{problem.line}") from None
     parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters))
     unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={path: text})
     remark = f"{signatures.demangled(entry)}: PTX has no names of parameters"
-    return draft_yaml.text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,)))
+    block = ptx.limits.get("reqntid", ())
+    return draft_yaml.text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block))
 
 
 def _with_headers(
@@ -141,11 +141,10 @@ def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
 
 def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -> tuple[str, str]:
     """The kernel that is meant, and its instance."""
-    if not known and "__global__" not in unit.text:
+    if not known and not (name and "__global__" in unit.text):
         raise RequestError("contains no kernel", where=path)
-    bracket = next((mark for mark in name if mark in "<("), "")
-    plain, _, rest = name.partition(bracket) if bracket else (name, "", "")
-    plain = plain.strip()
+    plain = re.split(r"[<(]", name)[0]
+    rest, plain = name[len(plain) :], plain.strip()
     if not plain:
         if len(known) > 1:
             raise RequestError(f"there are {len(known)} kernels in it: {', '.join(sorted(known))}; say which: "
@@ -157,4 +156,4 @@ def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -
         if left_out is not None and not meant:
             raise RequestError(f"`{left_out[1]}` leaves out {plain}", where=unit.where(left_out[0]))
         raise UnknownName("kernel", plain, known, where=path)
-    return meant[0], f"{meant[0]}{bracket}{rest}" if bracket else ""
+    return meant[0], f"{meant[0]}{rest}" if rest else ""

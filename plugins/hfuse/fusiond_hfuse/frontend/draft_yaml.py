@@ -27,6 +27,8 @@ class KernelDraft:
     flags: tuple[str, ...] = ()
     remarks: tuple[str, ...]
     """One line each: what was decided, and why."""
+    block: tuple[int, ...] = ()
+    """That a kernel of PTX asks for."""
     launched: tuple[LaunchSite, ...] = ()
     """The launches in the file; the first one is drafted."""
 
@@ -99,7 +101,8 @@ def _launch(draft: KernelDraft) -> list[str]:
     """Block, grid and dynamic shared memory, as far as the host's first launch tells them."""
     unknown = f'"{UNKNOWN}"'
     found = draft.launched[0] if draft.launched else None
-    block = [_length(each) for each in found.block] if found and found.block else [unknown]
+    given = draft.block or (found.block if found else None)
+    block = [_length(str(each)) for each in given] if given else [unknown]
     grid = [_quoted(each) for each in found.grid] if found and found.grid else [unknown]
     lines = [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{', '.join(grid)}]"]
     if draft.parsed.uses_dynamic_shared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import cursors
+from fusiond_hfuse.frontend import cursors, instances
 from fusiond_hfuse.frontend.cursors import SCOPES, CursorKind, cindex
 
 
@@ -36,7 +36,7 @@ def definition(
         raise RequestError(f"{entry} {how}", where=where)
     is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
     if is_template and not template:
-        raise RequestError(asked(entry, bodies[0]), where=where)
+        raise RequestError(instances.asked(entry, _parameters(bodies[0])), where=where)
     if template and not is_template:
         raise RequestError(f"{entry} is not a template, so it has no instance", where=where)
     return bodies[0], found
@@ -55,14 +55,10 @@ _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_
                         CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
 
 
-def asked(entry: str, template: cindex.Cursor) -> str:
-    """What is said where an instance has to be named."""
-    found = (each for each in cursors.children(template) if each.kind in _TEMPLATE_PARAMETERS)
-    head = ", ".join(
+def _parameters(template: cindex.Cursor) -> list[str]:
+    """`["class T", "int N"]`."""
+    return [
         f"{each.type.spelling if each.kind is CursorKind.TEMPLATE_NON_TYPE_PARAMETER else 'class'} {each.spelling}"
-        for each in found
-    )
-    return (
-        f"{entry} is a template <{head}>; say which instance under `instance:`, or with FILE.cu:'{entry}<...>' for "
-        f"`fusiond init`"
-    )
+        for each in cursors.children(template)
+        if each.kind in _TEMPLATE_PARAMETERS
+    ]

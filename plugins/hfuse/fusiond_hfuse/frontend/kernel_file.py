@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
@@ -126,7 +127,7 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
     """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
     keys = given.keys
     where = keys["source"].where
-    unit = includes.expand(inputs, source, folders, yaml=given.path, where=where)
+    unit = includes.expand(inputs, source, (), yaml=given.path, where=where)  # a compiler finds the headers of folders
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
     overload = instance.endswith(")")
@@ -136,6 +137,7 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
             text=unit.whole,
             entries=() if overload else (instance,),
             flags=given.flags,
+            include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in folders),
             defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
             symbols=tuple(each.symbol for each in given.variables),
         )
@@ -151,7 +153,7 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
         ptx, parsed = ptx_kernel.read(made.text, mangled, given.name, keys["entry"].where)
     except PtxError as problem:
         raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
-    kernel = given_kernel(given, unit, instance, unit.whole)
+    kernel = given_kernel(given, unit, instance, made.text)
     variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
     block = kernel.block
     if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
@@ -175,11 +177,11 @@ def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Gi
         defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
         variables=tuple(each.symbol for each in given.variables),
     )  # fmt: skip
-    whole = includes.expand(inputs, source, folders, yaml=given.path, where=keys["source"].where)
     try:
+        whole = includes.expand(inputs, source, folders, yaml=given.path, where=keys["source"].where)
         unit, parsed = parse_kernel(whole, way)
     except RequestError as problem:
-        if isinstance(problem, UnknownName) and not re.search(rf"\b{entry.rpartition('::')[2]}\b", whole.text):
+        if isinstance(problem, UnknownName) and entry.rpartition("::")[2] not in whole.text:
             raise
         raise _UnreadError(problem) from None
     arguments = checked(given.arguments, parsed.parameters, keys["arguments"])

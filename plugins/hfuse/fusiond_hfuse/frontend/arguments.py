@@ -221,9 +221,8 @@ def _placed(argument: KernelArgument, fields: tuple[StructField, ...], size: int
         _check_member(path or argument.name, member, places[path], spelling)
     missing = [path for path in places if path not in said]
     if missing:
-        raise RequestError(
-            f"{argument.name} does not give {', '.join(missing[:5])} of {spelling!r}", where=argument.where
-        )
+        left = f"{argument.name} does not give {', '.join(missing[:5])} of {spelling!r}"
+        raise RequestError(left, where=argument.where)
     members = tuple(
         dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
         for path, place in places.items()

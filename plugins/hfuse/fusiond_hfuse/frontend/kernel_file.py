@@ -143,9 +143,8 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
         )
     )
     if made is None:
-        raise RequestError(
-            "it is to be compiled to PTX, and no nvcc is there: pip install 'fusiond[nvcc]'", where=where
-        )
+        said = "it is to be compiled to PTX, and no nvcc is there: pip install 'fusiond[nvcc]'"
+        raise RequestError(said, where=where)
     if isinstance(made, BuildFailed):
         raise RequestError(f"it does not compile: {made.reason}", where=where)
     try:
@@ -241,15 +240,12 @@ def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> So
     required = ptx.limits.get("reqntid")
     shape = kernel.block.shapes[0]
     if required is not None and (*required, 1, 1)[:3] != shape:
-        raise RequestError(
-            f"the block is {shape}, and the kernel says .reqntid {required}", where=kernel.lines["block"]
-        )
+        said = f"the block is {shape}, and the kernel says .reqntid {required}"
+        raise RequestError(said, where=kernel.lines["block"])
     ptx_kernel.checked_variables(kernel.variables, ptx)
     if parsed.uses_dynamic_shared and "shared" not in kernel.lines:
-        raise RequestError(
-            f"{ptx.entry.name} has an array of shared memory without a length, so the key 'shared' must give its bytes",
-            where=kernel.path,
-        )
+        said = f"{ptx.entry.name} has a shared array without a length, so the key 'shared' must give its bytes"
+        raise RequestError(said, where=kernel.path)
     parsed = parsed.replaced(rejections=(*parsed.rejections, *_unset(kernel, ptx)))
     return dataclasses.replace(
         kernel,

@@ -89,9 +89,8 @@ class _Varying:
 
     def _decided(self, statement: cindex.Cursor) -> bool:
         """Whether a thread decides a condition: whichever part of it is no body, and in a loop what ends it."""
-        *heads, _ = cursors.children(statement)
-        if statement.kind is CursorKind.DO_STMT:
-            heads = [cursors.children(statement)[-1]]
+        *heads, last = cursors.children(statement)
+        heads = [last] if statement.kind is CursorKind.DO_STMT else heads
         if statement.kind is CursorKind.IF_STMT:
             heads = [each for each in heads if each.kind.is_expression() or each.kind is CursorKind.VAR_DECL][:2]
         if statement.kind is CursorKind.CXX_FOR_RANGE_STMT or any(self._varies(each) for each in heads):
@@ -110,6 +109,8 @@ class _Varying:
         parts = cursors.children(cursor)
         if cursor.kind is CursorKind.VAR_DECL:
             yield cursor, cursor
+            if cursor.type.kind is cindex.TypeKind.LVALUEREFERENCE and parts:
+                yield from ((each, None) for each in [_variable(parts[-1])] if each is not None)  # by another name
         elif parts and (cursor.kind is CursorKind.COMPOUND_ASSIGNMENT_OPERATOR or _writes(cursor)):
             target = _variable(parts[0])
             if target is not None:
@@ -121,7 +122,7 @@ class _Varying:
         elif cursor.kind is CursorKind.CALL_EXPR:  # what is handed over as it stands is handed over by reference
             if parts and parts[0].kind is CursorKind.MEMBER_REF_EXPR and (target := _variable(parts[0])) is not None:
                 yield target, None  # by a method of its own
-            for each in parts[1:]:
+            for each in parts:
                 if each.kind is CursorKind.DECL_REF_EXPR and each.referenced is not None:
                     yield each.referenced, None
 
@@ -137,13 +138,7 @@ class _Varying:
                 target = each.referenced
                 if target is None or cursors.file_of(target) != DECLARATIONS_FILE or each.spelling[:2] in ("__", "at"):
                     return True
-            elif each.kind in (CursorKind.ARRAY_SUBSCRIPT_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.CXX_THIS_EXPR):
-                return True
-            elif each.kind is CursorKind.MEMBER_REF_EXPR:
-                parts = cursors.children(each)
-                if not parts or parts[0].type.kind is cindex.TypeKind.POINTER:
-                    return True
-            elif each.kind is CursorKind.UNARY_OPERATOR and cursors.operator(each) == "*":
+            elif _of_memory(each):
                 return True
         return False
 
@@ -157,6 +152,16 @@ class _Varying:
         local = target.semantic_parent is not None and target.semantic_parent.kind is not CursorKind.TRANSLATION_UNIT
         fixed = target.type.is_const_qualified() or cursors.has(target, CursorKind.CUDACONSTANT_ATTR)
         return name != "threadIdx" and bool((local and not cursors.has(target, CursorKind.CUDASHARED_ATTR)) or fixed)
+
+
+def _of_memory(cursor: cindex.Cursor) -> bool:
+    """Whether an expression is what memory holds, or is not looked into."""
+    if cursor.kind is CursorKind.MEMBER_REF_EXPR:
+        parts = cursors.children(cursor)
+        return not parts or bool(parts[0].type.kind is cindex.TypeKind.POINTER)
+    if cursor.kind is CursorKind.UNARY_OPERATOR:
+        return cursors.operator(cursor) == "*"
+    return cursor.kind in (CursorKind.ARRAY_SUBSCRIPT_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.CXX_THIS_EXPR)
 
 
 def _writes(cursor: cindex.Cursor) -> bool:

@@ -247,7 +247,7 @@ REFUSED = {
         "#include <cooperative_groups.h>\n"
         "__global__ void k(float* x) { cooperative_groups::this_grid().sync(); x[threadIdx.x] = 1; }",
         (),
-        ".cu:2: it waits for the whole grid",
+        "reads what a cooperative launch tells it (a grid barrier)",
     ),
     "not C++": ("__global__ void k(float* x) { x[threadIdx.x] = nothing; }", (), "nothing"),
 }  # fmt: skip

@@ -286,9 +286,12 @@ grid: ["n // block.x"]
 
 
 @pytest.mark.slow
+@pytest.mark.needs_nvcc
 @pytest.mark.parametrize("count", ["0", "__syncthreads_count(v > 9)"])
 def test_who_leaves_early_where_lanes_meet_is_fused_block_by_block(analyse, strategy, same, kernel_file, count):
-    analysis = analyse(kernel_file("k", PARTING.replace("COUNT", count), PARTING_YAML), "hist", sizes={"hist.n": 3000})
+    analysis = analyse(
+        kernel_file("k", PARTING.replace("COUNT", count), PARTING_YAML), "hist", sizes={"hist.n": 3000}, compiled=True
+    )
     assert analysis.rejections == ()
     assert "some threads may leave before a barrier" in analysis.report["only_block_by_block"][0]
     found = strategy.space(analysis, {})

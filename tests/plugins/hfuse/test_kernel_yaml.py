@@ -176,7 +176,7 @@ def test_a_mistake_is_one_line(analyse, scale, old, new, problem):
 SOURCES = [
     ("#include <cub/cub.cuh>\n", None),
     ('#include "no.cuh"\n', None),
-    ("#define H <math.h>\n#include H\n", "scale.cu:2: #include of a macro"),
+    ("#define H <math.h>\n#include H\n", "scale.cu:2: not CUDA C++ as libclang reads it: #include of a macro"),
     ("__device__ int f() { return unknown; }\n", None),
     ("__device__ float half(float x) { return x / two; }\n#define float typename Half<float, half>::type\n",
      "not CUDA C++ as libclang reads it: no template named 'Half'"),

@@ -332,7 +332,7 @@ PTX = """\
 def test_a_kernel_of_ptx_is_drafted_from_its_name_and_parameters(compiled):
     text = compiled("k.ptx", PTX, "scale<float>")
     found = pyyaml.safe_load(text)
-    assert (found["source"], found["entry"]) == ("k.ptx", "_Z5scaleIfEvPT_PKS0_i6float2")
+    assert (found["kernel"], found["source"], found["entry"]) == ("scale", "k.ptx", "_Z5scaleIfEvPT_PKS0_i6float2")
     assert [(each.get("dtype"), each.get("role")) for each in found["arguments"]] == [
         ("float32", "inout"), ("float32", "input"), ("int32", None), (None, None),
     ]  # fmt: skip

@@ -102,9 +102,10 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
         raise RequestError(problem.reason, where=f"{path}:{problem.line}") from None
     parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters))
     unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={path: text})
-    remark = f"{signatures.demangled(entry)}: PTX has no names of parameters"
+    function = signatures.demangled(entry)
+    remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]
     block = ptx.limits.get("reqntid", ())
-    return draft_yaml.text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block))
+    return draft_yaml.text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block, name=name))
 
 
 def _with_headers(

@@ -28,7 +28,8 @@ class KernelDraft:
     remarks: tuple[str, ...]
     """One line each: what was decided, and why."""
     block: tuple[int, ...] = ()
-    """That a kernel of PTX asks for."""
+    name: str = ""
+    """Those of a kernel of PTX: the block that it asks for, its name in C++."""
     launched: tuple[LaunchSite, ...] = ()
     """The launches in the file; the first one is drafted."""
 
@@ -61,8 +62,10 @@ def _identity(draft: KernelDraft) -> list[str]:
     """Which kernel it is, and how its source is compiled."""
     entry = draft.parsed.entry
     lines = [
-        f"kernel: {entry.rpartition('::')[2]}", f"source: {PurePath(draft.path).name}", f"entry: {_quoted(entry)}"
-    ]  # fmt: skip
+        f"kernel: {(draft.name or entry).rpartition('::')[2]}",
+        f"source: {PurePath(draft.path).name}",
+        f"entry: {_quoted(entry)}",
+    ]
     if draft.instance:
         lines.append(f"instance: {_quoted(draft.instance)}")
     if draft.include:

@@ -61,11 +61,8 @@ def _comments(draft: KernelDraft) -> list[str]:
 def _identity(draft: KernelDraft) -> list[str]:
     """Which kernel it is, and how its source is compiled."""
     entry = draft.parsed.entry
-    lines = [
-        f"kernel: {(draft.name or entry).rpartition('::')[2]}",
-        f"source: {PurePath(draft.path).name}",
-        f"entry: {_quoted(entry)}",
-    ]
+    name = (draft.name or entry).rpartition("::")[2]
+    lines = [f"kernel: {name}", f"source: {PurePath(draft.path).name}", f"entry: {_quoted(entry)}"]
     if draft.instance:
         lines.append(f"instance: {_quoted(draft.instance)}")
     if draft.include:

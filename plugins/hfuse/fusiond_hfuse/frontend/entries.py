@@ -56,7 +56,6 @@ _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_
 
 
 def _parameters(template: cindex.Cursor) -> list[str]:
-    """`["class T", "int N"]`."""
     return [
         f"{each.type.spelling if each.kind is CursorKind.TEMPLATE_NON_TYPE_PARAMETER else 'class'} {each.spelling}"
         for each in cursors.children(template)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.model import Config
+from fusiond.search import space as space_module
 from fusiond.search.space import EMPTY, Parameter, Space
 
 CONDITIONS = ("a == 1", "a > 0 and b == 'x'", "b != 'y'", "c == 2")
@@ -61,8 +63,10 @@ def test_points_are_the_filtered_product_in_its_order(space: Space) -> None:
     points = [dict(each) for each in space.points()]
     assert points == [dict(sorted(each.items())) for each in brute_force(space)]
     assert len({Config.of(each).key for each in points}) == len(points)
-    assert space.count() == len(points)
-    assert space.count(limit=2) == min(2, len(points))
+    for merged in (space_module.MERGED, 1, 0):  # then more and more is walked
+        with mock.patch.object(space_module, "MERGED", merged):
+            assert space.count() == len(points)
+            assert space.count(limit=2) == min(2, len(points))
 
 
 @given(spaces(), st.data())
@@ -74,6 +78,16 @@ def test_problems_knows_exactly_the_points(space: Space, data: st.DataObject) ->
     values = {name: data.draw(st.sampled_from([0, 1, 2, 3, "x", "y", "z", True, 1.0, None])) for name in names}
     strictly = [{name: (type(value), value) for name, value in point.items()} for point in points]
     assert (space.problems(values) == ()) == ({n: (type(v), v) for n, v in values.items()} in strictly)
+
+
+def test_count_merges_beginnings_that_differ_in_nothing_that_is_named_later() -> None:
+    """2^59 beginnings, half of which go on in two ways; and True is no 1, 1 no 1.0."""
+    free = tuple(Parameter(name=f"p{k:02}", values=(0, 1)) for k in range(59))
+    late = Parameter(name="z", values=(0, 1), when="p00 + p58 == 1")
+    assert Space(parameters=(*free, late)).count(limit=2**70) == 2**58 + 2 * 2**58
+    mixed = Parameter(name="a", values=(True, 1, 1.0, "1"))
+    tied = Space(parameters=(mixed, Parameter(name="b", values=(1, 2))), restrictions=("a == 1 or b == 2",))
+    assert tied.count() == len(list(tied.points()))
 
 
 def test_the_empty_space_has_one_point() -> None:

@@ -8,15 +8,16 @@ printed and stored.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
 from fusiond.language import expressions
 from fusiond.model import Config, Value
+
+MERGED = 4096
+"""Beginnings of points that `Space.count` holds at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +99,7 @@ class Space:
             return
         if self.broken({}):  # a restriction of constants only
             return
-        mentioning = {
-            each.name: [found for found in map(expressions.parse, self.restrictions) if each.name in found.names]
-            for each in self.parameters
-        }
+        mentioning = self._mentioning()
         # Depth first, and no recursion: a pipeline of a thousand kernels has a thousand parameters.
         depths: list[Iterator[Mapping[str, Value]]] = [iter(({},))]
         while depths:
@@ -114,17 +112,38 @@ class Space:
                 depths.append(self._extended(chosen, self.parameters[len(depths) - 1], mentioning))
 
     def count(self, limit: int = 100_000) -> int:
-        """How many valid points there are; stops counting at `limit`. What no condition and no restriction names is
-        multiplied, and not walked."""
+        """How many valid points there are; stops counting at `limit`. Beginnings that agree in all that a later
+        condition or restriction names are counted as one; where more than MERGED differ, points are walked instead."""
         if self.listed is not None:
             return min(limit, len(self.listed))
-        named = {each.name for each in self.parameters if each.when is not None}
-        for text in (*self.restrictions, *(each.when for each in self.parameters if each.when is not None)):
-            named |= expressions.parse(text).names
-        tied = dataclasses.replace(self, parameters=tuple(each for each in self.parameters if each.name in named))
-        free = math.prod(len(each.values) for each in self.parameters if each.name not in named)
-        found = sum(1 for _ in itertools.islice(tied.points(), -(-limit // max(free, 1))))
-        return min(limit, free * found)
+        if self.broken({}):
+            return 0
+        mentioning = self._mentioning()
+        place = {each.name: at for at, each in enumerate(self.parameters)}
+        last = dict[str, int]()
+        """Name -> the place of the last parameter with which it is looked at."""
+        looked = [(at, each.when) for at, each in enumerate(self.parameters) if each.when is not None]
+        for at, text in (*looked, *((0, text) for text in self.restrictions)):
+            names = expressions.parse(text).names & place.keys()
+            latest = max(at, *map(place.__getitem__, names), 0)
+            last |= {name: max(latest, last.get(name, 0)) for name in names}
+        ways: dict[str, tuple[Mapping[str, Value], int]] = {"": ({}, 1)}
+        for at, parameter in enumerate(self.parameters):
+            longer: dict[str, tuple[Mapping[str, Value], int]] = {}
+            for chosen, many in ways.values():
+                for more in self._extended(chosen, parameter, mentioning):
+                    kept = {name: value for name, value in more.items() if last.get(name, 0) > at}
+                    alike = repr(kept)  # tells True from 1 and 1 from 1.0
+                    longer[alike] = kept, many + longer.get(alike, ((), 0))[1]
+            if len(longer) > MERGED:
+                return sum(1 for _ in itertools.islice(self.points(), limit))
+            ways = longer
+        return min(limit, sum(many for _, many in ways.values()))
+
+    def _mentioning(self) -> Mapping[str, Sequence[expressions.Expression]]:
+        """The restrictions that name each parameter."""
+        found = [*map(expressions.parse, self.restrictions)]
+        return {each.name: [text for text in found if each.name in text.names] for each in self.parameters}
 
     def _config(self, row: tuple[int, ...]) -> Config:
         pairs = zip(self.parameters, row, strict=True)

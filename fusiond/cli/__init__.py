@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     debug, json = "--debug" in words, "--json" in words
     try:
-        status = _dispatch(words)
+        status = _dispatch(words, ours=argv is None)
         sys.stdout.flush()
         return status
     except FusiondError as problem:
@@ -119,7 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], *, ours: bool) -> int:
+    """`ours`: the process was started for this command."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -136,7 +137,10 @@ def _dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
-        importlib.import_module("fusiond.isolation.start").early(told=name == "plan")
+        importlib.import_module("fusiond.isolation.start").early(
+            told=name == "plan",
+            fork=ours and name != "serve",  # in a list of processes a daemon is one
+        )
     command, parser = command_of(name)
     return command.run(parser.parse_args(before + after))
 

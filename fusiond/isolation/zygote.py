@@ -1,5 +1,6 @@
 """The process that has loaded the plugins, and forks a child whenever it is asked for one: in milliseconds, and never
-with the threads or the open files of the program that wants it. `python -m fusiond.isolation.zygote SOCKET LIMITS`.
+with the threads or the open files of the program that wants it. `python -m fusiond.isolation.zygote SOCKET LIMITS`, or
+a fork of a command that has done nothing yet (`start.py`).
 
 On standard output it says which plugin it loads (so that one whose import kills it is known), then what they
 registered. Then, over the socket:
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import os
 import pickle
@@ -46,6 +48,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(2, 1)
         registry = loaded(arguments[4], without, functools.partial(_say, out), only)
         out.write(b"ready\n" + pickle.dumps(described(registry)))
+    gc.freeze()  # else a collection in a child copies every page of what is loaded
     libc = ctypes.CDLL(None)
     _serve(control, functools.partial(_become_child, control, registry, limits, libc, os.getpid()))
     return 0

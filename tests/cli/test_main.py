@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from fusiond import __version__
-from fusiond.cli import COMMANDS
+from fusiond.cli import COMMANDS, main
 from fusiond.errors import StoreError
 from fusiond.isolation import start
 
@@ -130,7 +130,7 @@ def test_whatever_a_command_raises(
 def test_a_plan_goes_on_where_no_process_could_be_started_early(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
 
-    def none_to_spare(*arguments: object) -> NoReturn:
+    def none_to_spare(*arguments: object, fork: bool) -> NoReturn:
         tried.append(arguments)
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -139,6 +139,15 @@ def test_a_plan_goes_on_where_no_process_could_be_started_early(monkeypatch: pyt
     start.early()
     assert len(tried) == 1
     assert start._early == []
+
+
+@pytest.mark.parametrize(("words", "fork"), [("plan", True), ("doctor", True), ("serve", False)])
+def test_only_a_process_of_its_own_is_forked(monkeypatch: pytest.MonkeyPatch, words: str, fork: bool) -> None:
+    asked: list[dict[str, bool]] = []
+    monkeypatch.setattr(start, "early", lambda **options: asked.append(options))
+    monkeypatch.setattr(sys, "argv", ["fusiond", words, "--no-such-option"])
+    assert main([words, "--no-such-option"]) == main() == 2
+    assert [each["fork"] for each in asked] == [False, fork]
 
 
 def test_debug_shows_the_traceback(fusiond: Run, monkeypatch: pytest.MonkeyPatch) -> None:

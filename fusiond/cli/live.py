@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from fusiond.cli import render
+from fusiond.cli import drawn, render
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
@@ -27,7 +27,7 @@ def watch(client: Client, look: Callable[[], Mapping[str, Any]], secs: float) ->
             rows = ()
         return tables(document, rows)
 
-    render.watching(draw, secs)
+    drawn.watching(draw, secs)
 
 
 def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence[render.TableOf]:

@@ -1,4 +1,4 @@
-"""The one home of rich: tables on standard output, progress on standard error.
+"""Tables on standard output, progress on standard error; what a terminal gets is drawn by `drawn`.
 
 Where the output is not a terminal, progress is one plain line an event, and tables are not cut to a width.
 """
@@ -6,30 +6,21 @@ Where the output is not a terminal, progress is one plain line an event, and tab
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
-from rich.live import Live as Drawn
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
 
 from fusiond.cli import output
 from fusiond.cli.answer import microseconds
 from fusiond.progress import Progress
-from fusiond.standing import Standing, Standings
-from fusiond.words import shortened, shown
+from fusiond.words import shown
 
 UNCUT = 10_000
 """Columns of a table that goes into a pipe."""
@@ -37,12 +28,6 @@ LONGEST_WORD = 24
 """Words up to this length are never broken in a table."""
 _BETWEEN, _AROUND = 3, 2
 """What rich puts between two columns, and around all."""
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Whoever read the output is gone; `fusiond.cli.main` knows what to do then, and rich would exit with 1."""
-        raise BrokenPipeError
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -57,13 +42,25 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     if widths is None:
         _paragraphs(title, columns, cells, wide)
         return
-    console = _Console(width=wide, emoji=False, highlight=False, soft_wrap=wide == UNCUT)
-    grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for name, width in zip(columns, widths, strict=True):
-        grid.add_column(name, overflow="fold", width=width)
-    for row in cells:
-        grid.add_row(*map(escape, row))
-    console.print(grid)
+    if not plainly(title, widths, wide):
+        from fusiond.cli import drawn  # rich, which takes a tenth of a second
+
+        drawn.table(title, columns, widths, cells, wide)
+        return
+    rule, gap = "\u2500" * (sum(widths) + _BETWEEN * (len(widths) - 1)), " " * _BETWEEN
+    heads, *lines = (
+        gap.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in (columns, *cells)
+    )
+    blank = " " * len(rule)
+    output.say(*([title] if title else []), *(f" {each} " for each in (blank, heads, rule, *lines, blank)))
+
+
+def plainly(title: str, widths: Sequence[int], wide: int) -> bool:
+    """Whether rich would write a table without colours, in the same characters, and its title on a line."""
+    forced = wide != UNCUT or any(map(os.environ.get, ("FORCE_COLOR", "TTY_COMPATIBLE")))
+    whole = _BETWEEN * (len(widths) - 1) + sum(widths)
+    return not forced and sys.stdout.encoding.lower().startswith("utf") and cell_len(title) <= whole + _AROUND
 
 
 def _widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
@@ -132,7 +129,11 @@ class Display(Protocol):
 
 def display(*, plain: bool) -> Display:
     """Live bars on a terminal, plain lines elsewhere or when `plain` is asked for."""
-    return ProgressLines() if plain or not sys.stderr.isatty() else Live()
+    if plain or not sys.stderr.isatty():
+        return ProgressLines()
+    from fusiond.cli.drawn import Live
+
+    return Live()
 
 
 class ProgressLines:
@@ -162,85 +163,6 @@ class ProgressLines:
             self.say(text)
 
 
-class _About(ProgressColumn):
-    """A text that is looked at each time that the bar is drawn."""
-
-    def __init__(self, text: Callable[[Standing], str], standing: Callable[[], Standing | None]) -> None:
-        super().__init__()
-        self._text, self._standing = text, standing
-
-    def render(self, task: Task) -> Text:
-        standing = self._standing()
-        return Text("" if standing is None else shown(self._text(standing)))
-
-
-class Live:
-    """A bar with phase, part, trials done, best so far and time left; what matters scrolls by above it."""
-
-    def __init__(self) -> None:
-        self._standings = Standings()
-        self._job = ""
-        self._phase = "starting"
-
-        def standing() -> Standing | None:
-            return self._standings.of(self._job)
-
-        self._bar = Bar(
-            SpinnerColumn(),
-            TextColumn("{task.fields[phase]}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            _About(lambda each: "" if each.best is None else f"best {each.best:.2f}x", standing),
-            _About(lambda each: "" if each.left_secs is None else f"about {duration(each.left_secs)} left", standing),
-            console=Console(stderr=True, emoji=False, highlight=False),
-            transient=True,
-        )
-        self._task: TaskID = self._bar.add_task("", total=None, phase="starting")
-
-    def __enter__(self) -> Live:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def say(self, text: str) -> None:
-        self._bar.console.print(escape(shortened(shown(text))))
-
-    def show(self, progress: Progress) -> None:
-        if progress.parent is None and progress.event == "job":
-            self._job = progress.job
-        self._standings.tell(progress)
-        standing = self._standings.of(self._job)
-        if standing is not None:
-            part = f"part {standing.part} of {standing.parts}, " if standing.part is not None else ""
-            if progress.phase and not _quiet(progress) and progress.phase != "part":
-                self._phase = _phase(progress)
-            if standing.final is not None:
-                self._phase = f"final {standing.final} of {standing.finals}"
-            text = escape(shortened(shown(part + self._phase), 200))
-            self._bar.update(self._task, phase=text, completed=standing.done, total=standing.budget)
-        if progress.event in ("job", "baseline", "record", "ended") or progress.phase == "part":
-            self.say(line(progress))
-
-
-def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
-    """Tables that are drawn anew until Ctrl-C ends it; where the output is not a terminal, one after the other."""
-    if not sys.stdout.isatty():
-        while True:
-            for each in draw():
-                table(each.title, each.columns, each.rows)
-            sys.stdout.flush()
-            time.sleep(secs)
-    console = _Console(emoji=False, highlight=False)
-    with Drawn(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as screen:
-        while True:
-            screen.update(Group(*map(_grid, draw())), refresh=True)
-            time.sleep(secs)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOf:
     """A table that is drawn again and again."""
@@ -248,15 +170,6 @@ class TableOf:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-
-
-def _grid(each: TableOf) -> Table:
-    grid = Table(box=box.SIMPLE_HEAD, title=each.title or None, title_justify="left", pad_edge=False)
-    for name in each.columns:
-        grid.add_column(name, overflow="ellipsis", no_wrap=True)
-    for row in each.rows:
-        grid.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
-    return grid
 
 
 def bar(done: int, of: int | None, width: int = 16) -> str:
@@ -267,7 +180,7 @@ def bar(done: int, of: int | None, width: int = 16) -> str:
     return f"{'#' * full}{'.' * (width - full)} {done}/{of}"
 
 
-def _phase(progress: Progress) -> str:
+def phase(progress: Progress) -> str:
     """`search: 12 candidates`; `waiting for pid 4711 of anna` needs no other word."""
     phase, detail = progress.phase or "", progress.detail or ""
     if progress.number is not None:
@@ -275,7 +188,7 @@ def _phase(progress: Progress) -> str:
     return detail if detail.startswith(phase) and detail else f"{phase}: {detail}" if detail else phase
 
 
-def _quiet(progress: Progress) -> bool:
+def quiet(progress: Progress) -> bool:
     """What moves a bar, and is not a line: the processes of the finals one by one, what a search will cost."""
     return not progress.detail and (progress.number is not None or progress.then_secs is not None)
 
@@ -298,7 +211,7 @@ def line(progress: Progress) -> str:
                 text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
             return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
         case "phase":
-            return "" if _quiet(progress) else _phase(progress)
+            return "" if quiet(progress) else phase(progress)
         case "baseline":
             return f"unfused, {progress.detail}: {microseconds(progress.time_us or 0.0)}"
         case "trial":

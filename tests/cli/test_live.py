@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli import live, main, render
+from fusiond.cli import drawn, live, main, render
 from fusiond.progress import Progress
 from fusiond.standing import Standing
 from fusiond.store.database import Store
@@ -102,7 +102,7 @@ def test_processes_of_the_finals_move_the_bar_and_are_no_lines(capsys: pytest.Ca
 
 
 def test_the_bar_shows_part_final_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    with render.Live() as shown:
+    with drawn.Live() as shown:
         shown._bar.console.width = 160
         shown.show(Progress(job="a", event="job", state="running", workload="harris", device="cpu", done=0, budget=9))
         shown.show(Progress(job="a", event="phase", phase="part", detail="sx,gx", number=5, of=11))
@@ -121,7 +121,7 @@ def test_the_bar_shows_part_final_and_time_left(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
 
 
-def _drawn(shown: render.Live) -> str:
+def _drawn(shown: drawn.Live) -> str:
     with shown._bar.console.capture() as captured:
         shown._bar.console.print(shown._bar.get_renderable())
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.get())

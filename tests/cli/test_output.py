@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fusiond.cli
-from fusiond.cli import output, render
+from fusiond.cli import drawn, output, render
 from fusiond.errors import RequestError
 from fusiond.progress import Progress
 
@@ -40,7 +40,7 @@ def test_lines_and_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> Non
     assert SEEN in "".join(said.out.splitlines()[1:])
 
 
-@pytest.mark.parametrize("kind", [render.ProgressLines, render.Live])
+@pytest.mark.parametrize("kind", [render.ProgressLines, drawn.Live])
 def test_progress_is_escaped(kind: Callable[[], render.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with kind() as shown:
         shown.show(Progress(job="j", event="phase", phase="search", detail=EVIL))

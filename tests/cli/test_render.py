@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
+import subprocess
 import sys
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fusiond.cli import render
+from fusiond.cli import drawn, render
 from fusiond.progress import Progress
 
 COLUMNS = ("program", "launch", "threads", "registers", "occupancy", "limited by")
@@ -71,6 +76,35 @@ def test_a_pipe_gets_every_row_on_one_line(capsys: pytest.CaptureFixture[str]) -
     assert sum("word" in line for line in lines) == 1
 
 
+@given(
+    st.sampled_from(["", "facts", "what the compiler says (not measured)", "[b]bold[/b] :smile:"]),
+    st.integers(1, 4).flatmap(
+        lambda many: st.lists(st.tuples(*[st.none() | st.text(max_size=30)] * many), min_size=1, max_size=5)
+    ),
+)
+def test_a_pipe_gets_what_rich_would_write(title: str, rows: list[tuple[str | None, ...]]) -> None:
+    """Also wide characters, brackets and empty cells."""
+    columns = ("name", "values", "x", "y")[: len(rows[0])]
+    said = []
+    for plain in (render.plainly, mock.Mock(return_value=False)):
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        with mock.patch.object(sys, "stdout", out), mock.patch.object(render, "plainly", plain):
+            render.table(title, columns, rows)
+            out.seek(0)
+            said.append(out.read())
+    assert said[0] == said[1]
+
+
+def test_rich_is_not_imported_for_a_pipe() -> None:
+    """Not by `fusiond plan` either, whose imports are most of its time."""
+    code = (
+        "import sys, fusiond.cli.plan, fusiond.cli.render as r; r.table('facts', ('name',), [('a',)]);"
+        "print(sorted({'rich.console', 'numpy', 'http.client', 'asyncio'} & sys.modules.keys()))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "[]"
+
+
 def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     shown(80, "facts")
     render.table("", ("name", "values"), [("partition", "x" * 200)])
@@ -80,7 +114,7 @@ def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.Ca
 
 
 def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
-    live = render.Live()
+    live = drawn.Live()
     live.show(Progress(job="whole", event="job", state="running", done=3, budget=64))
     live.show(Progress(job="part", event="trial", done=8, budget=8, best=2.5, ratio=2.5))
     live.show(Progress(job="whole", event="phase", phase="reference"))

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fusiond.cli.render import Live, ProgressLines, line
+from fusiond.cli.drawn import Live
+from fusiond.cli.render import ProgressLines, line
 from fusiond.client import here
 from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished

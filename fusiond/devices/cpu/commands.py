@@ -86,5 +86,4 @@ def translation_unit(
     """
     exports = [f"FUSIOND_ENTRY({export}, {expression})" for export, expression in entries.items()]
     exports += [f"FUSIOND_SYMBOL({export}, {expression})" for export, expression in (symbols or {}).items()]
-    assembly = ['#include "inline_ptx.h"'] if "fusiond_ptx::" in lowered else []
-    return "\n".join([f'#include "{PRELUDE}"', *assembly, f'#line 1 "{name}"', lowered, *exports, ""])
+    return "\n".join([f'#include "{PRELUDE}"', f'#line 1 "{name}"', lowered, *exports, ""])

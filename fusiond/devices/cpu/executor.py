@@ -19,7 +19,7 @@ import numpy as np
 
 from fusiond.build import gxx
 from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
-from fusiond.devices.cpu import native
+from fusiond.devices.cpu import interpreted, native
 from fusiond.devices.cpu.interpreted import Broken, InterpretedModule
 from fusiond.devices.cpu.link import Link
 from fusiond.devices.cpu.memory import HostAllocation
@@ -40,9 +40,7 @@ from fusiond.program import (
     Prefetch,
     Program,
     Role,
-    Source,
     SourceKind,
-    SourceLanguage,
     Step,
     timeline,
 )
@@ -84,7 +82,7 @@ class CpuProgram:
                 if source.kind is SourceKind.HOST:
                     self._hosts[source.name] = HostLibrary(path)
                 else:
-                    self._modules[source.name] = self._module(source, path)
+                    self._modules[source.name] = self._module(path)
             self._entries = {
                 step.name: self._modules[step.source].entry(gxx.exported(program.source(step.source), step.entry))
                 for step in program.launches
@@ -98,8 +96,8 @@ class CpuProgram:
         self._symbols = self._found_symbols()
         self._pristine: dict[str, Array] = {}
 
-    def _module(self, source: Source, path: Path) -> native.NativeModule | InterpretedModule:
-        return InterpretedModule(path) if source.language is SourceLanguage.PTX else self._runtime.load(path)
+    def _module(self, path: Path) -> native.NativeModule | InterpretedModule:
+        return InterpretedModule(path) if path.suffix == interpreted.SUFFIX else self._runtime.load(path)
 
     # --- buffers ---
 

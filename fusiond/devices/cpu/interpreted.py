@@ -1,4 +1,5 @@
-"""Sources that are PTX, on the cpu device: the interpreter of `fusiond.counting` runs them, and says where one breaks.
+"""Sources as PTX, on the cpu device: the interpreter of `fusiond.counting` runs them, and says where one breaks. They
+are PTX already, or C++ that g++ does not take behind the emulation's headers and nvcc compiles.
 
 It gives what `native` gives of compiled kernels. Every access is checked against the buffers of the program, so that
 what misses one ends the launch, reads too; blocks and threads run in one order only, and races are not looked for.
@@ -7,6 +8,7 @@ what misses one ends the launch, reads too; blocks and threads run in one order 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.build import nvcc, ptx_entries
+from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
 from fusiond.counting import library
 from fusiond.counting.kernels import CountedShape, CountError, LoadedPtx
@@ -23,13 +25,20 @@ from fusiond.counting.library import Cache
 from fusiond.counting.model import H100
 from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.cpu import native
+from fusiond.devices.cpu.lower import NOT_EMULATED
 from fusiond.devices.cpu.native import Argument, Finished, NativeError, NativeLaunch
 from fusiond.keys import content_key
-from fusiond.model import BuildFailed
-from fusiond.program import Source
+from fusiond.model import BuildFailed, NamedPtx
+from fusiond.program import Source, SourceKind, SourceLanguage
 from fusiond.ptx.tree import PtxError
 
 SUFFIX = ".ptx"
+_NAMES = "// fusiond: "
+"""Begins the first line of what nvcc compiled; behind it exported names by those that the PTX has, as JSON."""
+_FLAGS = ("-lineinfo", "-fmad=false", "--expt-relaxed-constexpr", "--extended-lambda")
+"""To round as the emulation does, and to take what g++ takes."""
+_ARCH = "sm_90"
+"""The architecture that the emulation claims to be."""
 _MOST_THREADS = 1024
 _OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
 _NEAR_BYTES = 1 << 20
@@ -46,14 +55,31 @@ class Broken:
 
 
 def build(source: Source) -> Path | BuildFailed:
-    """The text in the build cache, where it holds what the source says. Nothing is compiled of it; the interpreter is,
-    once a machine: the child that loads it has a time limit."""
-    front = nvcc.named_ptx(source, "")
+    """What the cpu device runs of a source: g++'s object, or a file of PTX where it is PTX or g++ does not take it."""
+    if source.language is SourceLanguage.PTX:
+        return _kept(nvcc.named_ptx(source, ""))
+    built = gxx.build(source)
+    if isinstance(built, Path) or source.kind is SourceKind.HOST:
+        return built
+    if missing := nvcc.missing():
+        curable = NOT_EMULATED in built.reason or "<cooperative_groups" in source.text
+        return BuildFailed(reason=f"{built.reason}; as PTX it would run: {missing}") if curable else built
+    front = nvcc.named_ptx(dataclasses.replace(source, flags=_FLAGS), _ARCH)
+    if isinstance(front, BuildFailed):
+        return front if NOT_EMULATED in built.reason else built
+    names = {gxx.exported(source, each): mangled for each, mangled in front.names.items()}
+    names |= {gxx.exported_symbol(source, each): mangled for each, mangled in front.symbols.items()}
+    return _kept(dataclasses.replace(front, text=f"{_NAMES}{json.dumps(names, sort_keys=True)}\n{front.text}"))
+
+
+def _kept(front: NamedPtx | BuildFailed) -> Path | BuildFailed:
+    """The text in the build cache. The interpreter is built too, once a machine: the child that loads it has a time
+    limit."""
     if isinstance(front, BuildFailed):
         return front
     library.built()
-    cache, key = of_folder(default_folder()), content_key(["interpreted", source.text])
-    return cache.get(key, SUFFIX) or cache.put(key, SUFFIX, source.text)
+    cache, key = of_folder(default_folder()), content_key(["interpreted", front.text])
+    return cache.get(key, SUFFIX) or cache.put(key, SUFFIX, front.text)
 
 
 class InterpretedModule:
@@ -66,12 +92,18 @@ class InterpretedModule:
             self.loaded = LoadedPtx(self.text, self._library)
         except PtxError as problem:
             raise NativeError(str(problem)) from None
-        # What fails is named by its line here, also where `.loc` says which line of another file that was made from.
-        self.loaded.module = dataclasses.replace(self.loaded.module, files={})
+        first = self.text.partition("\n")[0]
+        self._names: Mapping[str, str] = {}
+        if first.startswith(_NAMES):
+            self._names = json.loads(first.removeprefix(_NAMES))
+        else:
+            # What fails is named by its line here, also where `.loc` says which line of another file it is made from.
+            self.loaded.module = dataclasses.replace(self.loaded.module, files={})
         self._cache: Cache | None = Cache(self._library, H100.l2_bytes)
 
     def entry(self, name: str) -> InterpretedEntry:
         """A kernel, translated. NativeError where something in it is not known."""
+        name = self._names.get(name, name)
         kernel = self.loaded.module.kernels[name]
         try:
             self.loaded.code(name)
@@ -81,6 +113,7 @@ class InterpretedModule:
 
     def symbol(self, name: str) -> Bytes:
         """The bytes of a variable, to read and write; not beyond `close`."""
+        name = self._names.get(name, name)
         return self.loaded.image.view(next(each for each in self.loaded.module.variables if each.name == name))
 
     def close(self) -> None:

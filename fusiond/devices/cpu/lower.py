@@ -9,11 +9,11 @@ Nearly everything is left to the header; only what no header can express is edit
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
     #include <cooperative_groups.h>            #include "cooperative_groups.h"  (so cuda_fp16.h, _bf16.h and _fp8.h)
     __shared__ alignas(16) int t[4];           alignas(16) __shared__ int t[4];
-    #include <mma.h>, <cuda/barrier>, ...      #include "mma.h", "cuda_barrier.h", ...
-    asm volatile("bar.sync 1, 64;" ...);       statements over inline_ptx.h (inline_ptx.py)
+    asm volatile("setmaxnreg...");             (void)0;  (`_GENERATED`: what strategies write)
 
 What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
-raised if g++ keeps the group. g++ sees __CUDACC__, __NVCC__ and __CUDA_ARCH__ as nvcc's device pass does. Comments and
+raised if g++ keeps the group. What is `NOT_EMULATED`, inline assembly and CUDA's other headers, runs as nvcc's PTX
+(interpreted.py). g++ sees __CUDACC__, __NVCC__ and __CUDA_ARCH__ as nvcc's device pass does. Comments and
 string literals are left alone. `sizeof` and `decltype` of a dynamic shared array see a pointer, where CUDA sees an
 array of unknown length.
 """
@@ -24,7 +24,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fusiond.devices.cpu import inline_ptx
+NOT_EMULATED = "is not emulated"
+"""Ends the reason of what only C++ is refused: as PTX it can be run."""
 
 
 class LoweringError(ValueError):
@@ -65,41 +66,20 @@ _CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 _OPENS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]")
 
-_OUR_OWN = {
-    "cooperative_groups.h": "cooperative_groups.h",
-    "cooperative_groups/memcpy_async.h": "cooperative_groups.h",
-    "cooperative_groups/reduce.h": "cooperative_groups.h",
-    "cooperative_groups/scan.h": "cooperative_groups.h",
-    "cooperative_groups/coalesced_scan.h": "cooperative_groups.h",
-    "cooperative_groups/partition.h": "cooperative_groups.h",
-    "cooperative_groups/sync.h": "cooperative_groups.h",
-    **{
-        f"cuda/std/{name}": "cuda_std.h"
-        for name in ("array", "cmath", "complex", "cstddef", "cstdint", "functional", "limits", "tuple", "type_traits")
-    },
-    "cuda/std/utility": "cuda_std.h",
-    "cuda/atomic": "cuda_atomic.h",
-    "cuda/barrier": "cuda_barrier.h",
-    "cuda/pipeline": "cuda_pipeline_object.h",
-    "cuda_pipeline.h": "cuda_pipeline.h",
-    "cuda_pipeline_primitives.h": "cuda_pipeline.h",
-    "cuComplex.h": "cuComplex.h",
-    "mma.h": "mma.h",
-    "cuda_fp16.h": "cuda_fp16.h",
-    "cuda_fp16.hpp": "cuda_fp16.h",
-    "cuda_bf16.h": "cuda_bf16.h",
-    "cuda_bf16.hpp": "cuda_bf16.h",
-    "cuda_fp8.h": "cuda_fp8.h",
-    "cuda_fp8.hpp": "cuda_fp8.h",
-}
+_OUR_OWN = re.compile(r"(cooperative_groups|cuda_fp16|cuda_bf16|cuda_fp8)\.h(?:pp)?")
 _STANDS_IN = re.compile(
     r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|device_functions|device_atomic_functions"
     r"|math_constants|math_functions|vector_types|vector_functions|sm_\d+_\w+"
 )
 _BEYOND = re.compile(
-    r"cooperative_groups/.*|(cub|thrust|nv|cuda|cute|cutlass)/.*"
-    r"|(cuda_(fp4|fp6|awbarrier)\w*|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
+    r"cooperative_groups/.*|(cub|thrust|nv|cuda|cute|cutlass)/.*|cuComplex\.h"
+    r"|(cuda_(fp4|fp6|awbarrier|pipeline)\w*|curand\w*|cublas\w*|texture_\w+|surface_\w+|mma)\.h(pp)?"
 )
+_GENERATED = {
+    'asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor))': "multiprocessor = ::blockIdx.x % 4",
+    'asm volatile("setmaxnreg.': "(void)0",
+}
+"""How assembly begins that strategies write -> what it is here, where there are no registers to trade."""
 
 _ALIGNERS = frozenset({"__align__", "alignas", "__attribute__"})
 _SPECIFIERS = frozenset({"static", "__shared__", "__device__", "volatile", "const", "inline"})
@@ -155,12 +135,12 @@ class _Lowering:
         if not include:
             return token.text
         file = include[1]
-        if file in _OUR_OWN:
-            return f'#include "{_OUR_OWN[file]}"'
+        if own := _OUR_OWN.fullmatch(file):
+            return f'#include "{own[1]}.h"'
         if file.endswith(".h") and _STANDS_IN.fullmatch(file.removesuffix(".h")):
             return f"// {file}: fusiond_cuda.h stands in for it"
         if _BEYOND.fullmatch(file):
-            raise self._error(token, f"<{file}> cannot be used on the processor")
+            raise self._error(token, f"<{file}> {NOT_EMULATED}")
         return token.text
 
     def _dynamic_array(self, begin: int) -> tuple[str, int] | None:
@@ -220,55 +200,12 @@ class _Lowering:
         return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
 
     def _assembly(self, at: int) -> tuple[str, int]:
-        """Assembly as statements over runtime/inline_ptx.h; what that does not know is refused."""
-        opening = at
-        while opening + 1 < len(self._tokens) and self._tokens[opening].text != "(":
-            opening += 1
-        if opening + 1 == len(self._tokens):
-            raise self._error(self._tokens[at], "assembly without its text")
-        end = self._behind_parentheses(opening - 1)
-        inside = [i for i in range(opening + 1, end - 1) if self._tokens[i].kind != "blank"]
-        code, parameters, behind = self._code(inside)
-        try:
-            statement = inline_ptx.translated(code, list(self._operands(inside[behind:])), parameters)
-        except inline_ptx.Unknown as problem:
-            detail = f"{problem} of PTX assembly is not emulated on the processor"
-            raise self._error(self._tokens[at], detail) from None
-        return statement, end
-
-    def _code(self, tokens: list[int]) -> tuple[str, dict[str, str], int]:
-        """The text of assembly, the macro parameters that `#` makes strings in it, and how many tokens that were."""
-        code = ""
-        parameters: dict[str, str] = {}
-        at = 0
-        while at < len(tokens):
-            token = self._tokens[tokens[at]]
-            if token.kind == "string":
-                code += token.text[1:-1].replace("\\n", "\n").replace("\\t", "\t")
-            elif token.text == "#" and at + 1 < len(tokens):
-                name = f"@{len(parameters)}"
-                code += name
-                at += 1
-                parameters[name] = self._tokens[tokens[at]].text
-            else:
-                break
-            at += 1
-        return code, parameters, at
-
-    def _operands(self, tokens: list[int]) -> Iterator[inline_ptx.Operand]:
-        """Outputs and inputs of assembly: a constraint, and what stands in the parentheses behind it. Clobbers are no
-        operands."""
-        at = 0
-        while at < len(tokens):
-            token = self._tokens[tokens[at]]
-            following = self._tokens[tokens[at + 1]].text if at + 1 < len(tokens) else ""
-            if token.kind != "string" or following != "(":
-                at += 1
-                continue
-            end = self._behind(tokens[at + 1], "(", ")")
-            text = "".join(each.text for each in self._tokens[tokens[at + 1] + 1 : end - 1]).strip()
-            yield inline_ptx.Operand(token.text.strip('"'), text)
-            at = next((i for i, each in enumerate(tokens) if each >= end), len(tokens))
+        for text, instead in _GENERATED.items():
+            if self._text.startswith(text, self._tokens[at].start):
+                end = self._behind_parentheses(at + 2)
+                if sum(each.text.count(";") for each in self._tokens[at:end]) == 1:  # and no statement behind it
+                    return instead, end
+        raise self._error(self._tokens[at], f"inline assembly {NOT_EMULATED}")
 
     def _behind_parentheses(self, at: int) -> int:
         """The position behind the balanced parentheses that open after `at`."""

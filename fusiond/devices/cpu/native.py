@@ -35,7 +35,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 4
+ABI = 5
 _CHECKED = 1
 _COOPERATIVE = 2
 _ALIGNMENT = 64

@@ -18,7 +18,7 @@ from fusiond.devices.cpu.link import of_environment
 from fusiond.devices.peers import MOST_DEVICES
 from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
-from fusiond.program import Alloc, Program, Source, SourceKind, SourceLanguage, replace_sources
+from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
 from fusiond.system import children, faults
 
 if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YAML may be imported with this module
@@ -78,7 +78,7 @@ class CpuProvider:
         return dataclasses.replace(replace_sources(program, plain), steps=steps, issue="streams")
 
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
-        path = interpreted.build(source) if source.language is SourceLanguage.PTX else gxx.build(source)
+        path = interpreted.build(source)
         return path if isinstance(path, BuildFailed) else Binary(source=source.name, path=path)
 
     def ptx(self, source: Source, arch: str) -> str | None:

@@ -34,6 +34,7 @@ from fusiond import program as plans
 from fusiond.build import gxx
 from fusiond.build.working import working_folder
 from fusiond.devices.base import ExecutionError
+from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, NativeError, NativeLaunch
 from fusiond.errors import FusiondError, RequestError
@@ -172,13 +173,14 @@ def _location(report: str, address: int, arrays: Sequence[_Array]) -> str:
 
 def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) -> Iterator[str]:
     """A line for each race in each launch of a program, which is run from its fills. Raises `FusiondError`."""
-    ptx = [each.name for each in program.sources if each.language is plans.SourceLanguage.PTX]
-    if ptx:
-        raise RequestError(f"races are not looked for in PTX, and {ptx[0]} is PTX", where=program.name)
+    binaries = {each.name: _built(interpreted.build(each)) for each in program.sources}
+    for name, path in binaries.items():
+        if path.suffix == interpreted.SUFFIX:
+            raise RequestError(f"races are not looked for in PTX, and {name} runs as PTX", where=program.name)
     host = gxx.race_host()
-    kernels = {each.name: _built(each, races=True) for each in program.sources if each.kind is plans.SourceKind.DEVICE}
-    executor = CpuExecutor()
-    loaded = executor.load(program, {each.name: _built(each) for each in program.sources})
+    devices = [each for each in program.sources if each.kind is plans.SourceKind.DEVICE]
+    kernels = {each.name: _built(gxx.build(each, races=True)) for each in devices}
+    loaded = CpuExecutor().load(program, binaries)
     for buffer in program.buffers:
         if buffer.part_of is None:
             loaded.write(buffer.name, initial(buffer, seed))
@@ -205,8 +207,7 @@ def _in_step(host: Path, kernel: Path, loaded: CpuProgram, step: plans.Launch, t
         raise ExecutionError(Outcome.TIMED_OUT, f"{step.name}: no end after {timeout_s:.0f} s") from None
 
 
-def _built(source: plans.Source, *, races: bool = False) -> Path:
-    built = gxx.build(source, races=races)
+def _built(built: Path | BuildFailed) -> Path:
     if isinstance(built, BuildFailed):
         raise ExecutionError(Outcome.BUILD_FAILED, built.reason)
     return built

@@ -1,4 +1,4 @@
-"""PTX on the cpu device: what Triton wrote against NumPy, a program in both languages, and launches that break."""
+"""PTX on the cpu device: what Triton wrote and what only nvcc takes against NumPy, and launches that break."""
 
 from __future__ import annotations
 
@@ -191,6 +191,162 @@ def test_a_bundle_carries_the_text(tmp_path: Path, gxx_here: None) -> None:
     np.testing.assert_array_equal(made.read("y"), np.full(N, 2, np.float32))
 
 
+# --- C++ that only nvcc takes ---
+
+ASSEMBLY = """
+__constant__ unsigned table[4];
+__global__ void k(const unsigned* x, unsigned* y) {
+    const int t = threadIdx.x;
+    unsigned r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(r) : "r"(x[t]), "r"(x[t + 64]), "r"(table[t % 4]));
+    asm volatile("{ .reg .u32 low; add.cc.u32 low, %1, %2; addc.u32 %0, %0, 0; }"
+                 : "+r"(r) : "r"(x[t]), "r"(x[t + 64]));
+    y[t] = r;
+}"""
+WMMA = """
+#include <mma.h>
+using namespace nvcuda;
+__global__ void k(const half* x, float* y) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> right;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 2.0f);
+    wmma::load_matrix_sync(left, x, 16);
+    wmma::load_matrix_sync(right, x + 256, 16);
+    wmma::mma_sync(sum, left, right, sum);
+    wmma::store_matrix_sync(y, sum, 16, wmma::mem_row_major);
+}"""
+BARRIER = """
+#include <cuda/barrier>
+#include <cuda/std/utility>
+__global__ void k(const int* x, int* y) {
+    __shared__ cuda::barrier<cuda::thread_scope_block> filled, read;
+    __shared__ int tile[64];
+    if (threadIdx.x == 0) { init(&filled, EXPECTED); init(&read, 64); }
+    __syncthreads();
+    int sum = 0;
+    for (int i = 0; i < 3; ++i) {
+        cuda::memcpy_async(&tile[threadIdx.x], &x[i * 64 + threadIdx.x], sizeof(int), filled);
+        filled.arrive_and_wait();
+        sum += tile[63 - threadIdx.x] * (i + 1);
+        read.wait(read.arrive());
+    }
+    y[threadIdx.x] = sum;
+}"""
+PIPELINE = """
+#include <cuda_pipeline.h>
+__global__ void k(const int* x, int* y) {
+    __shared__ int tile[2][64];
+    const int t = threadIdx.x;
+    int sum = 0;
+    __pipeline_memcpy_async(&tile[0][t], &x[t], 4);
+    __pipeline_commit();
+    for (int i = 0; i < 3; ++i) {
+        if (i < 2) __pipeline_memcpy_async(&tile[(i + 1) % 2][t], &x[(i + 1) * 64 + t], 4);
+        __pipeline_commit();
+        __pipeline_wait_prior(1);
+        __syncthreads();
+        sum += tile[i % 2][63 - t] * (i + 1);
+        __syncthreads();
+    }
+    y[t] = sum;
+}"""
+GROUPS = """
+#include <cooperative_groups.h>
+#ifdef __CUDACC__
+#include <cooperative_groups/reduce.h>
+#endif
+namespace cg = cooperative_groups;
+__global__ void k(const int* x, int* y) {
+    auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+    y[threadIdx.x] = cg::reduce(warp, x[threadIdx.x], cg::plus<int>());
+    if (x[threadIdx.x] % 3 == 0) y[threadIdx.x] += 100000 * cg::coalesced_threads().thread_rank();
+}"""
+OWN_TILES = GROUPS.replace("#include <cooperative_groups/reduce.h>", "").replace("cg::reduce", "sum").replace(
+    "__global__", "__device__ int sum(cg::thread_block_tile<32> all, int v, cg::thread_block) {\n"
+    "    for (int i = 16; i; i /= 2) v += all.shfl_xor(v, i);\n    return v;\n}\n__global__", 1
+).replace("cg::plus<int>()", "cg::this_thread_block()")  # fmt: skip
+
+
+def _rounds(x: np.ndarray) -> Any:
+    return (x.reshape(3, 64)[:, ::-1] * np.array([[1], [2], [3]])).sum(0)
+
+
+def _grouped(x: np.ndarray) -> Any:
+    third = x % 3 == 0
+    return np.repeat(x.reshape(-1, 32).sum(1), 32) + 100000 * third * (third.reshape(-1, 32).cumsum(1).reshape(-1) - 1)
+
+
+TABLE = np.array([1, 2**31, 0, 7], np.uint32)
+CASES: dict[str, Any] = {
+    "assembly": (ASSEMBLY, "uint32", 128, lambda x: (x[:64] ^ x[64:] ^ np.tile(TABLE, 16))
+                 + (x[:64].astype(np.uint64) + x[64:] >> 32).astype(np.uint32)),
+    "assembly of a group": (ASSEMBLY.replace("    asm(", "#if __CUDA_ARCH__ >= 800\n    asm(")
+                                             .replace("% 4]));", "% 4]));\n#endif"),
+                            "uint32", 128, lambda x: CASES["assembly"][3](x)),
+    "wmma": (WMMA, "float16", 512, lambda x: (x[:256].reshape(16, 16) @ x[256:].reshape(16, 16).T + 2).reshape(-1)),
+    "a barrier that is an object": (BARRIER.replace("EXPECTED", "64"), "int32", 192, _rounds),
+    "copies in stages": (PIPELINE, "int32", 192, _rounds),
+    "groups": (GROUPS, "int32", 64, _grouped),
+    "groups of a header that is emulated in part": (OWN_TILES, "int32", 64, _grouped),
+}  # fmt: skip
+
+
+def of_text(text: str, dtype: str, elements: int, results: int = 64) -> Program:
+    symbols = ("table",) if "table" in text else ()
+    buffers = [
+        Buffer(name="x", dtype=dtype, elements=elements, role=Role.INPUT),
+        Buffer(name="y", dtype="float32" if dtype == "float16" else dtype, elements=results, role=Role.OUTPUT),
+    ]
+    if symbols:
+        buffers.append(Buffer(name="table", dtype="uint32", elements=4, role=Role.INPUT, symbol="made:table"))
+    source = Source(name="made", text=text, entries=("k",), symbols=symbols)
+    threads = 32 if "wmma" in text else 64
+    return program(launch("k", "x", "y", block=(threads, 1, 1)), buffers=tuple(buffers), sources=(source,))
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_emulation_does_not_take_runs_as_nvcc_compiles_it(name: str, gxx_here: None) -> None:
+    text, dtype, elements, expected = CASES[name]
+    x = np.random.default_rng(0).integers(0, 2**32 if dtype == "uint32" else 9, elements).astype(dtype)
+    wanted = expected(x.astype(np.float64) if dtype == "float16" else x)
+    of = of_text(text, dtype, elements, wanted.size)
+    made = loaded(of, x=x, table=TABLE)
+    made.run(seed=1, checked=True)
+    np.testing.assert_array_equal(made.read("y"), wanted)
+
+
+@pytest.mark.needs_nvcc
+def test_its_mistakes_are_named_by_the_lines_of_the_text(gxx_here: None) -> None:
+    problem = broken(of_text(BARRIER.replace("EXPECTED", "65"), "int32", 192))
+    assert problem.outcome is Outcome.CRASHED
+    assert "deadlock" in problem.reason
+    line = ASSEMBLY[: ASSEMBLY.index("asm(")].count("\n") + 1
+    problem = broken(of_text(ASSEMBLY, "uint32", 100))
+    assert problem.reason.startswith(
+        f"k: made.cu:{line}: ld.global.u32: an access of 4 bytes is outside of every buffer"
+    )
+    with pytest.raises(RequestError, match="races are not looked for in PTX, and made runs as PTX"):
+        list(race.find_in(of_text(ASSEMBLY, "uint32", 128)))
+
+
+def test_what_no_compiler_takes_is_one_line(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(text: str) -> str:
+        failed = CpuProvider().build(Source(name="made", text=text, entries=("k",)), "cpu")
+        assert isinstance(failed, BuildFailed)
+        return failed.reason
+
+    wrong = "__global__ void k(int* x) { x[0] = y; }"
+    assert reason(wrong).startswith("made.cu:1: ")
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    monkeypatch.delenv("FUSIOND_NVCC", raising=False)
+    assert reason(wrong).startswith("made.cu:1: ")
+    assert "nvcc" not in reason(wrong)
+    assert reason(WMMA).startswith("made: line 2: <mma.h> is not emulated; as PTX it would run: no nvcc: pip install")
+    assert "as PTX it would run: no nvcc" in reason(OWN_TILES)
+
+
 # --- what does not ---
 
 
@@ -258,7 +414,7 @@ def test_names_that_are_not_there_do_not_build() -> None:
 
 
 def test_races_are_not_looked_for() -> None:
-    with pytest.raises(RequestError, match="races are not looked for in PTX, and made is PTX"):
+    with pytest.raises(RequestError, match="races are not looked for in PTX, and made runs as PTX"):
         list(race.find_in(program(launch("scale", "x", "y"))))
     assert isinstance(gxx.build(PTX, races=True), BuildFailed)
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define FUSIOND_ABI 4
+#define FUSIOND_ABI 5
 
 // Static shared arrays and the dynamic arena are as large as on the largest GPU (sm_90: 227 KiB a block).
 #define FUSIOND_ARENA_BYTES (227 * 1024)
@@ -38,9 +38,6 @@ struct fusiond_scheduler {
     void (*grid_barrier)(void);
     uint32_t (*grid_is_valid)(void);              // is this launch cooperative?
     uint32_t (*is_local)(const void* address);  // does it lie on the stack of a CUDA thread?
-    void (*wait_while)(const uint64_t* word, uint64_t mask, uint64_t value);  // until (*word & mask) is another
-    uint32_t (*chance)(void);                   // of two, by the launch's seed; 0 in a launch in order
-    uint64_t (*block_run)(void);                // a number of its own for every block of every launch, from 1
     void (*trap)(const char* text, const char* file, uint32_t line) __attribute__((noreturn));
 };
 

@@ -14,7 +14,7 @@ constexpr uint32_t max_warps = max_threads / warp_size;
 constexpr uint32_t barrier_ids = 16;
 constexpr uint32_t no_thread = 0xffffffff;
 
-enum class Wait : uint8_t { nothing, barrier, collective, convergence, grid, word };
+enum class Wait : uint8_t { nothing, barrier, collective, convergence, grid };
 
 struct Collective {
     uint32_t kind;
@@ -36,9 +36,6 @@ struct alignas(32) Thread {
 struct Request {
     Collective collective;
     const void* call_site;     // of __activemask
-    const uint64_t* word;      // of wait_while
-    uint64_t word_mask;
-    uint64_t word_value;
     uint8_t round;
 };
 
@@ -94,7 +91,6 @@ struct Block {
     Barrier barriers[barrier_ids];
     uint32_t live_warps;
     bool has_blocked;                           // some thread of this block
-    uint64_t run;                               // counts the blocks of all launches
     uint32_t at_grid;                           // threads of this block that wait for the grid
 
     uint32_t ready[max_threads];                // a ring
@@ -114,9 +110,6 @@ void barrier(uint32_t id, uint32_t count);
 uint32_t barrier_reduce(uint32_t kind, uint32_t id, uint32_t count, uint32_t predicate);
 uint64_t collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width);
 uint32_t activemask();
-void wait_while(const uint64_t* word, uint64_t mask, uint64_t value);
-uint32_t chance();
-uint64_t block_run();
 void grid_barrier();
 uint32_t grid_is_valid();
 __attribute__((noreturn)) void trap(const char* text, const char* file, uint32_t line);
@@ -148,7 +141,6 @@ void open_if_complete(Barrier& barrier);
 
 // warp.cpp
 void complete_collective(uint32_t thread);   // if all that must take part in the thread's operation wait
-bool resume_changed();         // false: no word that a thread waits for has changed
 bool resolve_convergence();                  // false: nobody waits in __activemask
 
 // failure.cpp

@@ -68,10 +68,8 @@ inline unsigned thread_number() { return ::threadIdx.x + ::blockDim.x * (::threa
 
 inline void __syncthreads() { ::fusiond_calls->barrier(0, FUSIOND_WHOLE_BLOCK); }
 
-// `bar.sync id, threads`; what lower.py makes of the assembly.
-#define FUSIOND_BAR_SYNC(id, threads) ::fusiond_calls->barrier((id), (threads))
-// The same, for sources that say `#ifndef FUSIOND_BARRIER`, and then what it is on a GPU.
-#define FUSIOND_BARRIER(id, threads) FUSIOND_BAR_SYNC(id, threads)
+// `bar.sync id, threads`, for sources that say `#ifndef FUSIOND_BARRIER`, and then what it is on a GPU.
+#define FUSIOND_BARRIER(id, threads) ::fusiond_calls->barrier((id), (threads))
 // `bar.red` over `threads` threads, as an expression; `kind` is COUNT, AND or OR.
 #define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) \
     ((int)::fusiond_calls->barrier_reduce(FUSIOND_BARRIER_##kind, (id), (threads), (predicate) != 0))
@@ -85,9 +83,6 @@ inline void __barrier_sync_count(unsigned id, unsigned threads) { FUSIOND_BARRIE
 inline void __threadfence() { ::fusiond_calls->fence(); }
 inline void __threadfence_block() { ::fusiond_calls->fence(); }
 inline void __threadfence_system() { ::fusiond_calls->fence(); }
-
-// Waits for all threads of a cooperative launch: cooperative_groups::this_grid().sync().
-inline void fusiond_grid_sync() { ::fusiond_calls->grid_barrier(); }
 
 [[noreturn]] inline void __trap() { ::fusiond_calls->trap("__trap()", nullptr, 0); }
 [[noreturn]] inline void __brkpt() { ::fusiond_calls->trap("__brkpt()", nullptr, 0); }

@@ -33,7 +33,6 @@ bool wait_alike(uint32_t a, uint32_t b) {
     const Thread& other = block.threads[b];
     if (one.wait != other.wait) return false;
     if (one.wait == Wait::grid) return true;
-    if (one.wait == Wait::word) return block.requests[a].word == block.requests[b].word;
     if (one.wait == Wait::barrier) return warp_of(a).barrier == warp_of(b).barrier;
     const Collective& asked = block.requests[a].collective;
     const Collective& other_asked = block.requests[b].collective;
@@ -84,10 +83,6 @@ void add_group(Text& text, uint32_t first) {
         add_barrier(text, block.barriers[warp_of(first).barrier]);
     } else if (block.threads[first].wait == Wait::grid) {
         text.add("this_grid().sync()");
-    } else if (block.threads[first].wait == Wait::word) {
-        const uint64_t word = *block.requests[first].word;
-        text.add("a cuda::barrier (%u of %u have arrived)", static_cast<uint32_t>((word >> 20 & 0xfffff) - (word >> 40 & 0xfffff)),
-                 static_cast<uint32_t>(word >> 20 & 0xfffff));
     } else {
         const Collective& asked = block.requests[first].collective;
         text.add("%s (mask 0x%08x)", collective_name(asked.kind), asked.mask);

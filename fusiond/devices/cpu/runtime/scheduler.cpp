@@ -100,7 +100,7 @@ Carrier* choose() {
         if (starts) continue;
         if (!block.live_warps) return &block.scheduler;
         if (block.at_grid && block.at_grid == block.thread_count) return &block.scheduler;  // the block waits as a whole
-        if (!resume_changed() && !resolve_convergence()) fail_stuck();
+        if (!resolve_convergence()) fail_stuck();
     }
 }
 
@@ -201,7 +201,6 @@ void prepare_block(uint32_t number) {
     for (Barrier& barrier : block.barriers) barrier.waiting = barrier.arrived = barrier.users = barrier.predicates = 0;
     block.has_blocked = false;
     block.at_grid = 0;
-    block.run += 1;
     block.accounted = 0;
     block.ready_first = block.ready_count = 0;
     if (block.shuffled) shuffle_starts();
@@ -234,7 +233,7 @@ void fence() {
 uint32_t is_local(const void* address) { return block.carriers.contains(address); }
 
 constexpr fusiond_scheduler calls = {barrier, barrier_reduce, collective, activemask, fence, grid_barrier, grid_is_valid, is_local,
-                                     wait_while, chance, block_run, trap};
+                                     trap};
 
 uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
 
@@ -334,10 +333,6 @@ uint32_t current_thread() {
     note_returned(position);
     return block.start_order[position];
 }
-
-uint32_t chance() { return block.shuffled ? block.random.below(2) : 0; }
-
-uint64_t block_run() { return block.run; }
 
 uint32_t begin_wait() { return block.arriving = current_thread(); }
 

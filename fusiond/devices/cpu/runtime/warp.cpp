@@ -134,18 +134,6 @@ void complete_collective(uint32_t thread) {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) resume(first + lowest(rest));
 }
 
-// As late as is legal: only when nothing else can go on does anybody look whether his word has changed.
-bool resume_changed() {
-    bool any = false;
-    for (uint32_t number = 0; number < block.thread_count; ++number) {
-        const Request& asked = block.requests[number];
-        if (block.threads[number].wait != Wait::word || (*asked.word & asked.word_mask) == asked.word_value) continue;
-        resume(number);
-        any = true;
-    }
-    return any;
-}
-
 bool resolve_convergence() {
     for (uint32_t number = 0; number < block.thread_count; ++number) {
         if (block.threads[number].wait != Wait::convergence) continue;
@@ -165,17 +153,6 @@ bool resolve_convergence() {
 
 uint64_t collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width) {
     return take_part({kind, mask, operand, width, value});
-}
-
-void wait_while(const uint64_t* word, uint64_t mask, uint64_t value) {
-    if ((*word & mask) != value) return;
-    const uint32_t number = begin_wait();
-    Request& request = block.requests[number];
-    request.word = word;
-    request.word_mask = mask;
-    request.word_value = value;
-    block.threads[number].wait = Wait::word;
-    end_wait();
 }
 
 uint32_t activemask() {

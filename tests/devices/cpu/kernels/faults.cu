@@ -2,7 +2,7 @@
 #include <assert.h>
 #include <cuda_runtime.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync " #id ", " #threads ";" ::: "memory")
 #endif
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusiond.cli import counts, options, output, render
 from fusiond.cli.answer import figures
@@ -17,8 +17,10 @@ from fusiond.errors import RequestError, StoreError
 from fusiond.isolation import registry as plugins
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emit_bundles, plan, with_config, with_counts
-from fusiond.store.database import Store
 from fusiond.words import counted
+
+if TYPE_CHECKING:
+    from fusiond.store.database import Store
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
 
@@ -89,7 +91,13 @@ def _gpu(found: Plan) -> Gpu:
 
 @contextmanager
 def _store(arguments: argparse.Namespace) -> Iterator[Store | None]:
-    """The store, which knows what parts and probes came to; None where none can be read, since planning needs none."""
+    """The store, which knows what parts and probes came to; None for an architecture, of which it knows nothing, and
+    where none can be read, since planning needs none."""
+    if arguments.arch is not None:
+        yield None
+        return
+    from fusiond.store.database import Store
+
     try:
         store = Store.open(options.database(arguments), create=False)
     except StoreError:

@@ -60,7 +60,11 @@ def plainly(title: str, widths: Sequence[int], wide: int) -> bool:
     """Whether rich would write a table without colours, in the same characters, and its title on a line."""
     forced = wide != UNCUT or any(map(os.environ.get, ("FORCE_COLOR", "TTY_COMPATIBLE")))
     whole = _BETWEEN * (len(widths) - 1) + sum(widths)
-    return not forced and sys.stdout.encoding.lower().startswith("utf") and cell_len(title) <= whole + _AROUND
+    return (
+        not forced
+        and (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+        and cell_len(title) <= whole + _AROUND
+    )
 
 
 def _widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusiond.build import nvcc
 from fusiond.build.nvcc import NvccFacts
@@ -36,9 +36,11 @@ from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs, check_keys, check_order
 from fusiond.requests.launch_facts import KernelFacts, kernel_facts, without_facts
 from fusiond.search.space import Space, check_seeds
-from fusiond.store.database import Store
 from fusiond.strategy import Answers, Baseline, Strategy, Target, description_of
 from fusiond.words import counted
+
+if TYPE_CHECKING:  # nothing of SQLite is imported to plan for an architecture
+    from fusiond.store.database import Store
 
 COUNT_LIMIT = 100_000
 

@@ -7,6 +7,7 @@ for its family, `sm_90a` for that one alone ("Parallel Thread Execution ISA", .v
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -16,8 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import compiler
+from fusiond.build import cache, compiler
 from fusiond.build.working import working_folder
+from fusiond.errors import FusiondError
+from fusiond.keys import text_key
 
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)\b", re.MULTILINE)
@@ -83,19 +86,33 @@ def _installed() -> Iterator[str]:
 
 def _asked(path: str) -> Assembler | None:
     """What an assembler says of itself; None for what is none."""
-    release = re.search(r"\bV(\d+(?:\.\d+)+)", compiler.ask([path, "--version"]))
-    if release is None:
+    said = _said(path)
+    release, isa = re.search(r"\bV(\d+(?:\.\d+)+)", said), re.search(r"current version is '(\d+)\.(\d+)'", said)
+    if release is None or isa is None:
         return None
-    with working_folder("ptxas") as work:
-        (work / "ask.ptx").write_text(_ASK)
-        isa = re.search(
-            r"current version is '(\d+)\.(\d+)'", compiler.ask([path, "-arch=sm_90", str(work / "ask.ptx")])
-        )
-    if isa is None:
-        return None
-    archs = frozenset(re.findall(r"'(sm_\d+[af]?)'", compiler.ask([path, "--help"])))
+    archs = frozenset(re.findall(r"'(sm_\d+[af]?)'", said))
     numbers = tuple(map(int, release[1].split(".")))
     return Assembler(path=Path(path), release=numbers, isa=(int(isa[1]), int(isa[2])), archs=archs)
+
+
+def _said(path: str) -> str:
+    """Its version, the instruction set that it knows and its help, from the build cache where it was asked before: to
+    start it takes 10 ms each time. What a script says may change without it, and is not kept."""
+    status, kept = os.stat(path), cache.of_folder(cache.default_folder())
+    key = text_key(f"{path} {status.st_size} {status.st_mtime_ns}")
+    with contextlib.suppress(OSError):
+        if (known := kept.get(key, ".ptxas")) is not None:
+            return known.read_text(encoding="utf-8")
+    said = [compiler.ask([path, "--version"])]
+    with working_folder("ptxas") as work:
+        (work / "ask.ptx").write_text(_ASK)
+        for words in (["-arch=sm_90", str(work / "ask.ptx")], ["--help"]):
+            said.append(compiler.ask([path, *words]) if all(said) else "")
+    if all(said):
+        with contextlib.suppress(OSError, FusiondError), open(path, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                kept.put(key, ".ptxas", "".join(said))
+    return "".join(said)
 
 
 def choose(text: str, arch: str, file: str) -> Assembler | NoAssembler:

@@ -239,6 +239,35 @@ def test_what_an_assembler_says_of_itself() -> None:
     assert assemblers.release_of(newest.isa) == ".".join(map(str, newest.release[:2]))
 
 
+def test_an_assembler_is_asked_once_as_long_as_its_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it is a script, and not where one of its answers is missing."""
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "cache"))
+    answers = {"--version": "V13.0.88", "-arch=sm_90": "current version is '9.0'", "--help": "'sm_90','sm_90a'"}
+    calls: list[str] = []
+
+    def ask(command: list[str]) -> str:
+        calls.append(command[1])
+        return answers[command[1]]
+
+    monkeypatch.setattr(assemblers.compiler, "ask", ask)
+    file = tmp_path / "ptxas"
+    file.write_bytes(b"\x7fELF one")
+    first = assemblers._asked(str(file))
+    assert first is not None
+    assert (first.release, first.isa, first.archs) == ((13, 0, 88), (9, 0), {"sm_90", "sm_90a"})
+    assert assemblers._asked(str(file)) == first
+    assert calls == list(answers)
+    answers["--help"] = ""
+    for content, more in ((b"\x7fELF another", 6), (b"#!/bin/sh", 6)):
+        file.write_bytes(content)
+        calls.clear()
+        assert assemblers._asked(str(file)) == assemblers._asked(str(file)) != first
+        assert len(calls) == more
+        answers["--help"] = "'sm_80'"
+
+
 @pytest.mark.parametrize(
     ("isa", "release"),
     [((7, 8), "11.8"), ((8, 0), "12.0"), ((8, 5), "12.5"), ((8, 6), "12.7"), ((8, 8), "12.9"), ((9, 0), "13.0")],

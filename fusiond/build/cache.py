@@ -40,8 +40,11 @@ _LOG_CHARACTERS = 20_000
 def default_folder() -> Path:
     """FUSIOND_CACHE, or `builds` in the user's cache directory."""
     named = os.environ.get("FUSIOND_CACHE")
-    if named:
-        return Path(named)
+    return Path(named) if named else _of_user(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
+
+
+@functools.lru_cache(maxsize=4)  # asked for with every lookup
+def _of_user(*_environment: str | None) -> Path:
     try:
         import platformdirs  # not at the top: a bundle runs where it is not installed
     except ImportError:

@@ -16,7 +16,6 @@ from fusiond.counting.layout import PtxImage
 from fusiond.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
 from fusiond.counting.model import Gpu
 from fusiond.ptx import flat, parser
-from fusiond.ptx.tree import PtxError
 
 WORKSPACE_BYTES = 4096
 TURN = 256
@@ -96,7 +95,10 @@ class LoadedPtx:
     def __init__(self, text: str, library: CountingLibrary) -> None:
         tree = parser.parse(text)
         self.module = calls.expanded(flat.flattened(tree))
-        self._clusters = {name: each.directive("reqnctapercluster") or () for name, each in tree.entries.items()}
+        self.clusters = {
+            name: (*(each.directive("reqnctapercluster") or ()), 1, 1, 1)[:3] for name, each in tree.entries.items()
+        }
+        """How many blocks a cluster of each kernel has."""
         self.image = PtxImage(self.module)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
@@ -106,8 +108,6 @@ class LoadedPtx:
         """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
         if kernel not in self._codes:
             found = self.module.kernels[kernel]
-            if math.prod(self._clusters[kernel]) > 1:
-                raise PtxError(f"{kernel} needs clusters of several blocks, which are not run here", 1)
             workspace = int(self._workspace.ctypes.data)
             self._codes[kernel] = translate.translate(
                 self.module, found, self.image, self._library.operation, workspace=workspace
@@ -140,6 +140,13 @@ class LoadedPtx:
         threads = int(np.prod(shape.block))
         room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
         resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), blocks)
+        cluster = self.clusters[kernel]
+        together = math.prod(cluster)
+        if any(length % each for length, each in zip(shape.grid, cluster, strict=True)):
+            raise CountError(
+                f"{kernel} has clusters of {cluster} blocks, of which a grid of {shape.grid} is no multiple"
+            )
+        resident = max(resident // together, 1) * together
         specials = np.array(code.specials or [(0, -1)], np.int32)
         request = CountRequest(
             code=code.instructions.ctypes.data,
@@ -157,6 +164,7 @@ class LoadedPtx:
             dynamic_shared_bytes=shape.shared_bytes,
             grid=(ctypes.c_uint32 * 3)(*shape.grid),
             block=(ctypes.c_uint32 * 3)(*shape.block),
+            cluster=(ctypes.c_uint32 * 3)(*cluster),
             resident=resident,
             multiprocessors=gpu.multiprocessors,
             cooperative=shape.cooperative,
@@ -165,7 +173,13 @@ class LoadedPtx:
         )
         budget = None if shape.cooperative else limits.budget
         running = _Running(
-            self._library, cache, request, np.array(places, np.uint64), len(code.instructions), limits.backwards
+            self._library,
+            cache,
+            request,
+            np.array(places, np.uint64),
+            len(code.instructions),
+            limits.backwards,
+            together,
         )
         failed, dram = None, np.zeros(2)
         try:
@@ -184,7 +198,7 @@ class LoadedPtx:
             compulsory_read_sectors=round(found.read_sectors.sum()),
             compulsory_write_sectors=round(found.write_sectors.sum()),
             dram_correction=(round(dram[0]), round(dram[1])),
-            shortest_block=found.shortest_block,
+            shortest_block=found.shortest_block // together,
             resident=resident,
             least=dict(zip(_FIELDS, found.least, strict=True)),
             sampled=found.sampled,
@@ -233,8 +247,10 @@ class _Running:
         allocations: NDArray[np.uint64],
         instructions: int,
         backwards: bool,
+        together: int,
     ) -> None:
         self._library, self._cache, self._request, self._backwards = library, cache, request, backwards
+        self._together = together
         self._allocations, self._instructions = allocations, instructions
         self._footprint = Footprint(library, allocations)
         request.footprint = self._footprint.handle
@@ -245,8 +261,8 @@ class _Running:
     def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
         begins, ends = self._allocations.reshape(-1, 2).T
         return sampling.Runs(
-            blocks=blocks,
-            resident=self._request.resident,
+            blocks=blocks // self._together,
+            resident=self._request.resident // self._together,
             run=self._run,
             mark=self._cache.mark,
             renewed=lambda: self._cache.renewed,
@@ -265,7 +281,7 @@ class _Running:
 
     def _run(self, begin: int, end: int) -> sampling.Piece:
         request, before = self._request, self.dram
-        blocks = np.arange(begin, end, dtype=np.int64)
+        blocks = np.arange(begin * self._together, end * self._together, dtype=np.int64)
         if self._backwards:
             blocks = blocks[::-1].copy()
         counts = np.zeros(self._instructions, COUNTS)
@@ -282,7 +298,7 @@ class _Running:
             write_sectors=written.astype(np.float64),
             dram=self.dram - before,
             issued=int(counts["warps"].sum()),
-            shortest_block=int(request.shortest_block),
+            shortest_block=int(request.shortest_block) * self._together,
             failed=failed,
         )
 

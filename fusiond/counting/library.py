@@ -58,6 +58,7 @@ class CountRequest(ctypes.Structure):
         ("dynamic_shared_bytes", ctypes.c_int32),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
         ("blocks", ctypes.c_void_p),
         ("block_count", ctypes.c_int64),
         ("resident", ctypes.c_int32),

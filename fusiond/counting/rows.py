@@ -22,17 +22,15 @@ ARGUMENT = 6
 NOTHING = -(2**31)
 """The place of an operand that is not there."""
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
+_OF_CLUSTERS = ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")
 _SPECIALS = {
     **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(_TRIPLES) for j, axis in enumerate("xyz")},
     **{"%laneid": 12, "%warpid": 13, "%lanemask_eq": 14, "%lanemask_lt": 15, "%lanemask_le": 16, "%lanemask_ge": 17},
     **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20, "%smid": 21, "%nsmid": 22},
-    **{f"%clusterid.{axis}": 6 + k for k, axis in enumerate("xyz")},  # each block is a cluster
-    **{f"%nclusterid.{axis}": 9 + k for k, axis in enumerate("xyz")},
+    **{f"%{of}.{axis}": 23 + 3 * k + j for k, of in enumerate(_OF_CLUSTERS) for j, axis in enumerate("xyz")},
+    **{"%cluster_ctarank": 35, "%cluster_nctarank": 36},
 }  # fmt: skip
-_FIXED = {
-    **{f"%cluster_{name}.{axis}": value for name, value in (("ctaid", 0), ("nctaid", 1)) for axis in "xyz"},
-    **{"%cluster_ctarank": 0, "%cluster_nctarank": 1, "%gridid": 0, "WARP_SZ": LANES, "%envreg0": 0},
-}  # fmt: skip
+_FIXED = {"%gridid": 0, "WARP_SZ": LANES, "%envreg0": 0}
 
 
 class CodeRows:

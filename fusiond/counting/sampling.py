@@ -105,7 +105,7 @@ def nothing(instructions: int, fields: int) -> LaunchEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """How the blocks of a launch are run."""
+    """How the blocks of a launch are run; the clusters, of one that has such."""
 
     blocks: int
     resident: int

@@ -71,6 +71,7 @@ def _bulk(rows: CodeRows, at: PtxInstruction, words: Sequence[str], spaces: Sequ
     to, source, size, *more = at.operands
     fields = _ends(rows, at, to, source, spaces)
     fields |= {"bytes": SPACES[spaces[1]], "c": rows.value(size, "u32", at), "e": NOTHING}
+    fields["vector"][6] = _blocks(rows, at, words)
     if "reduce" in words:
         kind = _KINDS.get(words[-1])
         if kind is None:
@@ -79,6 +80,13 @@ def _bulk(rows: CodeRows, at: PtxInstruction, words: Sequence[str], spaces: Sequ
     if any(word.startswith("mbarrier::") for word in words):
         _waiting(rows, at, more[0], fields)
     rows.emit(at, "cp.async.bulk", **fields)
+
+
+def _blocks(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> int:
+    """The mask of the blocks of the cluster that a copy goes to: behind the mbarrier, before a policy."""
+    if "multicast::cluster" not in words:
+        return NOTHING
+    return rows.value(at.operands[-2 if "L2::cache_hint" in words else -1], "u16", at)
 
 
 def _reduction(at: PtxInstruction, words: Sequence[str]) -> int:
@@ -96,7 +104,7 @@ def _waiting(rows: CodeRows, at: PtxInstruction, mbarrier: Operand, fields: dict
 
 
 def _tensor(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    """Of tiles; `im2col` and gathers are not known here. A multicast in a cluster of one goes to that one."""
+    """Of tiles; `im2col` and gathers are not known here."""
     if any(word.startswith(("im2col", "tile::")) for word in words):
         raise unknown(at)
     store = not isinstance(at.operands[1], PtxTensorAddress)
@@ -109,7 +117,7 @@ def _tensor(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     vector = [map_offset, 0, *(where + [0] * 5)[:5], store | _reduction(at, words) << 8]
     fields: dict[str, Any] = {
         "a": a, "immediate": offset, "b": b, "flags": 4 * wide | 8 * map_wide, "space": SPACES["shared"],
-        "elements": len(where), "vector": vector, "e": NOTHING,
+        "elements": len(where), "vector": vector, "c": _blocks(rows, at, words), "e": NOTHING,
     }  # fmt: skip
     if not store:
         _waiting(rows, at, at.operands[2], fields)
@@ -121,7 +129,7 @@ def tensormap(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     if words[0] == "cp_fenceproxy":
         fields = _ends(rows, at, at.operands[0], at.operands[1], ["global"])
         fields |= {"bytes": SPACES["shared"], "c": rows.value(at.operands[2], "u32", at), "e": NOTHING}
-        fields["vector"][5] = 1  # once a warp
+        fields["vector"][5:7] = [1, NOTHING]  # once a warp
         rows.emit(at, "cp.async.bulk", **fields)
         return
     known = next((each for each in words if each in FIELDS), None)

@@ -373,8 +373,12 @@ def _video(rows: CodeRows, at: PtxInstruction, base: str, words: Sequence[str]) 
 
 
 def _rank(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    """`getctarank`: of the only block of a cluster."""
-    rows.emit(at, "mov.b32", d=rows.result(at.operands[0], 4, at), a=rows.places.constant(0))
+    """`getctarank`: which block of the cluster an address is in."""
+    a = rows.value(at.operands[1], words[-1], at)
+    if words[-1] == "u32":
+        a, narrow = rows.places.temporary(8), a
+        rows.emit(at, "cvt.u64.u32", d=a, a=narrow)
+    rows.emit(at, "getctarank", d=rows.result(at.operands[0], 4, at), a=a, flags="shared::cluster" in words)
 
 
 def _mapped(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -382,7 +386,8 @@ def _mapped(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     type_ = words[-1]
     target, address, rank = at.operands
     a, b = rows.value(address, type_, at), rows.value(rank, "u32", at)
-    rows.emit(at, f"mapa.{type_}", d=rows.result(target, SIZES[type_], at), a=a, b=b)
+    near = "shared::cluster" in words
+    rows.emit(at, f"mapa.{type_}", d=rows.result(target, SIZES[type_], at), a=a, b=b, flags=near)
 
 
 def _policy(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -390,7 +395,7 @@ def _policy(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _is_in(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    space = words[0].partition("::")[0]
+    space = words[0] if words[0] == "shared::cluster" else words[0].partition("::")[0]
     rows.emit(at, f"isspacep.{space}", d=rows.result(at.operands[0], 0, at), a=rows.value(at.operands[1], "u64", at))
 
 

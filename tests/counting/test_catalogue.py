@@ -81,7 +81,8 @@ def test_the_ptx_computes_what_the_emulation_does(counting: CountingLibrary, str
         for row in found.rows:
             assert row.ptx_instructions
             if nvdisasm.missing() is None:
-                assert 1 / 3 < (row.instructions or 0) / row.ptx_instructions < 3
+                # Above all for division and tanh, which are subroutines of the machine.
+                assert 1 / 3 < (row.instructions or 0) / row.ptx_instructions < 5
             else:
                 assert row.instructions is None
         loaded = executor.load(program, binaries)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fusiond.counting.kernels import CountError
 from fusiond.counting.library import CountingLibrary
 from fusiond.ptx.tree import PtxError
 from tests.ptx_data.cases import HERE
@@ -207,6 +208,25 @@ def test_floats_of_8_bits_by_four(compiled: Bench) -> None:
 def test_a_cluster_of_one_block(compiled: Bench) -> None:
     out = good(compiled.run("clustered", [np.zeros(64, np.int32)], block=(64,)))[0]
     assert out.tolist() == [63 - t + 100 for t in range(64)]
+
+
+def test_blocks_of_a_cluster_know_their_places(compiled: Bench) -> None:
+    grid = (4, 6)
+    out = good(compiled.run("placed", [np.zeros(240, np.int32)], grid=grid))[0].reshape(6, 4, 10)
+    for y, x in np.ndindex(6, 4):
+        assert out[y, x].tolist() == [x % 2 + y % 3 * 2, 6, x % 2, y % 3, 2, 3, x // 2, y // 3, 2, 2]
+    with pytest.raises(CountError, match=r"a grid of .* is no multiple"):
+        compiled.run("placed", [np.zeros(240, np.int32)], grid=(4, 5))
+
+
+@pytest.mark.parametrize("blocks", [4, 264, 1200])
+def test_blocks_of_a_cluster_see_their_shared_memory(compiled: Bench, blocks: int) -> None:
+    """More clusters than run together, too."""
+    given = np.random.default_rng(blocks).integers(0, 256, 100_003).astype(np.int32)
+    arrays = [given, np.int32(given.size), np.zeros(256, np.int32), np.zeros(blocks, np.int32)]
+    _, bins, told = good(compiled.run("spread_histogram", arrays, grid=(blocks,), block=(64,)))
+    assert bins.tolist() == np.bincount(given, minlength=256).tolist()
+    assert told.tolist() == [10 * (k - k % 4 + (k - 1) % 4) + 3 for k in range(blocks)]
 
 
 def test_clocks_go_on(compiled: Bench) -> None:

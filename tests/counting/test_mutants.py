@@ -133,7 +133,7 @@ MATRICES = {
         "at.read().parity() == waited",
         "gemm_host_descriptor_sm_90",
     ),
-    "bytes never come": ("transfers.cpp", "completed(w, i, lane, row_bytes * rows);", ";", "gemm_descriptor_sm_90"),
+    "bytes never come": ("transfers.cpp", "completed(w, i, lane, bytes, blocks);", ";", "gemm_descriptor_sm_90"),
     "rows of tensors": (
         "transfers.cpp",
         "left % count[k] * map",

@@ -14,7 +14,6 @@ from fusiond.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
 from fusiond.counting.library import Cache, CountingLibrary
 from fusiond.counting.model import H100
 from fusiond.counting.tensor_map import tensor_map
-from fusiond.ptx.tree import PtxError
 
 from .conftest import Bench, Ran
 
@@ -427,13 +426,79 @@ def test_what_is_no_map_is_not_read_as_one(counting: CountingLibrary) -> None:
 # --- clusters -----------------------------------------------------------------------------------------------
 
 
-def test_a_cluster_has_one_block(counting: CountingLibrary) -> None:
-    """Else it is said, when it is translated or where another block is asked for."""
+CLUSTER = """
+    // Block 1 sends 64 bytes to those in MASK; all tell block 3 that they have begun, and what they are by st.async.
+    mov.u32 %r10, %cluster_ctarank;
+    setp.ne.u32 %p0, %r0, 0;
+    @%p0 bra $READY;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    mbarrier.init.shared::cta.b64 [%r1+8], ARRIVALS;
+    mbarrier.arrive.expect_tx.shared::cta.b64 %q5, [%r1], 64;
+$READY:
+    barrier.cluster.arrive;
+    barrier.cluster.wait;
+    @%p0 bra $WAIT;
+    mapa.shared::cluster.u32 %r11, %r1, 3;
+    setp.eq.u32 %p3, %r10, 3;
+    @%p3 mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r11+8], 16;
+    mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r11+8];
+    mad.lo.u32 %r12, %r10, 4, %r11;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r12+32], %r10, [%r11+8];
+    setp.ne.u32 %p1, %r10, 1;
+    @%p1 bra $WAIT;
+    mov.u16 %h0, MASK;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+        [%r1+128], [%q0], 64, [%r1], %h0;
+$WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], 0;
+    @!%p2 bra $WAIT;
+    setp.ne.u32 %p1, %r10, 3;
+    @%p1 bra $STORE;
+$TOLD:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1+8], 0;
+    @!%p2 bra $TOLD;
+$STORE:
+    shr.u32 %r13, %r10, 1;
+    mad.lo.u32 %r2, %r0, 4, %r1;
+    ld.shared.u32 %r3, [%r2+128];
+    @%p1 bra $PLAIN;
+    and.b32 %r4, %r0, 3;
+    mad.lo.u32 %r4, %r4, 4, %r1;
+    ld.shared.u32 %r4, [%r4+32];
+    mad.lo.u32 %r3, %r4, 1000, %r3;
+$PLAIN:
+    mad.lo.u32 %r5, %r10, 16, %r0;
+    mul.wide.u32 %q6, %r5, 4;
+    add.u64 %q6, %q1, %q6;
+    st.global.u32 [%q6], %r3;
+"""
+
+
+def clustered(library: CountingLibrary, mask: int, arrivals: int = 4) -> Ran:
+    body = CLUSTER.replace("MASK", str(mask)).replace("ARRIVALS", str(arrivals))
+    text = kernel(".reg .b16 %h0;" + body).replace(
+        "(.param .u64 p0, .param .u64 p1)", "(.param .u64 p0, .param .u64 p1)\n.reqnctapercluster 4"
+    )
+    given = np.arange(16, dtype=np.int32)
+    return Bench(text, library).run("k", [given, np.zeros((4, 16), np.int32)], grid=(4,), block=(16,), shared_bytes=256)
+
+
+def test_what_blocks_of_a_cluster_tell_each_other(counting: CountingLibrary) -> None:
+    ran = clustered(counting, 0b1111)
+    assert ran.result.failed is None
+    wanted = np.tile(np.arange(16), (4, 1))
+    wanted[3] += np.arange(16) % 4 * 1000
+    assert ran.arrays[1].tolist() == wanted.tolist()
+    assert ran.sums["read_sectors"] == 2  # by block 1, once
+
+
+def test_what_a_cluster_may_not_do(counting: CountingLibrary) -> None:
+    assert "deadlock" in (clustered(counting, 0b1011).result.failed or "")  # nobody sends to block 2
+    assert "deadlock" in (clustered(counting, 0b1111, 5).result.failed or "")
+    assert "a copy to block 4 of a cluster of 4" in (clustered(counting, 0b11111).result.failed or "")
     text = kernel("mapa.shared::cluster.u32 %r2, %r1, 1;", 1)
     ran = Bench(text, counting).run("k", [np.zeros(32, np.uint32)], shared_bytes=64)
-    assert "another block of a cluster" in (ran.result.failed or "")
-    with pytest.raises(PtxError, match="clusters of several blocks"):
-        Bench(text.replace("(.param .u64 p0)", "(.param .u64 p0)\n.reqnctapercluster 2, 1, 1"), counting).unit.code("k")
+    assert "an address in block 1 of a cluster of 1" in (ran.result.failed or "")
 
 
 # --- branches by number -------------------------------------------------------------------------------------

@@ -201,6 +201,37 @@ __global__ void clustered(int* out) {
     cluster.sync();
 }
 
+// Who is where in a grid of clusters.
+__global__ void __cluster_dims__(2, 3, 1) placed(int* out) {
+    auto cluster = cg::this_cluster();
+    const dim3 inside = cluster.block_index();
+    unsigned which[2], count[2];
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(which[0]));
+    asm("mov.u32 %0, %%clusterid.y;" : "=r"(which[1]));
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count[0]));
+    asm("mov.u32 %0, %%nclusterid.y;" : "=r"(count[1]));
+    if (threadIdx.x != 0) return;
+    int* row = out + 10 * (blockIdx.x + gridDim.x * blockIdx.y);
+    row[0] = cluster.block_rank(), row[1] = cluster.num_blocks();
+    row[2] = inside.x, row[3] = inside.y, row[4] = cluster.dim_blocks().x, row[5] = cluster.dim_blocks().y;
+    row[6] = which[0], row[7] = which[1], row[8] = count[0], row[9] = count[1];
+}
+
+// A histogram whose bins lie in the shared memory of the four blocks of a cluster, 64 each; and who was told by whom.
+__global__ void __cluster_dims__(4) spread_histogram(const int* in, int n, int* bins, int* told) {
+    __shared__ int room[64], next;
+    auto cluster = cg::this_cluster();
+    room[threadIdx.x] = 0;
+    cluster.sync();
+    for (int k = cg::this_grid().thread_rank(); k < n; k += cg::this_grid().size())
+        atomicAdd(cluster.map_shared_rank(room, in[k] / 64) + in[k] % 64, 1);
+    if (threadIdx.x == 0) *cluster.map_shared_rank(&next, (cluster.block_rank() + 1) % 4) = blockIdx.x;
+    auto arrived = cluster.barrier_arrive();
+    cluster.barrier_wait(cuda::std::move(arrived));
+    atomicAdd(&bins[64 * cluster.block_rank() + threadIdx.x], room[threadIdx.x]);
+    if (threadIdx.x == 0) told[blockIdx.x] = next * 10 + cluster.query_shared_rank(cluster.map_shared_rank(&next, 3));
+}
+
 __global__ void timed(long long* out) {
     const long long before = clock64();
     __nanosleep(10);

@@ -66,8 +66,8 @@ struct Request {
     int32_t local_bytes;
     int32_t shared_bytes;
     int32_t dynamic_shared_bytes;
-    uint32_t grid[3], block[3];
-    const int64_t* blocks;  // which are run, in this order
+    uint32_t grid[3], block[3], cluster[3];
+    const int64_t* blocks;  // which are run, in this order, clusters whole: those of a cluster have numbers in a row
     int64_t block_count;
     int32_t resident;  // blocks that run together
     int32_t multiprocessors;

@@ -104,11 +104,16 @@ uint8_t window(const Warp& w, int lane, uint64_t& address) {
     const Request& request = w.launch->request;
     const auto begins = [](const uint8_t* p) { return reinterpret_cast<uint64_t>(p); };
     const struct { uint8_t space; uint64_t begin, bytes; } windows[] = {
-        {SHARED, begins(w.block->shared), static_cast<uint64_t>(request.shared_bytes)},
         {LOCAL, begins(w.local), static_cast<uint64_t>(request.local_bytes) * LANES},
         {PARAMETER, begins(request.parameters), static_cast<uint64_t>(request.parameter_bytes)},
         {CONSTANT, begins(request.constant_bank), static_cast<uint64_t>(request.constant_bank_bytes)},
     };
+    for (const auto& block : w.block->cluster->blocks)
+        if (address - begins(block->shared) < static_cast<uint64_t>(request.shared_bytes)) {
+            address -= begins(block->shared);
+            if (block.get() != w.block) address = seen_from_others(block->rank, address);
+            return SHARED;
+        }
     for (const auto& each : windows)
         if (address - each.begin < each.bytes) {
             address -= each.begin + (each.space == LOCAL ? uint64_t(lane) * request.local_bytes : 0);
@@ -125,7 +130,11 @@ uint8_t* behind(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t siz
         return const_cast<uint8_t*>(begin) + address;
     };
     switch (space) {
-        case SHARED: return within(w.block->shared, request.shared_bytes, "shared memory");
+        case SHARED: {
+            const Block& block = owner(w, address);
+            if (block.over()) fail("an access to shared memory of a block of the cluster that has ended");
+            return within(block.shared, request.shared_bytes, "shared memory");
+        }
         case LOCAL: case ARGUMENT: return within(w.local + lane * request.local_bytes, request.local_bytes, "local memory");
         case PARAMETER: return within(request.parameters, request.parameter_bytes, "parameters");
         case CONSTANT: return within(request.constant_bank, request.constant_bank_bytes, "constant memory");
@@ -196,11 +205,19 @@ uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t spac
     return host;
 }
 
-uint8_t space_of(const Warp& w, int lane, uint64_t address) { return window(w, lane, address); }
+uint8_t space_of(const Warp& w, int lane, uint64_t& address) { return window(w, lane, address); }
 
-uint32_t shared_offset(const Warp& w, uint8_t space, uint64_t address) {
+uint32_t shared_address(const Warp& w, uint8_t space, uint64_t address) {
     if ((space == GENERIC ? window(w, 0, address) : space) != SHARED) fail("an address that is not in shared memory");
     return static_cast<uint32_t>(address);
+}
+
+Block& owner(const Warp& w, uint64_t& address) {
+    const auto& all = w.block->cluster->blocks;
+    const uint64_t rank = address >> RANK_SHIFT;
+    if (rank == 0 || rank > all.size()) return *w.block;
+    address &= (1u << RANK_SHIFT) - 1;
+    return *all[rank - 1];
 }
 
 }  // namespace counting

@@ -25,23 +25,29 @@ class Runner {
     explicit Runner(Launch& launch) : launch_(launch), request_(launch.request) {}
 
     void run() {
-        const int64_t together = request_.cooperative ? request_.block_count : std::min<int64_t>(request_.resident, request_.block_count);
-        std::vector<std::unique_ptr<Block>> blocks;
+        const int64_t each = int64_t(request_.cluster[0]) * request_.cluster[1] * request_.cluster[2];
+        const int64_t count = request_.block_count / each;
+        const int64_t together = request_.cooperative ? count : std::min<int64_t>(request_.resident / each, count);
+        std::vector<Cluster> clusters(together);
         int64_t next = 0;
-        for (; next < together; ++next) blocks.push_back(begin(taken(), request_.blocks[next], next));
-        size_t left = blocks.size();
+        for (; next < together; ++next) begin(clusters[next], next, next, each);
+        int64_t left = together;
         while (left > 0) {
             bool moved = false;
-            for (size_t place = 0; place < blocks.size(); ++place) {
-                auto& block = blocks[place];
-                if (!block) continue;
-                moved |= turn(*block);
-                if (block->ended < static_cast<int32_t>(block->warps.size())) continue;
-                request_.shortest_block = std::min(request_.shortest_block, block->issued);
-                if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++], place);
-                else request_.footprint->spare.push_back(std::move(block)), --left;
+            for (int64_t place = 0; place < together; ++place) {
+                Cluster& cluster = clusters[place];
+                if (cluster.blocks.empty()) continue;
+                for (auto& block : cluster.blocks) moved |= turn(*block);
+                if (!cluster.over()) continue;
+                for (auto& block : cluster.blocks) {
+                    request_.shortest_block = std::min(request_.shortest_block, block->issued);
+                    request_.footprint->spare.push_back(std::move(block));
+                }
+                cluster = Cluster();
+                if (next < count) begin(cluster, next++, place, each);
+                else --left;
             }
-            if (!moved && !awaken(blocks)) fail("deadlock: " + waiting(blocks));
+            if (!moved && !awaken(clusters)) fail("deadlock: " + waiting(clusters));
         }
     }
 
@@ -56,15 +62,30 @@ class Runner {
         return found;
     }
 
-    std::unique_ptr<Block> begin(std::unique_ptr<Block> block, int64_t index, size_t place) {
-        const uint32_t* grid = request_.grid;
+    // The cluster of that number of those that are run; `place`: which of those that run together.
+    void begin(Cluster& cluster, int64_t number, int64_t place, int64_t size) {
+        cluster.blocks.resize(size);
+        for (int64_t k = 0; k < size; ++k) {
+            const int64_t index = request_.blocks[number * size + k];
+            cluster.blocks[index % size] = begin(index, place * size + index % size, cluster, static_cast<uint32_t>(index % size));
+        }
+    }
+
+    std::unique_ptr<Block> begin(int64_t index, int64_t place, Cluster& cluster, uint32_t rank) {
+        auto block = taken();
         const uint32_t* dim = request_.block;
-        block->index[0] = index % grid[0], block->index[1] = index / grid[0] % grid[1], block->index[2] = index / grid[0] / grid[1];
+        int64_t outer = index / cluster.blocks.size(), inner = rank;  // of all clusters, and in this one
+        for (int axis = 0; axis < 3; ++axis) {
+            const int64_t wide = request_.cluster[axis], clusters = request_.grid[axis] / wide;
+            block->place[axis] = static_cast<uint32_t>(inner % wide);
+            block->index[axis] = static_cast<uint32_t>(outer % clusters * wide) + block->place[axis];
+            outer /= clusters, inner /= wide;
+        }
+        block->cluster = &cluster, block->rank = rank;
         block->multiprocessor = place % request_.multiprocessors;
         const uint32_t threads = dim[0] * dim[1] * dim[2], warps = (threads + LANES - 1) / LANES;
         block->shared_room.assign(request_.shared_bytes + 1040, 0xcd);
         block->shared = block->shared_room.data() + (-reinterpret_cast<uintptr_t>(block->shared_room.data()) & 1023);
-        block->phases = 0, block->cluster_phase = 0;
         std::fill(block->cluster_arrived, block->cluster_arrived + LANES, 0);
         block->registers.assign(size_t(warps) * request_.register_bytes, 0);
         block->local.assign(size_t(warps) * LANES * request_.local_bytes, 0xcd);
@@ -91,7 +112,7 @@ class Runner {
     }
 
     void specials(Warp& w) {
-        const uint32_t *dim = request_.block, *grid = request_.grid;
+        const uint32_t *dim = request_.block, *grid = request_.grid, *cluster = request_.cluster;
         for (int32_t k = 0; k < request_.special_count; ++k) {
             const auto& each = request_.specials[k];
             auto* to = w.out<uint32_t>(each.offset);
@@ -116,6 +137,12 @@ class Runner {
                     case 20: value = request_.shared_bytes; break;
                     case 21: value = w.block->multiprocessor; break;
                     case 22: value = request_.multiprocessors; break;
+                    case 23: case 24: case 25: value = w.block->place[each.which - 23]; break;
+                    case 26: case 27: case 28: value = cluster[each.which - 26]; break;
+                    case 29: case 30: case 31: value = w.block->index[each.which - 29] / cluster[each.which - 29]; break;
+                    case 32: case 33: case 34: value = grid[each.which - 32] / cluster[each.which - 32]; break;
+                    case 35: value = w.block->rank; break;
+                    case 36: value = static_cast<uint32_t>(w.block->cluster->blocks.size()); break;
                     default: break;
                 }
                 to[lane] = value;
@@ -129,34 +156,38 @@ class Runner {
         for (size_t k = 0; k < block.warps.size(); ++k) {  // there may be more of them meanwhile
             Warp& w = block.warps[k];
             if (w.state == State::JOINING && rejoin(w)) moved = true;
-            if (w.state == State::ASLEEP && w.phases != block.phases) w.state = State::READY;
+            if (w.state == State::ASLEEP && w.phases != block.cluster->phases) w.state = State::READY;
             if (w.state == State::READY) moved = true, step(w);
         }
         return moved;
     }
 
     // Nobody can go on but by a wait that gives up, as the GPU's may: each may once, until something has happened.
-    bool awaken(std::vector<std::unique_ptr<Block>>& blocks) {
+    bool awaken(std::vector<Cluster>& clusters) {
         bool found = false;
-        for (auto& block : blocks)
-            for (Warp& w : block ? block->warps : none_) {
-                if (w.state != State::ASLEEP || w.events == launch_.events) continue;
-                w.state = State::READY, w.refused = found = true, w.events = launch_.events;
-            }
+        for (auto& cluster : clusters)
+            for (auto& block : cluster.blocks)
+                for (Warp& w : block->warps) {
+                    if (w.state != State::ASLEEP || w.events == launch_.events) continue;
+                    w.state = State::READY, w.refused = found = true, w.events = launch_.events;
+                }
         return found;
     }
 
-    static std::string waiting(const std::vector<std::unique_ptr<Block>>& blocks) {
+    static std::string waiting(const std::vector<Cluster>& clusters) {
+        std::vector<const Warp*> all;
+        for (const auto& cluster : clusters)
+            for (const auto& block : cluster.blocks)
+                for (const Warp& w : block->warps)
+                    if (w.state != State::DONE) all.push_back(&w);
         std::string text;
-        int said = 0;
-        for (const auto& block : blocks)
-            for (const Warp& w : block ? block->warps : std::deque<Warp>()) {
-                if (w.state == State::DONE) continue;
-                if (++said > 4) return text + ", ...";
-                const bool barred = w.state == State::WAITING;
-                text += (text.empty() ? "" : ", ") + std::to_string(__builtin_popcount(w.active)) + " lanes of warp " + std::to_string(w.index) +
-                        (barred ? " wait at barrier " + std::to_string(w.barrier) : w.state == State::ASLEEP ? " wait for a phase of an mbarrier or a cluster" : " wait for other lanes of it");
-            }
+        for (size_t k = 0; k < all.size(); ++k) {
+            if (k == 4) return text + ", ...";
+            const Warp& w = *all[k];
+            const bool barred = w.state == State::WAITING;
+            text += (text.empty() ? "" : ", ") + std::to_string(__builtin_popcount(w.active)) + " lanes of warp " + std::to_string(w.index) +
+                    (barred ? " wait at barrier " + std::to_string(w.barrier) : w.state == State::ASLEEP ? " wait for a phase of an mbarrier or a cluster" : " wait for other lanes of it");
+        }
         return text;
     }
 
@@ -201,7 +232,7 @@ class Runner {
         }
         if (w.state != State::ASLEEP) return w.stalled = 0, true;
         uncount(w, i, w.active);
-        if (!other_path(w)) w.stalled = 0, w.phases = w.block->phases;
+        if (!other_path(w)) w.stalled = 0, w.phases = w.block->cluster->phases;
         return false;
     }
 
@@ -259,7 +290,7 @@ class Runner {
         siblings(w, [](Warp& each) {  // it may have waited for lanes that have ended
             if (each.state == State::MEETING) each.state = State::READY;
         });
-        settle_cluster(block);
+        settle_cluster(*block.cluster);
         if (w.state != State::DONE && !w.others) return;
         for (Barrier& each : block.barriers)
             if (each.users) settle(block, each);
@@ -519,7 +550,6 @@ class Runner {
 
     static constexpr uint8_t OPENED = 255;
     int64_t paths_ = 0;
-    std::deque<Warp> none_;
     Launch& launch_;
     Request& request_;
 };

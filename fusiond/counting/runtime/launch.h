@@ -1,6 +1,7 @@
 // A launch: its blocks, what they share, and what is counted of them.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -19,17 +20,36 @@ struct Barrier {
     int32_t voted = 0;
 };
 
+struct Cluster;
+
 struct Block {
+    Cluster* cluster;
+    uint32_t rank;  // in its cluster
     std::vector<uint8_t> shared_room, registers, local;
     uint8_t* shared;  // on a boundary of 1,024 bytes: what swizzles goes by the bits below it
     std::deque<Warp> warps;  // and behind them the strands that have split off; references to them stay good
     Barrier barriers[16];
-    uint32_t index[3];
+    uint32_t index[3], place[3];  // in the grid, in the cluster
     uint32_t multiprocessor;  // blocks that run together are dealt out in turn
     int32_t ended;  // warps
-    uint64_t phases;  // of its mbarriers, that have ended
-    uint32_t cluster_arrived[LANES], cluster_phase;  // of barrier.cluster, in a cluster of this block alone: lanes of each warp
+    uint32_t cluster_arrived[LANES];  // at barrier.cluster: lanes of each warp
     int64_t issued;  // instructions of its warps
+
+    bool over() const { return ended >= static_cast<int32_t>(warps.size()); }
+};
+
+// Blocks that run together and see each other's shared memory: an address of another one's has its rank, and one, above
+// these bits.
+constexpr int RANK_SHIFT = 24;
+
+struct Cluster {
+    std::vector<std::unique_ptr<Block>> blocks;  // by rank
+    uint64_t phases = 0;  // of their mbarriers, that have ended
+    uint32_t phase = 0;   // of barrier.cluster
+
+    bool over() const {
+        return std::all_of(blocks.begin(), blocks.end(), [](const auto& block) { return block->over(); });
+    }
 };
 
 // What the calls of one launch have touched: of each allocation, a bit for each sector.
@@ -77,11 +97,17 @@ uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t spac
 // Not counted.
 uint8_t* plain(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size);
 
-// Whose window a generic address is in.
-uint8_t space_of(const Warp& w, int lane, uint64_t address);
+// Whose window a generic address is in; it becomes one of that.
+uint8_t space_of(const Warp& w, int lane, uint64_t& address);
 
-// Of an address that must be in shared memory, generic or not.
-uint32_t shared_offset(const Warp& w, uint8_t space, uint64_t address);
+// Of an address that must be in shared memory, generic or not: that in the space of the cluster.
+uint32_t shared_address(const Warp& w, uint8_t space, uint64_t address);
+
+// The block of the cluster that such an address is in; the address becomes one of that block.
+Block& owner(const Warp& w, uint64_t& address);
+
+// An address of a block's own shared memory, seen from the others.
+inline uint64_t seen_from_others(uint32_t rank, uint64_t offset) { return offset | uint64_t(rank + 1) << RANK_SHIFT; }
 
 // The lanes named by a mask must be here: others of a path that waits would have to come first.
 inline void together(Warp& w, uint32_t mask, uint32_t named) {
@@ -90,7 +116,7 @@ inline void together(Warp& w, uint32_t mask, uint32_t named) {
 }
 
 // Ends a phase of barrier.cluster where all threads that live have arrived.
-void settle_cluster(Block& block);
+void settle_cluster(Cluster& cluster);
 
 void add_integers();
 void add_floats();

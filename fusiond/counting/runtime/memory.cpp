@@ -104,12 +104,17 @@ void add_memory() {
     ATOMIC("dec.u32", uint32_t, a == 0 || a > b ? b : a - 1);
     // Addresses of one space as generic ones, and back. Generic ones are the host's.
     add_operation("cvta.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
-        const auto base = reinterpret_cast<uint64_t>(w.block->shared);
-        unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
+        unary<uint64_t, uint64_t>(w, i, mask, [&w](uint64_t a) {
+            const Block& block = owner(w, a);
+            return a + reinterpret_cast<uint64_t>(block.shared);
+        });
     });
     add_operation("cvta.to.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
         const auto base = reinterpret_cast<uint64_t>(w.block->shared);
-        unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a - base; });
+        unary<uint64_t, uint64_t>(w, i, mask, [&w, base](uint64_t a) {
+            const uint64_t there = a;
+            return w.block->cluster->blocks.size() > 1 && space_of(w, 0, a) == SHARED ? a : there - base;
+        });
     });
     const auto by_lane = [](const char* name, Operation operation) { add_operation(name, operation); };
     by_lane("cvta.local", [](Warp& w, const Instruction& i, uint32_t mask) {

@@ -43,7 +43,7 @@ struct Place {
 };
 
 Place place(Warp& w, uint8_t space, uint64_t address) {
-    const uint32_t offset = shared_offset(w, space, address);
+    const uint32_t offset = shared_address(w, space, address);
     if (offset & 7) fail("an mbarrier that is not aligned to 8 bytes");
     return {plain(w, 0, SHARED, offset, 8)};
 }
@@ -54,7 +54,7 @@ void change(Warp& w, Place at, int64_t arrivals, int64_t bytes, int64_t dropped 
     now = Mbarrier::made(now.pending() - arrivals, now.expected() - dropped, now.bytes() + bytes, now.parity());
     if (now.pending() == 0 && now.bytes() == 0) {
         now = Mbarrier::made(now.expected(), now.expected(), 0, now.parity() ^ 1);
-        ++w.block->phases;
+        ++w.block->cluster->phases;
     }
     at.write(now);
     ++w.launch->events;
@@ -98,17 +98,17 @@ void wait(Warp& w, const Instruction& i, uint32_t mask) {
     w.set_predicate(i.d, done, mask);
 }
 
-// --- barrier.cluster, in a cluster of one block ---
+// --- barrier.cluster ---
 
 void cluster_arrive(Warp& w, const Instruction&, uint32_t mask) {
-    w.cluster_phase = w.block->cluster_phase;
+    w.cluster_phase = w.block->cluster->phase;
     w.block->cluster_arrived[w.index] |= mask;
-    settle_cluster(*w.block);
+    settle_cluster(*w.block->cluster);
     ++w.launch->events;
 }
 
 void cluster_wait(Warp& w, const Instruction&, uint32_t) {
-    if (w.block->cluster_phase == w.cluster_phase) w.state = State::ASLEEP, w.refused = false;
+    if (w.block->cluster->phase == w.cluster_phase) w.state = State::ASLEEP, w.refused = false;
 }
 
 // --- copies ---
@@ -173,13 +173,25 @@ void put(uint8_t how, int kind, int size, uint8_t* to, const uint8_t* from, uint
     else size == 4 ? reduce_as<uint32_t>(how, to, from, bytes) : reduce_as<uint64_t>(how, to, from, bytes);
 }
 
-void completed(Warp& w, const Instruction& i, int lane, int64_t bytes) {
+// The blocks of the cluster that a copy goes to, as a mask (.multicast::cluster); 0: to where its addresses are.
+uint32_t targets(const Warp& w, int32_t at, int lane) { return at == INT32_MIN ? 0 : w.in<uint32_t>(at)[lane] & 0xffff; }
+
+// The same place in the lowest of the blocks in a mask.
+uint64_t there(const Warp& w, uint64_t address, uint32_t blocks) {
+    if (!blocks) return address;
+    const auto rank = static_cast<uint32_t>(__builtin_ctz(blocks));
+    if (rank >= w.block->cluster->blocks.size()) fail("a copy to block " + std::to_string(rank) + " of a cluster of " + std::to_string(w.block->cluster->blocks.size()));
+    owner(w, address);
+    return seen_from_others(rank, address);
+}
+
+void completed(Warp& w, const Instruction& i, int lane, int64_t bytes, uint32_t blocks = 0) {
     ++w.launch->events;
-    if (i.e != INT32_MIN) change(w, place(w, i.flags & 32 ? GENERIC : SHARED, address_of(w, i.e, i.flags & 16, lane) + i.vector[1]), 0, -bytes);
+    if (i.e != INT32_MIN) change(w, place(w, SHARED, there(w, address_of(w, i.e, i.flags & 16, lane) + i.vector[1], blocks)), 0, -bytes);
 }
 
 // cp.async.bulk: c bytes from b (in the space `bytes`) to a (in the space `space`). vector[2..4]: a reduction, its kind, its
-// size; vector[5]: once a warp, not once a lane, and aligned to anything.
+// size; vector[5]: once a warp, not once a lane, and aligned to anything; vector[6]: a mask of blocks.
 void bulk(Warp& w, const Instruction& i, uint32_t mask) {
     if (i.vector[5]) together(w, mask, ALL), mask &= -mask;
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -188,8 +200,11 @@ void bulk(Warp& w, const Instruction& i, uint32_t mask) {
         const uint64_t size = w.in<uint32_t>(i.c)[lane];
         if ((to | from | size) & 15) fail("a bulk copy whose addresses and size are not multiples of 16 bytes");
         const uint8_t* source = stretch(w, i, lane, READ, i.bytes, from, size);
-        put(i.vector[2], i.vector[3], i.vector[4], stretch(w, i, lane, i.vector[2] ? ATOMIC : WRITE, i.space, to, size), source, size);
-        completed(w, i, lane, static_cast<int64_t>(size));
+        uint32_t blocks = targets(w, i.vector[6], lane);
+        do {
+            put(i.vector[2], i.vector[3], i.vector[4], stretch(w, i, lane, i.vector[2] ? ATOMIC : WRITE, i.space, there(w, to, blocks), size), source, size);
+            completed(w, i, lane, static_cast<int64_t>(size), blocks);
+        } while (blocks &= blocks - 1);
     }
 }
 
@@ -225,59 +240,73 @@ void fill(const TensorMap& map, uint8_t* at, int size) {
     if (TYPE_KINDS[map.type] >= 2) std::memcpy(at, &all, size);
 }
 
-// a: the address in shared memory; b: of the map; vector[2..6]: coordinates, the innermost first; elements: how many.
-// vector[7]: to global memory, with 256 times a reduction.
-void bulk_tensor(Warp& w, const Instruction& i, uint32_t mask) {
+// A tile between global memory and shared memory, whose address there is `begin`. `again`: what is read was read already.
+void tile(Warp& w, const Instruction& i, int lane, const TensorMap& map, uint64_t begin, bool again) {
     const bool store = i.vector[7] & 1;
     const auto how = static_cast<uint8_t>(i.vector[7] >> 8);
+    const int rank = map.last_dimension + 1, size = TYPE_BYTES[map.type];
+    int64_t count[5] = {1, 1, 1, 1, 1}, start[5] = {};
+    for (int k = 0; k < rank; ++k) {
+        count[k] = (map.box[k] + map.step[k] - 1) / map.step[k];
+        start[k] = static_cast<int32_t>(w.in<uint32_t>(i.vector[2 + k])[lane]);
+    }
+    const int64_t row_bytes = count[0] * size, rows = count[1] * count[2] * count[3] * count[4];
+    stretch(w, i, lane, store ? READ : WRITE, SHARED, begin, static_cast<uint64_t>(row_bytes * rows));
+    uint8_t* shared = owner(w, begin).shared;
+    const uint32_t swizzled = (1u << map.swizzle) - 1;
+    const auto inside = [&](int64_t at) {  // 16 bytes may go elsewhere together, nothing smaller
+        const auto place = static_cast<uint32_t>(begin + at);
+        return shared + (place ^ ((place >> 7 & swizzled) << 4));
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+        int64_t left = row, offset = 0;
+        bool within = true;
+        for (int k = 1; k < rank; ++k) {
+            const int64_t at = start[k] + left % count[k] * map.step[k];
+            left /= count[k];
+            within &= at >= 0 && at < map.extent[k];
+            offset += at * static_cast<int64_t>(map.stride[k - 1]);
+        }
+        // The elements of the row that are there.
+        const int64_t step = map.step[0], extent = map.extent[0];
+        const int64_t first = std::clamp<int64_t>(start[0] >= 0 ? 0 : (-start[0] + step - 1) / step, 0, count[0]);
+        const int64_t last = within ? std::clamp<int64_t>(extent > start[0] ? (extent - start[0] + step - 1) / step : 0, first, count[0]) : first;
+        const uint64_t line = map.address + static_cast<uint64_t>(offset + (start[0] + first * step) * size);
+        const auto bytes = static_cast<uint64_t>(((last - first - 1) * step + 1) * size);
+        uint8_t* global = last <= first ? nullptr : again ? plain(w, lane, GLOBAL, line, bytes) : stretch(w, i, lane, how ? ATOMIC : store ? WRITE : READ, GLOBAL, line, bytes);
+        for (int64_t k = 0; k < count[0];) {
+            const bool there = k >= first && k < last;
+            const int64_t at = row * row_bytes + k * size;
+            int64_t run = 1;
+            if (there && step == 1) run = std::min<int64_t>(last - k, (16 - (at & 15)) / size);
+            uint8_t *here = inside(at), *beyond = there ? global + (k - first) * step * size : nullptr;
+            if (store && there) put(how, TYPE_KINDS[map.type], size, beyond, here, run * size);
+            else if (!store && there) std::memcpy(here, beyond, run * size);
+            else if (!store) fill(map, here, size);
+            k += run;
+        }
+    }
+}
+
+// a: the address in shared memory; b: of the map; c: a mask of blocks; vector[2..6]: coordinates, the innermost first;
+// elements: how many. vector[7]: to global memory, with 256 times a reduction.
+void bulk_tensor(Warp& w, const Instruction& i, uint32_t mask) {
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
         const int lane = __builtin_ctz(rest);
         const TensorMap map = map_at(w, lane, address_of(w, i.b, i.flags & 8, lane) + i.vector[0]);
-        const int rank = map.last_dimension + 1, size = TYPE_BYTES[map.type];
+        const int rank = map.last_dimension + 1;
         if (rank != i.elements) fail("a tensor map of " + std::to_string(rank) + " dimensions, not of " + std::to_string(i.elements));
-        if (how && TYPE_KINDS[map.type] == 3) fail("a reduction of halves");
-        const uint32_t begin = shared_offset(w, i.space, address_of(w, i.a, i.flags & 4, lane) + i.immediate);
+        if (i.vector[7] >> 8 && TYPE_KINDS[map.type] == 3) fail("a reduction of halves");
+        const uint64_t begin = shared_address(w, i.space, address_of(w, i.a, i.flags & 4, lane) + i.immediate);
         if (begin & 127) fail("a tensor in shared memory that is not aligned to 128 bytes");
-        int64_t count[5] = {1, 1, 1, 1, 1}, start[5] = {};
-        for (int k = 0; k < rank; ++k) {
-            count[k] = (map.box[k] + map.step[k] - 1) / map.step[k];
-            start[k] = static_cast<int32_t>(w.in<uint32_t>(i.vector[2 + k])[lane]);
-        }
-        const int64_t row_bytes = count[0] * size, rows = count[1] * count[2] * count[3] * count[4];
-        stretch(w, i, lane, store ? READ : WRITE, SHARED, begin, static_cast<uint64_t>(row_bytes * rows));
-        const uint32_t swizzled = (1u << map.swizzle) - 1;
-        const auto inside = [&](int64_t at) {  // 16 bytes may go elsewhere together, nothing smaller
-            const auto place = static_cast<uint32_t>(begin + at);
-            return w.block->shared + (place ^ ((place >> 7 & swizzled) << 4));
-        };
-        for (int64_t row = 0; row < rows; ++row) {
-            int64_t left = row, offset = 0;
-            bool within = true;
-            for (int k = 1; k < rank; ++k) {
-                const int64_t at = start[k] + left % count[k] * map.step[k];
-                left /= count[k];
-                within &= at >= 0 && at < map.extent[k];
-                offset += at * static_cast<int64_t>(map.stride[k - 1]);
-            }
-            // The elements of the row that are there.
-            const int64_t step = map.step[0], extent = map.extent[0];
-            const int64_t first = std::clamp<int64_t>(start[0] >= 0 ? 0 : (-start[0] + step - 1) / step, 0, count[0]);
-            const int64_t last = within ? std::clamp<int64_t>(extent > start[0] ? (extent - start[0] + step - 1) / step : 0, first, count[0]) : first;
-            const uint64_t line = map.address + static_cast<uint64_t>(offset + (start[0] + first * step) * size);
-            uint8_t* global = last > first ? stretch(w, i, lane, how ? ATOMIC : store ? WRITE : READ, GLOBAL, line, static_cast<uint64_t>(((last - first - 1) * step + 1) * size)) : nullptr;
-            for (int64_t k = 0; k < count[0];) {
-                const bool there = k >= first && k < last;
-                const int64_t at = row * row_bytes + k * size;
-                int64_t run = 1;
-                if (there && step == 1) run = std::min<int64_t>(last - k, (16 - (at & 15)) / size);
-                uint8_t *here = inside(at), *beyond = there ? global + (k - first) * step * size : nullptr;
-                if (store && there) put(how, TYPE_KINDS[map.type], size, beyond, here, run * size);
-                else if (!store && there) std::memcpy(here, beyond, run * size);
-                else if (!store) fill(map, here, size);
-                k += run;
-            }
-        }
-        completed(w, i, lane, row_bytes * rows);
+        int64_t bytes = TYPE_BYTES[map.type];
+        for (int k = 0; k < rank; ++k) bytes *= (map.box[k] + map.step[k] - 1) / map.step[k];
+        const uint32_t all = targets(w, i.c, lane);
+        uint32_t blocks = all;
+        do {
+            tile(w, i, lane, map, there(w, begin, blocks), blocks != all);
+            completed(w, i, lane, bytes, blocks);
+        } while (blocks &= blocks - 1);
     }
 }
 
@@ -310,20 +339,41 @@ void failed_assertion(Warp& w, const Instruction& i, uint32_t mask) {
          std::to_string(w.in<uint32_t>(i.c)[lane]) + ")");
 }
 
-template <uint8_t SPACE>
+template <uint8_t SPACE, bool OWN = false>
 void is_in(Warp& w, const Instruction& i, uint32_t mask) {
     uint32_t found = 0;
-    for (int lane = 0; lane < LANES; ++lane) found |= uint32_t(space_of(w, lane, w.in<uint64_t>(i.a)[lane]) == SPACE) << lane;
+    for (int lane = 0; lane < LANES; ++lane) {
+        uint64_t address = w.in<uint64_t>(i.a)[lane];
+        found |= uint32_t(space_of(w, lane, address) == SPACE && !(OWN && address >> RANK_SHIFT)) << lane;
+    }
     w.set_predicate(i.d, found, mask);
 }
 
-// In a cluster of one block each address is its own.
+// The same place in the block of rank b, as an address of the cluster's shared memory (flags: 1) or a generic one.
 template <class T>
 void mapped(Warp& w, const Instruction& i, uint32_t mask) {
-    const auto* rank = w.in<uint32_t>(i.b);
-    for (uint32_t rest = mask; rest; rest &= rest - 1)
-        if (rank[__builtin_ctz(rest)]) fail("an address in another block of a cluster, which has one here");
-    unary<T, T>(w, i, mask, [](T a) { return a; });
+    const auto& all = w.block->cluster->blocks;
+    T values[LANES];
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        const uint32_t rank = w.in<uint32_t>(i.b)[lane];
+        if (rank >= all.size()) fail("an address in block " + std::to_string(rank) + " of a cluster of " + std::to_string(all.size()));
+        uint64_t address = shared_address(w, i.flags & 1 ? SHARED : GENERIC, w.in<T>(i.a)[lane]);
+        owner(w, address);
+        values[lane] = static_cast<T>(i.flags & 1 ? seen_from_others(rank, address) : reinterpret_cast<uint64_t>(all[rank]->shared) + address);
+    }
+    keep(w.out<T>(i.d), values, mask);
+}
+
+// The rank of the block that an address is in.
+void rank_of(Warp& w, const Instruction& i, uint32_t mask) {
+    uint32_t values[LANES];
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        uint64_t address = shared_address(w, i.flags & 1 ? SHARED : GENERIC, w.in<uint64_t>(i.a)[lane]);
+        values[lane] = owner(w, address).rank;
+    }
+    keep(w.out<uint32_t>(i.d), values, mask);
 }
 
 template <class T>
@@ -336,12 +386,13 @@ void clock(Warp& w, const Instruction& i, uint32_t mask) {
 
 }  // namespace
 
-void settle_cluster(Block& block) {
+void settle_cluster(Cluster& cluster) {
     uint32_t missing = 0, arrived = 0;
-    for (const Warp& w : block.warps) missing |= w.live & ~block.cluster_arrived[w.index], arrived |= block.cluster_arrived[w.index];
+    for (const auto& block : cluster.blocks)
+        for (const Warp& w : block->warps) missing |= w.live & ~block->cluster_arrived[w.index], arrived |= block->cluster_arrived[w.index];
     if (missing || !arrived) return;
-    std::fill(block.cluster_arrived, block.cluster_arrived + LANES, 0);
-    ++block.cluster_phase, ++block.phases;
+    for (const auto& block : cluster.blocks) std::fill(block->cluster_arrived, block->cluster_arrived + LANES, 0);
+    ++cluster.phase, ++cluster.phases;
 }
 
 void add_transfers() {
@@ -368,12 +419,14 @@ void add_transfers() {
     add_operation("tensormap.replace", replace);
     add_operation("assertfail", failed_assertion);
     add_operation("isspacep.global", is_in<GLOBAL>);
-    add_operation("isspacep.shared", is_in<SHARED>);
+    add_operation("isspacep.shared", is_in<SHARED, true>);
+    add_operation("isspacep.shared::cluster", is_in<SHARED>);
     add_operation("isspacep.local", is_in<LOCAL>);
     add_operation("isspacep.param", is_in<PARAMETER>);
     add_operation("isspacep.const", is_in<CONSTANT>);
     add_operation("mapa.u32", mapped<uint32_t>);
     add_operation("mapa.u64", mapped<uint64_t>);
+    add_operation("getctarank", rank_of);
     add_operation("clock.b32", clock<uint32_t>);
     add_operation("clock.b64", clock<uint64_t>);
 }

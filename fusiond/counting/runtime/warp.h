@@ -53,7 +53,7 @@ struct Warp {
     bool gave_way;  // at a barrier, to lanes that have not ended since
     bool refused;      // nobody else can go on: what waits is to say that it has waited in vain
     uint32_t stalled;  // paths of it that wait, one after the other
-    uint64_t phases, events;  // of the block when it fell asleep, of the launch when it was refused last
+    uint64_t phases, events;  // of the cluster when it fell asleep, of the launch when it was refused last
     uint32_t cluster_phase;   // when it arrived
 
     const uint8_t* source(int32_t offset) const { return offset >= 0 ? registers + offset : constants + ~offset; }

@@ -89,7 +89,7 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
     ways = _Ways(
         group=group, limits=limits, counts=counts, common=_common(group, limits), warp=warp,
         virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
-        strides=limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots),
+        strides=limits.multiprocessors > 0 and all(partition.may_stride(slot.kernel) for slot in group.slots),
         trades=limits.registers_per_sm > 0 and warp and trades_registers(group, arch),
     )  # fmt: skip
     parameters = (*_shape_parameters(ways), *_register_parameters(ways))
@@ -101,7 +101,8 @@ def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
     yield Parameter(name="kind", values=("horizontal", "vertical") if ways.common else ("horizontal",))
     levels = ("warp", "block") if ways.warp else ("block",)
     yield Parameter(name="level", values=levels, when="kind == 'horizontal'")
-    yield Parameter(name="assign", values=ASSIGNS, when="level == 'block'")
+    clusters = any(slot.kernel.parsed.cluster > 1 for slot in ways.group.slots)  # which blocks in a row make up
+    yield Parameter(name="assign", values=ASSIGNS[:1] if clusters else ASSIGNS, when="level == 'block'")
     for letter, values in ways.counts.items():
         yield Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
     for letter, values in ways.virtual.items():

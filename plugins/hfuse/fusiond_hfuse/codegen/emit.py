@@ -87,6 +87,7 @@ def unfused(
                 arguments=_arguments(slot, shape),
                 stream=stream if streams else 0,
                 after=set_before if streams and stream else (),
+                cooperative=slot.kernel.parsed.cooperative,
             )
         )
     how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
@@ -125,8 +126,8 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
     namespaces = {letter: f"fused:{letter}_" if ptx else f"fused:fusiond_{letter}::" for letter in group.letters}
     buffers = _buffers(group, namespaces)
     before: tuple[Step, ...] = host_variables.steps(group, shapes, namespaces)
-    if schedule.assign in hidden_arguments.TICKETED:
-        elements = hidden_arguments.tickets(schedule)
+    elements = hidden_arguments.counters(schedule)
+    if elements:
         tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=elements, role=Role.SCRATCH)
         buffers = (*buffers, tickets)
         before = (*before, FillStep(name="zero_tickets", buffer=tickets.name))
@@ -135,6 +136,7 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
     launch = Launch(
         name="fused", source="fused", entry=fuse.entry_name(schedule), grid=(grid, 1, 1),
         block=(schedule.threads, 1, 1), shared_bytes=arena_bytes(schedule, shapes), arguments=tuple(arguments),
+        cooperative=any(slot.kernel.parsed.cooperative for slot in group.slots),
     )  # fmt: skip
     program = Program(
         name=f"{fuse.listed(group.names)}, fused ({how})",

@@ -12,6 +12,8 @@ TICKETED = ("ticket", "multiprocessor")
 MULTIPROCESSORS = 512
 """Counters of tickets by multiprocessor; two that share one share its tickets, too."""
 
+_GRID_WORDS = 4
+
 
 def alignment(schedule: FusionSchedule) -> int:
     """Of the arena and of each side's part in it, in bytes."""
@@ -40,6 +42,20 @@ def slice_letters(schedule: FusionSchedule) -> tuple[str, ...]:
     )
 
 
-def tickets(schedule: FusionSchedule) -> int:
-    """How many counters the launch is handed: one, or one for each side and each multiprocessor."""
-    return 1 if schedule.assign == "ticket" else len(schedule.sides) + MULTIPROCESSORS
+def counters(schedule: FusionSchedule) -> int:
+    """How many words of counters the launch is handed, 0: none. Tickets (one, or one for each side and each
+    multiprocessor), and what barriers of grids need."""
+    grids = grid_places(schedule)
+    return max(grids.values()) + _GRID_WORDS if grids else _tickets(schedule)
+
+
+def _tickets(schedule: FusionSchedule) -> int:
+    return {"ticket": 1, "multiprocessor": len(schedule.sides) + MULTIPROCESSORS}.get(schedule.assign, 0)
+
+
+def grid_places(schedule: FusionSchedule) -> dict[str, int]:
+    """Letter -> word where its grid's barrier counts, of the slots that have such but for the first: the driver gives
+    a launch only one (CUDA's `grid_workspace` has two words)."""
+    letters = [side.slot.letter for side in schedule.by_letter if side.slot.kernel.parsed.cooperative][1:]
+    begin = _tickets(schedule) + _tickets(schedule) % 2
+    return {letter: begin + _GRID_WORDS * at for at, letter in enumerate(letters)}

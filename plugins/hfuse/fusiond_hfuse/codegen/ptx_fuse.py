@@ -31,8 +31,8 @@ from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.codegen.hidden_arguments import (
     MULTIPROCESSORS,
-    TICKETED,
     alignment,
+    counters,
     offset_letters,
     ratio_letters,
     slice_letters,
@@ -118,11 +118,14 @@ class _Writer:
         told += [f"{letter}_slice" for letter in slice_letters(schedule)]
         told += ["fused_blocks"] if schedule.map == "stride" else []
         parameters += [f".param .u32 {name}" for name in told]
-        parameters += [".param .u64 fused_tickets"] if schedule.assign in TICKETED else []
+        parameters += [".param .u64 fused_tickets"] if counters(schedule) else []
         yield f".visible .entry {fuse.entry_name(schedule)}("
         yield ",\n".join(f"{_INDENT}{each}" for each in parameters)
         yield ")"
         yield f".maxntid {schedule.threads}, 1, 1"
+        cluster = schedule.sides[0].slot.kernel.parsed.cluster
+        if cluster > 1:
+            yield f".reqnctapercluster {cluster}, 1, 1"
         if self.cap.registers is None and self.cap.blocks:
             yield f".minnctapersm {self.cap.blocks}"
 

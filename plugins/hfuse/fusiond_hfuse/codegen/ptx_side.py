@@ -9,6 +9,7 @@
     mov.u32 %r4, smem;               -->  mov.u32 %r4, %a_arena;
     ld.global.f32 %f1, [table+4];    -->  ld.global.f32 %f1, [a_table+4];
     call.uni (r), f, (p);            -->  call.uni (r), a_f, (p, ...);     with what the function sees of the block
+    mov.u32 %r5, %envreg2;           -->  mov.u32 %r5, %b_envreg2;         the second side that waits for its grid
     ret;                             -->  bra $a_end;                      where the thread has more to do; else it goes
     griddepcontrol.wait;             -->                                   of a launch that depends on none: nothing
 
@@ -25,7 +26,7 @@ from fusiond.ptx import printer, rewrite
 from fusiond.ptx.rewrite import Change
 from fusiond.ptx.tree import Function, Instruction, PtxBlock, PtxRegisters, Statement, Variable, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
-from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
+from fusiond_hfuse.codegen.hidden_arguments import grid_places, offset_letters, slice_letters
 from fusiond_hfuse.codegen.sides import grid_lengths
 from fusiond_hfuse.frontend.ptx_kernel import barrier_id, barrier_numbers, is_block_barrier, static_places
 from fusiond_hfuse.frontend.source_kernel import PtxText
@@ -63,6 +64,7 @@ class SideWriter:
         """Whether a thread that has left the body has more to do."""
         self._offset = self.letter in offset_letters(schedule)
         self._slice = self.letter in slice_letters(schedule)
+        self._grid_place = grid_places(schedule).get(self.letter)
         self.grid = grid_lengths(side.slot)
         self._names = {**self._parameter_names(), **self._module_names(), **self._special_names()}
         self._places = self._shared_places()
@@ -95,6 +97,8 @@ class SideWriter:
             found[f"%nctaid.{axis}"] = f"%{self.letter}_grid_{axis}" if length is None else str(length)
         found["%warpid"] = f"%{self.letter}_warpid"
         found["%nwarpid"] = str(-(-self.side.threads // 32))
+        if self._grid_place is not None:
+            found |= {f"%envreg{k}": f"%{self.letter}_envreg{k}" for k in (1, 2)}
         return found
 
     def _shared_places(self) -> dict[str, _Place]:
@@ -327,6 +331,10 @@ class SideWriter:
         )
         if "%warpid" in words:
             yield f"{indent}shr.u32 %{self.letter}_warpid, {thread}, 5;"
+        if self._grid_place is not None:
+            yield f"{indent}ld.param.u64 %place, [fused_tickets];"
+            yield f"{indent}add.u64 %place, %place, {4 * self._grid_place};"
+            yield f"{indent}mov.b64 {{%{self.letter}_envreg2, %{self.letter}_envreg1}}, %place;"
         if self._places and (self._offset or self._slice):
             yield f"{indent}mov.u32 %{self.letter}_arena, {ARENA};"
             if self._offset:
@@ -342,7 +350,7 @@ class SideWriter:
     def register_names(self) -> list[str]:
         """The registers of 32 bits that `setup_lines` and the schedule use, those that nothing uses among them."""
         axes = [f"%{self.letter}_{of}_{axis}" for of in ("tid", "ctaid", "grid") for axis in _AXES]
-        rest = ("thread", "block", "blocks", "virtual", "arena", "part", "warpid", "rest")
+        rest = ("thread", "block", "blocks", "virtual", "arena", "part", "warpid", "rest", "envreg1", "envreg2")
         return [*axes, *(f"%{self.letter}_{each}" for each in rest)]
 
     def drain_lines(self, indent: str) -> Iterator[str]:

@@ -92,6 +92,10 @@ def joint_problems(
         problem = ptx_fuse.target_problem(group)
         if problem:
             found.append(Rejection(rule="target", nodes=group.names, detail=problem))
+        clusters = [slot.kernel.parsed.cluster for slot in group.slots]
+        if len(set(clusters)) > 1:
+            detail = f"clusters of {' and '.join(map(str, clusters))} blocks; a launch has one kind"
+            found.append(Rejection(rule="cluster", nodes=group.names, detail=detail))
         return found
     for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
         if sorted(first.flags) != sorted(second.flags):

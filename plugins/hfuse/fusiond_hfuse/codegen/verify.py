@@ -40,13 +40,15 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in schedule.sides]
     blocks = _launched_blocks(schedule, counts)
     found = [*_side_problems(schedule), *_partition_problems(schedule)]
+    if launch.cooperative != any(side.slot.kernel.parsed.cooperative for side in schedule.sides):
+        found.append("a side waits for its grid, and the launch is not cooperative, or none does")
     if launch.block != (schedule.threads, 1, 1):
         found.append(f"a block of {launch.block} for {schedule.threads} threads")
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
     offsets = hidden_arguments.offset_letters(schedule)
     told = block_arguments(schedule, counts, shapes)
-    behind = len(offsets) + len(told) + (schedule.map == "stride") + (schedule.assign in hidden_arguments.TICKETED)
+    behind = len(offsets) + len(told) + (schedule.map == "stride") + bool(hidden_arguments.counters(schedule))
     wanted = sum(len(side.slot.kernel.arguments) + len(sides.grid_axes(side.slot)) for side in schedule.sides) + behind
     if len(launch.arguments) != wanted:
         return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
@@ -188,7 +190,7 @@ def block_arguments(schedule: FusionSchedule, counts: list[int], shapes: Mapping
 
 def _ticket_problems(schedule: FusionSchedule, program: Program, launch: Launch) -> list[str]:
     steps = [each for each in program.steps if each.counted]
-    if schedule.assign not in hidden_arguments.TICKETED:
+    if not hidden_arguments.counters(schedule):
         return [] if len(steps) == 1 else [f"{len(steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):
@@ -273,6 +275,8 @@ def _problems(
             yield f"the {axis} of a fused thread or block, which is one-dimensional"
         elif inside and axis and stem in ("%tid", "%ctaid"):
             yield "the fused block's own thread or block"
+        elif inside and (stem in ("%envreg1", "%envreg2") or stem.startswith("%cluster_")):
+            continue  # the same for each side
         elif stem in _LEAKS or stem.rstrip("0123456789") in _LEAKS or "cluster" in stem:
             yield _LEAKS.get(stem, "what belongs to the whole fused block or launch")
     if each.base == "griddepcontrol" or (each.base == "setmaxnreg" and not trades and not compiled):

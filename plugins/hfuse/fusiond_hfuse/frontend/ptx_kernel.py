@@ -23,8 +23,12 @@ from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter
 
 SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
 """Special registers that say where a thread is in its block, and the block in its grid."""
+_CLUSTERS = ("clusterid", "nclusterid")
+_GRID_BARRIER = ("%envreg1", "%envreg2")
+"""The halves of an address: where the blocks of a cooperative launch count who has come."""
 _REFUSED = {
-    "%envreg": ("grid_barrier", "reads what a cooperative launch tells it (a grid barrier)"),
+    "%envreg": ("leak", "reads what the driver tells a launch"),
+    **{f"%{of}.{axis}": ("leak", "reads which of all clusters it is in") for of in _CLUSTERS for axis in "xyz"},
     "%total_smem_size": ("leak", "reads how much shared memory the whole block has"),
     "%dynamic_smem_size": ("leak", "reads how much dynamic shared memory the whole block has"),
     "%aggr_smem_size": ("leak", "reads how much shared memory the whole block has"),
@@ -192,6 +196,8 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
         meets="a shuffle" if leaving.leaves else "",
         barrier_ids=max(len(ptx.barriers), 1),
         warpgroups=ptx.warpgroups,
+        cluster=limits.get("reqnctapercluster", (1,))[0],
+        cooperative=any(not words.isdisjoint(_GRID_BARRIER) for words in ptx.words.values()),
     )
 
 
@@ -247,9 +253,9 @@ def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
         return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
 
     limits = ptx.limits
-    cluster = limits.get("reqnctapercluster", (1,))
-    if any(each != 1 for each in cluster):
-        yield refused("cluster", ptx.entry.line, f"it is launched in clusters of {cluster}, which are not fused")
+    cluster = limits.get("reqnctapercluster", ())
+    if any(each != 1 for each in cluster[1:]):
+        yield refused("cluster", ptx.entry.line, f"its clusters are {cluster}; those along x alone are fused")
     for variable in ptx.variables:
         if variable.type in ("texref", "surfref", "samplerref"):
             why = f"{variable.name} is a texture reference; a texture object can be fused"
@@ -258,17 +264,14 @@ def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
         if any(each.space == "reg" for each in (*function.parameters, *function.returns)):
             yield refused("function", function.line, f"{function.name} is handed registers, not parameters")
         named = {
-            word: _REFUSED.get(word) or _REFUSED.get(word.rstrip("0123456789")) for word in ptx.words[function.name]
+            word: _REFUSED.get(word) or _REFUSED.get(word.rstrip("0123456789"))
+            for word in ptx.words[function.name].difference(_GRID_BARRIER)
         }
         for each in _instructions(function) if any(named.values()) else ():
             for word in each.words:
                 if problem := named.get(word):
                     yield refused(problem[0], each.line, f"{word} {problem[1]}")
         for each in ptx.notable[function.name]:
-            if each.opcode.startswith("barrier.cluster"):
-                yield refused(
-                    "cluster", each.line, f"{each.opcode} waits for a cluster, both sides of which it would have"
-                )
             if function is not ptx.entry and each.base == "exit":
                 yield refused(
                     "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"
@@ -286,7 +289,12 @@ def _only_by_blocks(ptx: PtxText, name: str) -> Iterator[Rejection]:
     if -1 in ptx.barriers:
         line = next(each.line for each in _notable(ptx) if is_block_barrier(each))
         yield alone("block_barrier", line, "a barrier's number is in a register, so that no other kernel can have any")
+    if ptx.limits.get("reqnctapercluster", (1,))[0] > 1:
+        yield alone("cluster", ptx.entry.line, "its clusters have several blocks, which wait for all of each other")
     for each in _notable(ptx):
+        if each.opcode.startswith("barrier.cluster"):
+            yield alone("cluster", each.line, f"{each.opcode} waits for whole blocks")
+            return
         if each.base == "setmaxnreg":
             yield alone("registers", each.line, f"{each.opcode} divides the registers of a block that is all its own")
             return

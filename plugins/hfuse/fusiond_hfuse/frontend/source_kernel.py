@@ -200,6 +200,10 @@ class Parsed:
     """How many of the hardware's sixteen barriers it needs."""
     warpgroups: bool = False
     """Its warps work by fours, so that it begins at a multiple of 128 threads."""
+    cluster: int = 1
+    """Blocks of its clusters, along x."""
+    cooperative: bool = False
+    """Its blocks wait for one another, so that all have to be resident at once."""
 
     def replaced(self, **changes: Any) -> Parsed:
         return dataclasses.replace(self, **changes)

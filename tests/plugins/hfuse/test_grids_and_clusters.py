@@ -212,7 +212,7 @@ def test_clusters_that_fit_no_launch(analyse, kernel, first, second, rule, said)
 
 
 def test_a_grid_that_is_no_multiple_of_its_clusters(analyse, kernel):
-    with pytest.raises(RequestError, match=r"grid: a grid of \[6\] blocks; x must be a multiple of its clusters' 4"):
+    with pytest.raises(RequestError, match=r"grid: a grid of \[6\] blocks, in clusters of 4 along x"):
         analyse(kernel("one", clustered("4")), "hist", compiled=True)
 
 

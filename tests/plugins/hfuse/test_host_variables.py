@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import yaml as pyyaml
@@ -11,10 +9,8 @@ import yaml as pyyaml
 from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
 from fusiond.model import Config
-from fusiond.program import Copy, Launch, Pointer, problems
+from fusiond.program import Copy, Launch, problems
 from fusiond.requests import jobs
-from fusiond_hfuse.analysis import partition
-from fusiond_hfuse.codegen import verify
 
 SOURCE = """\
 struct Grid { float* heights; const int* rows; int count; float scale; };
@@ -135,28 +131,6 @@ def test_three_in_any_grouping_set_them_once(analyse, strategy, same, kernel_fil
         assert all(each.counted for each in program.steps[24:])
         same(program, reference)
     assert len(seen) > 2
-
-
-def test_a_variable_that_is_not_set_is_no_candidate(pair, strategy):
-    """Mutants: a copy left out, one that is timed, another slot's bytes, bytes that are never written."""
-    analysis = pair()
-    config = Config.of(WAYS[0])
-    program = strategy.emit(analysis, config, {})
-    schedule = partition.schedule(analysis.payload.group, config, 1)
-    assert verify.problems(schedule, program) == ()
-    copy = next(each for each in program.steps if each.name == "set.a.table")
-    stage = next(each for each in program.steps if each.name == "stage.a.table")
-    mutants = [
-        {copy: None},
-        {copy: dataclasses.replace(copy, counted=True)},
-        {copy: dataclasses.replace(copy, source=("staged.b.table",))},
-        {stage: None},
-        {stage: dataclasses.replace(stage, arguments=(Pointer(buffer="staged.b.table"), *stage.arguments[1:]))},
-    ]
-    for mutant in mutants:
-        steps = tuple(new for each in program.steps if (new := mutant.get(each, each)) is not None)
-        said = verify.problems(schedule, dataclasses.replace(program, steps=steps))
-        assert "the variable a.table is not set before the launch" in said, (mutant, said)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,7 @@ def slice_letters(schedule: FusionSchedule) -> tuple[str, ...]:
 def counters(schedule: FusionSchedule) -> int:
     """How many words of counters the launch is handed, 0: none. Tickets (one, or one for each side and each
     multiprocessor), and what barriers of grids need."""
-    grids = grid_places(schedule)
-    return max(grids.values()) + _GRID_WORDS if grids else _tickets(schedule)
+    return max([_tickets(schedule), *(place + _GRID_WORDS for place in grid_places(schedule).values())])
 
 
 def _tickets(schedule: FusionSchedule) -> int:
@@ -57,5 +56,4 @@ def grid_places(schedule: FusionSchedule) -> dict[str, int]:
     """Letter -> word where its grid's barrier counts, of the slots that have such but for the first: the driver gives
     a launch only one (CUDA's `grid_workspace` has two words)."""
     letters = [side.slot.letter for side in schedule.by_letter if side.slot.kernel.parsed.cooperative][1:]
-    begin = _tickets(schedule) + _tickets(schedule) % 2
-    return {letter: begin + _GRID_WORDS * at for at, letter in enumerate(letters)}
+    return {letter: -(-_tickets(schedule) // 2) * 2 + _GRID_WORDS * at for at, letter in enumerate(letters)}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
 from fusiond.ptx import parser, printer
-from fusiond.ptx.tree import Instruction, Label, PtxError, instructions
+from fusiond.ptx.tree import Instruction, PtxError, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
-from fusiond_hfuse.codegen import hidden_arguments, host_variables, sides
+from fusiond_hfuse.codegen import hidden_arguments, sides
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.ptx_kernel import barrier_id, is_block_barrier
@@ -29,9 +28,7 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
       strided, as many as the kernel is told;
     - arena: the parts begin behind each other, aligned, and all fit;
-    - registers: the text has each side give or take what the schedule says, in the sides' order, before its work;
     - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
-    - variables: all that the host sets are set before anything else, and not timed;
     - arguments: as many as the fused kernel has parameters.
     """
     launch = program.steps[-1]
@@ -56,8 +53,6 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     found += _arena_problems(schedule, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
     found += _told_problems(schedule, hidden[len(offsets) :], told, blocks)
     found += _ticket_problems(schedule, program, launch)
-    found += _variable_problems(schedule, program)
-    found += _trade_problems(schedule, program.source(launch.source).text)
     return tuple(found)
 
 
@@ -88,32 +83,6 @@ def _told_problems(schedule: FusionSchedule, passed: list[Argument], told: list[
         yield f"the kernel is told {passed[: len(told)]} for {told}"
     if schedule.map == "stride" and passed[0] != Scalar(dtype="uint32", value=blocks):
         yield f"the kernel is told {passed[0]} for {blocks} blocks"
-
-
-def _trade_problems(schedule: FusionSchedule, text: str) -> list[str]:
-    """A side that gives what it should take would run with the other one's registers."""
-    fewest = min(side.registers for side in schedule.sides)
-    wanted = [
-        ("dec" if side.registers == fewest else "inc", str(side.registers), side.slot.letter)
-        for side in schedule.sides
-        if side.registers
-    ]
-    if not wanted:
-        return []
-    found = _ptx_trades(text) if schedule.sides[0].slot.kernel.ptx is not None else _TRADE.findall(text)
-    return [] if found == wanted else [f"the sides trade registers as {found}, and should as {wanted}"]
-
-
-def _ptx_trades(text: str) -> list[tuple[str, str, str]]:
-    """The trades of a fused kernel of PTX, each with the side whose label stands before it."""
-    found, letter = [], ""
-    (entry,) = parser.parse(text).entries.values()
-    for each in entry.body.statements if entry.body is not None else ():
-        if isinstance(each, Label) and len(each.name) == 2:
-            letter = each.name[1]
-        elif isinstance(each, Instruction) and each.base == "setmaxnreg":
-            found.append((each.opcode.split(".")[1], each.words[0], letter))
-    return found
 
 
 def register_problems(schedule: FusionSchedule, launched: int) -> tuple[str, ...]:
@@ -203,30 +172,6 @@ def _ticket_problems(schedule: FusionSchedule, program: Program, launch: Launch)
     return []
 
 
-def _variable_problems(schedule: FusionSchedule, program: Program) -> list[str]:
-    """A variable that is not set would hold the address of the run before, or none."""
-    found = []
-    first = next(at for at, each in enumerate(program.steps) if each.counted)
-    messages = {pair for each in program.steps[:first] for pair in each.messages}
-    if any(not each.counted for each in program.steps[first:]):
-        found.append("a step behind the first that is counted is not")
-    for side in schedule.sides:
-        for each in host_variables.structs(side.slot.kernel):
-            name = f"{side.slot.letter}.{each.name}"
-            written = any(
-                isinstance(step, Launch) and step.arguments[0] == Pointer(buffer=f"staged.{name}")
-                for step in program.steps[:first]
-            )
-            if not written or (f"staged.{name}", f"variable.{name}") not in messages:
-                found.append(f"the variable {name} is not set before the launch")
-    return found
-
-
-_TRADE = re.compile(
-    r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 (\d+);(?:(?!setmaxnreg|fusiond_side|\}).)*fusiond_(\w)::fusiond_side\(",
-    re.DOTALL,
-)
-"""A trade and the side whose work follows it, in the same block of statements or one within it."""
 _LEAKS = {
     "%ntid": "the fused block's size", "%nctaid": "the fused grid's size", "%nwarpid": "the fused block's size",
     "%warpid": "a warp of the fused block", "%envreg": "what a cooperative launch is told",

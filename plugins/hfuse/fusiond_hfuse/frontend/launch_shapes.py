@@ -39,9 +39,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
             if not 1 <= length <= most:
                 raise ExpressionError(f"a grid of {lengths} blocks; each length must be from 1 to {most}")
         if lengths[0] % kernel.parsed.cluster:
-            raise ExpressionError(
-                f"a grid of {lengths} blocks; x must be a multiple of its clusters' {kernel.parsed.cluster}"
-            )
+            raise ExpressionError(f"a grid of {lengths} blocks, in clusters of {kernel.parsed.cluster} along x")
         padded = (*lengths, 1, 1)
         grid = (padded[0], padded[1], padded[2])
         names.update(axes("grid", grid))

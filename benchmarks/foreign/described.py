@@ -19,8 +19,6 @@ from fusiond.ptx import parser, rewrite
 
 def write(capture: Capture, folder: Path) -> Path:
     """NAME.yaml, the PTX and the files of buffers, in a folder. RequestError, PtxError where the PTX is not read."""
-    module = parser.parse(capture.ptx.read_text(encoding="utf-8"))
-    _, reached, _ = rewrite.reached(module, module.entries[capture.entry])
     (folder / f"{capture.name}.ptx").unlink(missing_ok=True)
     (folder / f"{capture.name}.ptx").symlink_to(capture.ptx.resolve())
     lengths = dict(zip(("grid_x", "grid_y", "grid_z"), capture.grid, strict=True))
@@ -37,10 +35,9 @@ def write(capture: Capture, folder: Path) -> Path:
     ]
     for number, each in enumerate(capture.parameters):
         lines.append(f"  - {_argument(capture, folder, number, each)}")
-    variables = [each.name for each in reached if each.name in capture.variables]
-    lines += ["constants:"] if variables else []
-    for name in variables:
-        held = capture.variables[name]
+    held_by = variables(capture)
+    lines += ["constants:"] if held_by else []
+    for name, held in held_by.items():
         filled = _fill(held, 0, folder, f"{capture.name}.{name}")
         how = f"dtype: uint8, elements: {held.size_bytes}, role: inout, {filled}, compare: equal"
         lines.append(f"  - {{symbol: {json.dumps(name)}, name: {_identifier(name)}, {how}}}")
@@ -53,9 +50,21 @@ def _identifier(name: str) -> str:
     return "v_" + "".join(each if each.isalnum() else "_" for each in name)
 
 
-def variable_of(capture: Capture, buffer: str) -> str | None:
-    """Which of the module's variables a buffer is."""
-    return next((each for each in capture.variables if _identifier(each) == buffer), None)
+def variables(capture: Capture) -> dict[str, CapturedBytes]:
+    """What the module's variables hold that the kernel reaches: those that the host did not set are zeros."""
+    module = parser.parse(capture.ptx.read_text(encoding="utf-8"))
+    found = {}
+    for each in rewrite.reached(module, module.entries[capture.entry])[1]:
+        unset = each.space in ("const", "global") and each.elements and not each.initial
+        if each.name in capture.variables or unset:
+            zeros = CapturedBytes(size_bytes=each.size_bytes, references=())
+            found[each.name] = capture.variables.get(each.name, zeros)
+    return found
+
+
+def variable_of(capture: Capture, buffer: str) -> CapturedBytes | None:
+    """What a buffer holds that is one of the module's variables; None for any other."""
+    return next((held for name, held in variables(capture).items() if _identifier(name) == buffer), None)
 
 
 def _argument(capture: Capture, folder: Path, number: int, parameter: CapturedBytes) -> str:

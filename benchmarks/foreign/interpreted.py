@@ -123,7 +123,7 @@ class Machine:
         capture = self._captures[letter]
         variable = described.variable_of(capture, name)
         assert variable is not None, buffer
-        return self._contents(letter, capture.variables[variable])
+        return self._contents(letter, variable)
 
     def _contents(self, letter: str, held: CapturedBytes) -> Memory:
         """With the addresses in it turned into those of this memory."""

@@ -10,6 +10,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Config, Rejection
 from fusiond.program import Launch, Program
 from fusiond_hfuse.codegen import verify
+from fusiond_hfuse.frontend import ptx_kernel
 from tests.plugins.hfuse.conftest import initial
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_nvcc]
@@ -195,7 +196,7 @@ def test_a_cluster_of_one_block_in_blocks_of_its_own(analyse, kernel, strategy, 
     [
         (clustered("4"), clustered("2"), "cluster", "one kind"),
         (clustered("4"), PLAIN, "cluster", "one kind"),
-        (clustered("1, 2"), clustered("1, 2"), "cluster", "along x alone"),
+        (clustered("1, 2"), clustered("1, 2"), "cluster", "along x are fused"),
         (
             'static __device__ int which() { int id; asm("mov.u32 %0, %%clusterid.x;" : "=r"(id)); return id; }\n'
             "__global__ void NAME" + NAMES + "    out[threadIdx.x] = which();\n}\n", PLAIN, "leak",
@@ -214,6 +215,16 @@ def test_clusters_that_fit_no_launch(analyse, kernel, first, second, rule, said)
 def test_a_grid_that_is_no_multiple_of_its_clusters(analyse, kernel):
     with pytest.raises(RequestError, match=r"grid: a grid of \[6\] blocks, in clusters of 4 along x"):
         analyse(kernel("one", clustered("4")), "hist", compiled=True)
+
+
+def test_clusters_whose_shape_the_launch_would_give(analyse, kernel):
+    """A launch of a Program has no clusters of its own."""
+    analysis = analyse(kernel("one", clustered("4"), "[16]"), kernel("two", clustered("4"), "[16]"), compiled=True)
+    ptx = analysis.payload.group.slots[0].kernel.ptx
+    shape = next(each for each in ptx.text.splitlines() if ".reqnctapercluster" in each)
+    _, parsed = ptx_kernel.read(ptx.text.replace(shape, ""), ptx.entry.name, "one", "one.ptx")
+    (refused,) = parsed.rejections
+    assert (refused.rule, "clusters are not in the PTX" in refused.detail) == ("cluster", True)
 
 
 def test_of_a_point_that_is_not_in_the_space(analyse, kernel, strategy):

@@ -23,12 +23,11 @@ from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter
 
 SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
 """Special registers that say where a thread is in its block, and the block in its grid."""
-_CLUSTERS = ("clusterid", "nclusterid")
 _GRID_BARRIER = ("%envreg1", "%envreg2")
 """The halves of an address: where the blocks of a cooperative launch count who has come."""
 _REFUSED = {
     "%envreg": ("leak", "reads what the driver tells a launch"),
-    **{f"%{of}.{axis}": ("leak", "reads which of all clusters it is in") for of in _CLUSTERS for axis in "xyz"},
+    **{f"%{n}clusterid.{axis}": ("leak", "reads which of all clusters it is in") for n in ("", "n") for axis in "xyz"},
     "%total_smem_size": ("leak", "reads how much shared memory the whole block has"),
     "%dynamic_smem_size": ("leak", "reads how much dynamic shared memory the whole block has"),
     "%aggr_smem_size": ("leak", "reads how much shared memory the whole block has"),
@@ -254,8 +253,9 @@ def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
 
     limits = ptx.limits
     cluster = limits.get("reqnctapercluster", ())
-    if any(each != 1 for each in cluster[1:]):
-        yield refused("cluster", ptx.entry.line, f"its clusters are {cluster}; those along x alone are fused")
+    if any(each != 1 for each in cluster[1:]) or ("explicitcluster" in limits and not cluster):
+        said = f"its clusters are {cluster or 'not in the PTX'}; those of .reqnctapercluster along x are fused"
+        yield refused("cluster", ptx.entry.line, said)
     for variable in ptx.variables:
         if variable.type in ("texref", "surfref", "samplerref"):
             why = f"{variable.name} is a texture reference; a texture object can be fused"

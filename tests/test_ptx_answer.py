@@ -148,7 +148,7 @@ def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path, g
         assert record is not None
         assert record.verified
         assert record.verdict is Verdict.FUSE
-        assert any("races are not looked for in PTX, and twice is PTX" in each for each in record.checks), record.checks
+        assert any("PTX, and twice runs as PTX" in each for each in record.checks), record.checks
         assert record.source is not None
         assert record.source.endswith(".ptx")
 

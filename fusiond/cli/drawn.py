@@ -35,7 +35,7 @@ def table(title: str, columns: Sequence[str], widths: Sequence[int], rows: Seque
     for name, width in zip(columns, widths, strict=True):
         grid.add_column(name, overflow="fold", width=width)
     for row in rows:
-        grid.add_row(*map(escape, row))
+        grid.add_row(*map(Text, row))  # `escape` doubles a backslash at the end
     console.print(grid)
 
 
@@ -123,5 +123,5 @@ def _grid(each: TableOf) -> Table:
     for name in each.columns:
         grid.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in each.rows:
-        grid.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
+        grid.add_row(*("" if cell is None else Text(shown(str(cell))) for cell in row))
     return grid

@@ -59,7 +59,8 @@ def build(source: Source) -> Path | BuildFailed:
     if source.language is SourceLanguage.PTX:
         return _kept(nvcc.named_ptx(source, ""))
     built = gxx.build(source)
-    if isinstance(built, Path) or source.kind is SourceKind.HOST:
+    refused = isinstance(built, BuildFailed) and (NOT_EMULATED in built.reason or ": error: " in built.log)
+    if isinstance(built, Path) or source.kind is SourceKind.HOST or not refused:  # g++ may lack time or memory
         return built
     if missing := nvcc.missing():
         curable = NOT_EMULATED in built.reason or "<cooperative_groups" in source.text

@@ -243,12 +243,6 @@ REFUSED = {
     ),
     "no such option": ("__global__ void k(float* x) { x[threadIdx.x] = 1; }", ("-DX", "--relocatable-device-code=true"),
                        "--relocatable-device-code=true, which a job cannot say"),
-    "waits for the grid": (
-        "#include <cooperative_groups.h>\n"
-        "__global__ void k(float* x) { cooperative_groups::this_grid().sync(); x[threadIdx.x] = 1; }",
-        (),
-        "reads what a cooperative launch tells it (a grid barrier)",
-    ),
     "not C++": ("__global__ void k(float* x) { x[threadIdx.x] = nothing; }", (), "nothing"),
 }  # fmt: skip
 

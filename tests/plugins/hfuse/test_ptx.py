@@ -226,6 +226,8 @@ def test_registers_that_cost_a_resident_block_are_taken_only_where_a_fused_kerne
     for spilling in (False, True):  # noqa: B007, read by `facts`
         found.append(resources.cap(about, about.group, schedule, Config.of({**config, "cap": "native"})).registers)
     assert found == [32, 38]
+    given = resources.cap(about, about.group, schedule, Config.of({**config, "cap": "given"}))
+    assert given.registers == 38  # one resident block asks for no bound, and ptxas would take whatever it may
 
 
 SORT = """\

@@ -164,6 +164,7 @@ def cap(
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
     has are refused here, before anything is compiled. `version`: of the strategy, as its texts say it."""
     wanted = config.get("cap", "none")
+    compiled = schedule.sides[0].slot.kernel.ptx is not None  # to PTX, which assembles quickly
     if wanted == "none":
         return registers.RegisterCap()
     if wanted == "native":
@@ -173,7 +174,6 @@ def cap(
         limits, own = known.target.limits, max(each.registers for each in used)
         found = registers.RegisterCap(registers=registers.as_native(limits, schedule.threads, own))
         roomy = registers.RegisterCap(registers=own + registers.SLACK)
-        compiled = all(side.slot.kernel.ptx is not None for side in schedule.sides)  # to PTX, which assembles quickly
         if not compiled or found == roomy or any(map(_spills, used)):
             return found
         source = emit.fused(group, schedule, found, version).sources[0]
@@ -183,9 +183,12 @@ def cap(
         return roomy if spilt and fits else found
     if wanted != "paper":
         blocks = _inherited(schedule) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
-        if registers.fitting(known.target.limits, schedule.threads, blocks) is None:
+        most = registers.fitting(known.target.limits, schedule.threads, blocks)
+        if most is None:
             detail = f"{blocks} blocks of {schedule.threads} threads are more than a multiprocessor can have"
             return Rejection(rule="launch", nodes=group.names, detail=detail)
+        if wanted == "given" and compiled and (used := _natives(known, schedule)):  # ptxas takes whatever it may
+            return registers.RegisterCap(registers=min(most, max(each.registers for each in used) + registers.SLACK))
         return registers.RegisterCap(blocks=blocks)
     bound = _bound(known, group, schedule)
     if bound is None:
@@ -241,11 +244,7 @@ def own_cap(known: GroupAnalysis, threads: int, wanted: Value) -> int | None:
 def launchable(
     known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, program: Program
 ) -> Program | Rejection:
-    """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
-
-    A cap above what the kernel uses without one has an effect: it lets ptxas take more (seen: 32 without, 48 under
-    64).
-    """
+    """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are."""
     limits = known.target.limits
     source = program.sources[0]
     launch = program.steps[-1]

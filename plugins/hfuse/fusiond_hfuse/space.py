@@ -47,7 +47,6 @@ LAUNCHES = ("sequence", "streams", "graph")
 BLOCKS = (1, 2, 4, 8)
 """Launched blocks per multiprocessor of a strided kernel."""
 
-
 KEPT = (24, 32, 40, 56, 72, 96)
 
 

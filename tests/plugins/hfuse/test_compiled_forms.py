@@ -426,6 +426,8 @@ def test_what_neither_takes_is_one_line_of_libclang(taken):
         RequestError, match=r"k\.cu:3: not CUDA C\+\+ as libclang reads it: use of undeclared"
     ) as caught:
         taken(K + "    out[0] = nothing(n);\n}\n", YAML, "hist")
+    assert "; " in str(caught.value)
+    assert 'it does not compile: k.cu:3: identifier "nothing" is undefined' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -104,14 +104,17 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
     unset = tuple(each for each in refused if each.rule == "symbol")
     if unset or not refused:  # what the host has to set, no form brings
         return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
+    said = refused[0].detail
     if not own:
-        with contextlib.suppress(RequestError):
+        try:
             checked_already = dataclasses.replace(given, arguments=found.arguments)
-            compiled = _compiled(inputs, source, folders, checked_already, refused[0].detail)
+            compiled = _compiled(inputs, source, folders, checked_already, said)
             if not compiled.parsed.rejections or refused[0].rule == UNREAD:
                 return compiled
+        except RequestError as problem:
+            said += f"; {problem}"
     if refused[0].rule == UNREAD:
-        raise RequestError(refused[0].detail)
+        raise RequestError(said)
     return found
 
 
@@ -305,7 +308,6 @@ _FLAGS_WANTED = (
     "one of -use_fast_math, -fmad=, -ftz=, -prec-div=, -prec-sqrt=, -std=c++17, --expt-relaxed-constexpr, "
     "--extended-lambda, -lineinfo (register caps are searched, include folders stand under 'include')"
 )
-
 
 _WORTH_MOVING = 4096
 """Bytes of static shared arrays: less than that does not decide whether kernels fit together."""

@@ -21,7 +21,8 @@ from fusiond.program import Program
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
-from fusiond_hfuse.codegen import resources, verify
+from fusiond_hfuse.analysis.registers import RegisterCap
+from fusiond_hfuse.codegen import ptx_fuse, resources, verify
 
 FOLDER = Path(__file__).parent / "ptx"
 YAMLS = {
@@ -228,6 +229,24 @@ def test_registers_that_cost_a_resident_block_are_taken_only_where_a_fused_kerne
     assert found == [32, 38]
     given = resources.cap(about, about.group, schedule, Config.of({**config, "cap": "given"}))
     assert given.registers == 38  # one resident block asks for no bound, and ptxas would take whatever it may
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_each_side_trades_before_its_own_body(planned, order):
+    """Whoever takes what it should give would run with the other's registers."""
+    group = planned("named", "gone").payload.group
+    config = Config.of({"kind": "horizontal", "level": "warp", "map": "pad", "threads.a": 128, "threads.b": 128,
+                        "order": order})  # fmt: skip
+    schedule = partition.schedule(group, config, 132)
+    sides = (dataclasses.replace(each, registers={"a": 232, "b": 24}[each.slot.letter]) for each in schedule.sides)
+    text = ptx_fuse.write(dataclasses.replace(schedule, sides=tuple(sides)), 1, RegisterCap(blocks=2))
+    parts = {part[0]: part for part in text.split("// --- ") if part[1:2] == ":" and "setmaxnreg" in part}
+    for letter, trade in (("a", "inc.sync.aligned.u32 232;"), ("b", "dec.sync.aligned.u32 24;")):
+        assert parts[letter].count("setmaxnreg") == 1
+        before, _, behind = parts[letter].partition(f"setmaxnreg.{trade}")
+        assert behind
+        assert "{" not in before  # the body is a scope
+    assert "sm_90a" in text
 
 
 SORT = """\

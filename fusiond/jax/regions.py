@@ -8,10 +8,13 @@ arguments. So no path leaves a region and comes back, and the order above is one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import numpy as np
 from jax.extend import core
 
 ELEMENTWISE = frozenset({
@@ -41,6 +44,10 @@ DTYPES = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64", "float8_e4m3fn", "float8_e5m2",
 })  # fmt: skip
+STENCIL = "conv_general_dilated"
+MOST_TAPS = 225
+MOST_FILTERS = 16
+"""Of a convolution that is fused: pixels of its window, and filters of one channel or channels of one filter."""
 _SUNK = MOVEMENT | {"convert_element_type"}
 LEAST = 2
 """Equations of a region that compute something: with fewer there is nothing to fuse."""
@@ -71,10 +78,11 @@ class CutJaxpr:
 
 def cut(closed: core.ClosedJaxpr) -> CutJaxpr:
     """The segments of a function that is traced."""
-    constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    constants: list[tuple[core.Var, Any]] = []
     inlining = _Inlining(constants)
-    equations = inlining.equations(closed.jaxpr, {})
-    outputs = tuple(inlining.named(each, {}) for each in closed.jaxpr.outvars)
+    names = inlining.constants(closed)
+    equations = inlining.equations(closed.jaxpr, names)
+    outputs = tuple(inlining.named(each, names) for each in closed.jaxpr.outvars)
     depths: dict[core.Var, tuple[int, bool]] = {}
     """Var -> depth of the equation that makes it, and whether that is a library call."""
     groups: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
@@ -140,7 +148,7 @@ def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, li
     said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
     jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
     names = tuple(each.primitive.name for each in equations)
-    worth = sum(name not in MOVEMENT for name in names) >= LEAST
+    worth = sum(LEAST if name == STENCIL else name not in MOVEMENT for name in names) >= LEAST
     return JaxprSegment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
 
 
@@ -149,10 +157,22 @@ def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:
 
 
 def _fusable(equation: core.JaxprEqn) -> bool:
-    if equation.primitive.name not in FUSABLE or equation.effects:
+    known = equation.primitive.name in FUSABLE or _is_stencil(equation)
+    if not known or equation.effects:
         return False
     avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
     return all(str(each.dtype) in DTYPES and 0 not in each.shape for each in avals)
+
+
+def _is_stencil(equation: core.JaxprEqn) -> bool:
+    """Whether it is a convolution that reads few channels, as stitching reads them (`frontend/windows.py`)."""
+    if equation.primitive.name != STENCIL or equation.params["batch_group_count"] != 1:
+        return False
+    aval: Any = equation.invars[1].aval
+    outputs, inputs, *sides = (aval.shape[at] for at in equation.params["dimension_numbers"].rhs_spec)
+    own, taps = outputs // int(equation.params["feature_group_count"]), math.prod(sides)
+    few: bool = min(inputs, own) == 1 and max(inputs, own) <= MOST_FILTERS and taps <= MOST_TAPS >= inputs * taps // 2
+    return few
 
 
 class _Inlining:
@@ -163,6 +183,18 @@ class _Inlining:
         self._same: dict[core.Var, Any] = {}
         """Var -> what it is another name of."""
         self._fresh = core.gensym()
+
+    def constants(self, closed: core.ClosedJaxpr) -> dict[core.Var, Any]:
+        """What its constants are called outside: small ones (the taps of a filter) are part of the regions' text."""
+        names: dict[core.Var, Any] = {}
+        for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            known = isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer)
+            if known and 1 < value.size <= MOST_TAPS and str(value.dtype) in DTYPES:
+                names[var] = core.Literal(np.asarray(value), var.aval)
+            else:
+                names[var] = self._fresh(var.aval)
+                self._constants.append((names[var], value))
+        return names
 
     def named(self, atom: Any, names: dict[core.Var, Any]) -> Any:
         if isinstance(atom, core.Literal):
@@ -194,10 +226,7 @@ class _Inlining:
 
     def _called(self, inner: core.ClosedJaxpr, given: list[Any], found: list[core.JaxprEqn]) -> list[Any]:
         names: dict[core.Var, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
-        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-            own = self._fresh(var.aval)
-            self._constants.append((own, value))
-            names[var] = own
+        names |= self.constants(inner)
         outer, self._same = self._same, {}
         try:
             found += self.equations(inner.jaxpr, names)

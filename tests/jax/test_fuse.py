@@ -336,6 +336,21 @@ def test_a_constant_belongs_to_the_region_that_reads_it() -> None:
     assert "broadcast_in_dim" in found[1][0]
 
 
+def test_a_small_convolution_is_no_librarys() -> None:
+    taps = jnp.outer(jnp.array([1.0, 2.0, 1.0]), jnp.array([1.0, 2.0, 1.0])) / 16
+
+    def blurred(image: Any) -> Any:
+        return jax.lax.conv_general_dilated(image[None, None], taps[None, None], (1, 1), "SAME")[0, 0]
+
+    cut = regions.cut(jax.make_jaxpr(lambda x: blurred(blurred(x) ** 2))(normal(9, 9)))
+    assert [each.fusable for each in cut.segments] == [True]
+    assert [each.aval.shape for each in cut.segments[0].inputs] == [(9, 9)]  # the taps are in the text
+    assert [fusable for _, fusable in segments(blurred, normal(9, 9))] == [True]
+    wide = jnp.ones((2, 2, 3, 3))
+    many = segments(lambda x: jnp.sin(jax.lax.conv_general_dilated(x, wide, (1, 1), "SAME")) * 2, normal(1, 2, 9, 9))
+    assert many == [("conv_general_dilated", False), ("sin+mul", True)]
+
+
 def test_what_reads_no_more_than_it_makes_is_made_where_it_is_read() -> None:
     """Else an optimizer's decayed state is written before the gradients are known, and read again behind them."""
 

@@ -39,6 +39,43 @@ def running(x, whole):
     )  # fmt: skip
 
 
+def filtered(x, filters, strides, padding, layout, groups=1, **more):
+    return lax.conv_general_dilated(
+        x, filters, strides, padding, dimension_numbers=layout, feature_group_count=groups,
+        precision=lax.Precision.HIGHEST, **more
+    )  # fmt: skip
+
+
+def detected(image):
+    """Harris' corners: stencils of stencils, with zeros outside of each."""
+
+    def stencil(x, taps):
+        return filtered(x[None, None], jnp.array(taps, x.dtype)[None, None], (1, 1), "SAME", PLANES)[0, 0]
+
+    across = [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]
+    dx, dy = stencil(image, across), stencil(image, np.transpose(across))
+    xx, yy, xy = (stencil(each, np.outer([1, 2, 1], [1, 2, 1]) / 16) for each in (dx * dx, dy * dy, dx * dy))
+    return xx * yy - xy * xy - 0.04 * (xx + yy) ** 2
+
+
+PLANES, PIXELS, VOLUMES = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("NCDHW", "OIDHW", "NDHWC")
+CONVOLUTIONS = tuple(Case(name, "convolutions", function, inputs) for name, function, *inputs in (
+    ("stencils", detected, rand(17, 23)),
+    ("depthwise", lambda x, w: filtered(x, w, (1, 2), ((2, 0), (-1, 3)), PIXELS, 3, rhs_dilation=(2, 1)),
+     rand(2, 11, 13, 3), rand(3, 5, 1, 6)),
+    ("several", lambda x, w: filtered(x, w, (1, 1), "VALID", PLANES, 2), rand(2, 4, 7, 9), rand(2, 2, 3, 2)),
+    ("one pixel", lambda x, w: filtered(x, w, (2, 1), "SAME", PLANES), rand(1, 3, 5, 7), rand(1, 3, 1, 1)),
+    ("volume", lambda x, w: filtered(x, w, (2, 1, 1), "SAME", VOLUMES), rand(1, 1, 5, 6, 7), rand(2, 1, 3, 2, 3)),
+    ("signal", lambda x, w: filtered(x, w, (1,), "SAME", ("NWC", "WIO", "NWC"), 2), rand(3, 40, 2), rand(15, 1, 2)),
+    ("half", lambda x, w: filtered(x, w, (1, 1), "SAME", PLANES),
+     rand(2, 1, 9, 7).astype(jnp.bfloat16), rand(1, 1, 3, 3).astype(jnp.bfloat16)),
+    ("half sums", lambda x, w: filtered(x, w, (1, 1), "SAME", PLANES, preferred_element_type=np.float32),
+     rand(1, 1, 9, 7).astype(np.float16), rand(1, 1, 5, 3).astype(np.float16)),
+    ("slopes", lambda x, w: jax.grad(lambda x: (filtered(x, w, (2, 1), "SAME", PLANES, 3) ** 2).sum())(x),
+     rand(2, 3, 9, 8), rand(3, 1, 3, 4)),
+    ("backwards", lambda x, w: lax.conv_transpose(
+        x, w, (2, 2), "SAME", dimension_numbers=PIXELS, transpose_kernel=True), rand(1, 5, 6, 2), rand(3, 3, 1, 2)),
+))  # fmt: skip
 CASES = (
     Case("pooled", "windows", lambda x: (most(x, (1, 3, 3), (1, 2, 2), "SAME"), sums(x, (1, 2, 2), (1, 2, 2), "VALID")),
          (rand(3, 11, 13),)),
@@ -59,17 +96,18 @@ CASES = (
 
 
 @functools.cache
-def batch() -> Batch:
-    return Batch.made(CASES, "windows")
+def batch(group: str = "windows") -> Batch:
+    return Batch.made(CONVOLUTIONS if group == "convolutions" else CASES, group)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("group", ["windows", "convolutions"])
 @pytest.mark.parametrize(
     "policy", [pytest.param("unfused", marks=pytest.mark.slow), pytest.param("grid", marks=pytest.mark.slow), "tiny"]
 )
 @pytest.mark.sampled(4)
-def test_windows_hold_what_xlas_hold(policy, runner):
-    here = batch()
+def test_windows_hold_what_xlas_hold(policy, group, runner):
+    here = batch(group)
     assert not here.module.foreign
     found = planner.plan(here.module, POLICIES.get(policy) or unfused(), LIMITS)
     assert found.problems == ()
@@ -113,6 +151,29 @@ def test_what_padding_would_change_is_a_boundary(function):
     module = importer.read(oracle.lowered(function, rand(9)), "x")
     assert {module[each].opcode for each in module.foreign} == {"reduce-window"}
     assert all("left to a library" in why for why in module.foreign.values())
+
+
+@pytest.mark.parametrize(
+    ("x", "filters", "groups", "size"),
+    [
+        ((1, 2, 9, 9), (2, 2, 3, 3), 1, "several channels and filters"),
+        ((1, 1, 9, 9), (17, 1, 3, 3), 1, "many filters"),
+        ((1, 1, 40, 40), (1, 1, 16, 15), 1, "a large window"),
+    ],
+)
+def test_a_convolution_that_shares_much_is_a_librarys(x, filters, groups, size):
+    text = oracle.lowered(lambda x, w: filtered(x, w, (1, 1), "SAME", PLANES, groups), rand(*x), rand(*filters))
+    module = importer.read(text, "x")
+    assert {module[each].opcode for each in module.foreign} == {"convolution"}, size
+
+
+def test_a_convolution_that_does_not_fit_is_said():
+    text = oracle.lowered(CONVOLUTIONS[2].function, *CONVOLUTIONS[2].inputs)
+    assert "window={size=3x2}" in text
+    with pytest.raises(RequestError, match="window, channels and filters do not fit"):
+        importer.read(text.replace("window={size=3x2}", "window={size=2x2}"), "x")
+    with pytest.raises(RequestError, match=r"gives .* but the text says"):
+        importer.read(text.replace("f32[2,2,5,8]{3,2,1,0} convolution", "f32[2,2,5,7]{3,2,1,0} convolution"), "x")
 
 
 @pytest.mark.parametrize(

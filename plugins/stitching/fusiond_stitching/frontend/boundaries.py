@@ -27,7 +27,9 @@ def reason(
 ) -> str:
     """Why this instruction is a boundary; empty when it is not. `applied` and `computation`: what it applies, as it is
     written and as it is imported."""
-    if raw.opcode not in KNOWN and raw.opcode not in ("bitcast", "reduce-window"):
+    if raw.opcode == "convolution" and (len(operands) != 2 or not windows.small(raw, found[names(operands)[1]])):
+        return "a convolution of many channels or a large window is left to a library"
+    if raw.opcode not in KNOWN and raw.opcode not in ("bitcast", "reduce-window", "convolution"):
         target = raw.attributes.get("custom_call_target", "")
         return f"{raw.opcode} {target}".strip() + " is left to a library"
     if any(isinstance(each, tuple) for each in operands):

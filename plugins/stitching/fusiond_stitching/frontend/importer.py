@@ -199,6 +199,9 @@ class _Import:
             return self._outside(raw, name, operands, reason or f"{raw.opcode} with several results")
         if raw.opcode == "reduce-window":
             return self._reduce_window(raw, name, operands, shape)
+        if raw.opcode == "convolution":
+            x, filters = (self.found[each] for each in names(operands))
+            return windows.convolved(raw, name, x, filters, shape, self._adding(raw))
         if raw.opcode == "bitcast":
             source = self.found[names(operands)[0]]
             if source.dtype != shape.dtype:

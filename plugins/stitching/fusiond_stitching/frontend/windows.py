@@ -1,4 +1,4 @@
-"""`reduce-window` as a `reduce` over what its windows read: pooling, moving averages, running sums.
+"""`reduce-window` and small convolutions as a `reduce` over what their windows read: pooling, filters, running sums.
 
     window(x, value) := f32[out..., window...]    element [o..., w...] is x[o * stride + w * dilation - low], or `value`
                                                   where that lies outside x or between its elements (interior padding)
@@ -8,13 +8,19 @@ known of reduces holds for what reduces it. XLA leaves elements outside out of t
 which comes to the same where the init changes nothing (`neutral`). Elsewhere a reduce-window that has any stays a
 boundary.
 
+A convolution whose filters look at a few channels (depthwise ones, stencils on images) sums products over such a
+window. It reads no more than an element-wise operation does, so it is worth no call of a library. Its sums are f32
+where its tensors are narrower, as cuDNN's are.
+
 A running sum over n elements (cumsum and its like: a window as long as the dimension) would read n * n. A long one is
 done in runs of 32: the runs' totals, their own running sum, and what of the run came before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -26,6 +32,12 @@ TARGET = "fusiond.window"
 RUN = 32
 LONG = 64
 """Running sums over more elements than LONG are done in runs."""
+MOST_TAPS = 225
+MOST_FILTERS = 16
+"""Of a convolution: pixels of a window (15 x 15), and filters that read one channel, or channels that one filter reads.
+With more, and with several of both, it is worth a product of matrices."""
+_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
+_TURNED = re.compile(r" ?rhs_reversal=([\dx]+)")
 Add: TypeAlias = Callable[[str, str, ArrayShape, Sequence[str], Mapping[str, Any]], str]
 """(name, opcode, shape, operands, attributes) -> the name it got."""
 _LISTS = {"size": "sizes", "stride": "strides", "rhs_dilate": "dilation"}
@@ -132,6 +144,80 @@ def reduced(
     return maker.reduce(source.name, source.dims, attributes, last=name)
 
 
+def small(raw: Raw, filters: HloInstruction) -> bool:
+    """Whether a convolution reads so little for an element of its result that it is no library's."""
+    labels = _LABELS.fullmatch(raw.attributes.get("dim_labels", "").strip())
+    if labels is None or raw.attributes.get("batch_group_count", "1") != "1" or len(labels[2]) != len(filters.dims):
+        return False
+    inputs, outputs = (filters.dims[labels[2].index(each)] for each in "io")
+    groups = int(raw.attributes.get("feature_group_count", "1"))
+    own, taps = outputs // groups, filters.elements // max(1, inputs * outputs)
+    return min(inputs, own) == 1 and max(inputs, own) <= MOST_FILTERS and 0 < taps <= MOST_TAPS >= inputs * taps // 2
+
+
+def convolved(raw: Raw, name: str, x: HloInstruction, filters: HloInstruction, shape: ArrayShape, add: Add) -> str:
+    """The instructions of a `small` convolution; the name of the last. RequestError where shapes do not fit.
+
+        x[batch, channel, place...]  -->  reduce(window[batch, group, place..., input, tap...] * filters, inputs, taps)
+
+    with the result's order of dimensions, of which the channels are groups and the filters of each.
+    """
+    labels = _LABELS.fullmatch(raw.attributes["dim_labels"].strip())
+    assert labels is not None
+    of_x, of_filters, of_result = labels.groups()
+    groups, kind = int(raw.attributes.get("feature_group_count", "1")), shape.dtype
+    sums = "f32" if kind in ("f16", "bf16") else kind
+    zero = add(f"{name}.zero", "constant", ArrayShape(sums, ()), (), {"values": (0,)})
+    make = _Maker(name, sums, zero, Computation.of_two("add", sums), add)
+    inputs, outputs = (filters.dims[of_filters.index(each)] for each in "io")
+    window, at = raw.attributes.get("window", "{}"), of_result.index("f")
+    given = attributes_of(dataclasses.replace(raw, attributes={"window": _TURNED.sub("", window)}))
+    spatial = sorted(set(of_result) - {"b", "f"}, key=int)
+    try:
+        if x.dims[of_x.index("f")] != groups * inputs or outputs % groups:
+            raise ValueError
+        if given["sizes"] != tuple(filters.dims[of_filters.index(each)] for each in spatial):
+            raise ValueError
+        # The inputs of a group are the last dimension, in front of the taps.
+        ordered = make.transposed(make.converted(x), [x.dims[of_x.index(each)] for each in of_x], of_x, of_result)
+        dims = [x.dims[of_x.index(each)] for each in of_result]
+        parted = (*dims[:at], groups, inputs, *dims[at + 1 :])
+        order = [each for each in range(len(parted)) if each != at + 1] + [at + 1]
+        source = make._add("reshape", parted, (ordered,))
+        dims = [parted[each] for each in order]
+        source = make._add("transpose", dims, (source,), dimensions=tuple(order))
+        places = [of_result.index(each) for each in spatial]
+        spread = {each: [(0 if each in ("low", "high", "interior") else 1)] * len(dims) for each in given}
+        for each, values in given.items():
+            for place, value in zip(places, values, strict=True):
+                spread[each][place] = value
+        found: dict[str, Any] = {each: tuple(values) for each, values in spread.items()}
+        seen = dims_of(found, dims)
+    except ValueError:
+        raise raw.fail(f"its window, channels and filters do not fit {list(x.dims)}") from None
+    view = make._add("window", seen, (source, zero), **found)
+    own = outputs // groups
+    wide = (*seen[: at + 1], own, *seen[at + 1 :])
+    others = tuple(each for each in range(len(wide)) if each != at + 1)
+    values = make._add("broadcast", wide, (view,), dimensions=others)
+    taps = [each for _, each in sorted(zip(places, spatial, strict=True))]
+    weights = make.transposed(make.converted(filters), filters.dims, of_filters, "oi" + "".join(taps))
+    turned = [2 + taps.index(each) for each, flag in zip(spatial, _flags(window), strict=False) if flag]
+    sides = (outputs, inputs, *(filters.dims[of_filters.index(each)] for each in taps))
+    if turned:
+        weights = make._add("reverse", sides, (weights,), dimensions=tuple(turned))
+    inside = tuple(range(len(dims) + 1, len(wide)))
+    weights = make._add("reshape", (groups, own, *(wide[each] for each in (len(dims), *inside))), (weights,))
+    weights = make._add("broadcast", wide, (weights,), dimensions=(at, at + 1, len(dims), *inside))
+    total = make._fold(make._add("multiply", wide, (values, weights)), wide, (len(dims), *inside))
+    result = [*seen[:at], outputs, *seen[at + 1 : len(dims) - 1]]
+    if tuple(result) != shape.dims:
+        raise raw.fail(f"gives {result}, but the text says {list(shape.dims)}")
+    if sums == kind:
+        return make._add("reshape", result, (total,), name)
+    return add(name, "convert", shape, (make._add("reshape", result, (total,)),), {})
+
+
 def _running(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, bool] | None:
     """(dimension, backwards) of a running sum; None for any other window."""
     long = windowed(attributes)
@@ -158,6 +244,16 @@ class _Maker:
         self.count += 1
         name = last or f"{self.name}.{opcode}{self.count}"
         return self.add(name, opcode, ArrayShape(self.dtype, tuple(dims)), operands, given)
+
+    def converted(self, source: HloInstruction) -> str:
+        if source.dtype == self.dtype:
+            return source.name
+        return self._add("convert", source.dims, (source.name,))
+
+    def transposed(self, source: str, dims: Sequence[int], given: str, wanted: str) -> str:
+        """Dimensions that are named by letters, in another order."""
+        order = tuple(given.index(each) for each in wanted)
+        return self._add("transpose", [dims[each] for each in order], (source,), dimensions=order)
 
     def _fold(self, source: str, dims: Sequence[int], dimensions: tuple[int, ...], last: str = "") -> str:
         kept = [dim for at, dim in enumerate(dims) if at not in dimensions]
@@ -202,6 +298,12 @@ class _Maker:
         lows[at], highs[at] = low, high
         longer = [dim + low + high if place == at else dim for place, dim in enumerate(dims)]
         return self._add("pad", longer, (source, self.init), low=tuple(lows), high=tuple(highs), interior=tuple(none))
+
+
+def _flags(window: str) -> list[bool]:
+    """Which dimensions of a convolution's filters are read backwards."""
+    found = _TURNED.search(window)
+    return [each == "1" for each in found[1].split("x")] if found else []
 
 
 def _along(rank: int, at: int, size: int, backwards: bool) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from fusiond.frameworks import MOST_TAPS, is_stencil
+
 ELEMENTWISE = frozenset({
     "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",
     "acosh", "asin", "asinh", "atan", "atanh", "copy", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
@@ -45,9 +47,6 @@ DTYPES = frozenset({
     "float64", "float8_e4m3fn", "float8_e5m2",
 })  # fmt: skip
 STENCIL = "conv_general_dilated"
-MOST_TAPS = 225
-MOST_FILTERS = 16
-"""Of a convolution that is fused: pixels of its window, and filters of one channel or channels of one filter."""
 _SUNK = MOVEMENT | {"convert_element_type"}
 LEAST = 2
 """Equations of a region that compute something: with fewer there is nothing to fuse."""
@@ -170,9 +169,7 @@ def _is_stencil(equation: core.JaxprEqn) -> bool:
         return False
     aval: Any = equation.invars[1].aval
     outputs, inputs, *sides = (aval.shape[at] for at in equation.params["dimension_numbers"].rhs_spec)
-    own, taps = outputs // int(equation.params["feature_group_count"]), math.prod(sides)
-    few: bool = min(inputs, own) == 1 and max(inputs, own) <= MOST_FILTERS and taps <= MOST_TAPS >= inputs * taps // 2
-    return few
+    return is_stencil(outputs, inputs, equation.params["feature_group_count"], math.prod(sides))
 
 
 class _Inlining:

@@ -173,14 +173,19 @@ class HloWriter:
         """add, multiply, maximum, minimum, and, or over dimensions, which are gone."""
         if not dimensions:
             return x
+        dims = [size for at, size in enumerate(x.dims) if at not in dimensions]
+        return self.reduced(operation, x, dims, f"dimensions={_list(sorted(dimensions))}")
+
+    def reduced(
+        self, operation: str, x: HloValue, dims: Sequence[int], attributes: str, opcode: str = "reduce"
+    ) -> HloValue:
+        """What `reduce` writes, or a `reduce-window` over the window of the attributes."""
         neutral = _REDUCTIONS[operation]
         if neutral is None:
             neutral = _edge(x.dtype, least=operation == "maximum")
         first = self.constant(neutral, x.dtype)
-        dims = [size for at, size in enumerate(x.dims) if at not in dimensions]
         called = self._computation(operation, x.dtype)
-        attributes = f"dimensions={_list(sorted(dimensions))}, to_apply={called}"
-        return self.add("reduce", x.dtype, dims, [x, first], attributes)
+        return self.add(opcode, x.dtype, dims, [x, first], f"{attributes}, to_apply={called}")
 
     def _computation(self, operation: str, dtype: str) -> str:
         name = f"{operation}_{dtype}"

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import scipy.special
+from jax import lax
 
 from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
 
@@ -371,4 +372,61 @@ def _movement() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES = [*_elementwise(), *_reductions(), *_normalisations(), *_losses(), *_movement()]
+def _convolved(strides: Any, padding: Any, dilation: Any, groups: int, spread: Any = (1, 1)) -> Callable[..., Any]:
+    return lambda x, weight, *bias: np.asarray(
+        lax.conv_general_dilated(
+            jnp.asarray(x), jnp.asarray(weight), strides, padding, lhs_dilation=spread, rhs_dilation=dilation,
+            feature_group_count=groups, precision=lax.Precision.HIGHEST,
+        ) + sum(each[:, None, None] for each in bias)
+    )  # fmt: skip
+
+
+def _pooled(kind: Any, first: float, sizes: Any, strides: Any, padding: Any, dilation: Any = (1, 1)) -> Any:
+    edges, ones = ((0, 0), *((each, each) for each in padding)), (1,)
+    return jaxed(lambda x: lax.reduce_window(
+        x, first, kind, ones + sizes, ones + strides, edges, window_dilation=ones + dilation))  # fmt: skip
+
+
+def _windows() -> list[Case]:
+    images, one = floats(2, 3, 9, 11, seed=6), floats(2, 1, 7, 8, seed=7)
+    filters, several = floats(3, 1, 3, 5, seed=8), floats(2, 1, 4, 3, seed=9)
+    forward = _convolved((2, 1), [(1, 1), (2, 2)], (1, 2), 3)
+    slope = np.ones_like(forward(images, filters))
+    slope *= floats(*slope.shape, seed=11)
+    transposed = _convolved((1, 1), [(2, 3), (1, 1)], (1, 1), 1, (2, 1))
+    swapped = several[::-1, :, ::-1, ::-1].transpose(1, 0, 2, 3)[:, ::-1]
+    sums = _pooled(lax.add, 0.0, (3, 2), (2, 1), (1, 1))
+    return [
+        case("convolution.default", images, filters, None, [2, 1], [1, 2], [1, 2], False, [0, 0], 3, gives=forward),
+        case("convolution.default", one, several, floats(2, seed=12), [1], [0], [1], False, [0], 1,
+             gives=_convolved((1, 1), [(0, 0)] * 2, (1, 1), 1)),
+        case("convolution.default", one.astype(np.float16), several.astype(np.float16), None, [1], [1], [1], False, [0],
+             1, gives=lambda x, w: _convolved((1, 1), [(1, 1)] * 2, (1, 1), 1)(
+                 x.astype(np.float32), w.astype(np.float32)).astype(np.float16)),
+        case("convolution.default", floats(2, 2, 7, 8, seed=13), several, None, [2, 1], [1, 1], [1, 1], True, [1, 0], 1,
+             gives=of(transposed, floats(2, 2, 7, 8, seed=13), swapped)),
+        case("convolution_backward.default", slope, images, filters, [0], [2, 1], [1, 2], [1, 2], False, [0, 0], 3,
+             [True, False, False], gives=lambda slope, images, filters: (np.asarray(jax.vjp(
+                 lambda x: lax.conv_general_dilated(x, filters, (2, 1), [(1, 1), (2, 2)], rhs_dilation=(1, 2),
+                     feature_group_count=3, precision=lax.Precision.HIGHEST), images)[1](slope)[0]), None, None)),
+        case("avg_pool1d.default", CUBE, [3], [2], gives=_pooled_mean(CUBE, 3, 2)),
+        case("avg_pool2d.default", CUBE, [3, 2], [2, 1], [1, 1], gives=f32(lambda x: sums(x) / 6)),
+        case("avg_pool2d.default", CUBE, [3, 2], [2, 1], [1, 1], False, False,
+             gives=f32(lambda x: sums(x) / sums(np.ones_like(x)))),
+        case("avg_pool3d.default", floats(1, 2, 4, 4, 4), [2, 2, 2], gives=f32(
+            lambda x: x.reshape(1, 2, 2, 2, 2, 2, 2, 2).mean((3, 5, 7)))),
+        case("max_pool2d_with_indices.default", CUBE, [3, 2], [1, 1], [1, 0], [1, 2], gives=lambda x: (
+            _pooled(lax.max, -np.inf, (3, 2), (1, 1), (1, 0), (1, 2))(x), None)),
+        case("max_pool3d_with_indices.default", floats(1, 2, 4, 4, 4), [2, 2, 2], gives=lambda x: (
+            x.reshape(1, 2, 2, 2, 2, 2, 2, 2).max((3, 5, 7)), None)),
+        *(case(f"{name}_pad{rank}d.default", floats(2, *(5, 6, 7)[:rank]), [2, 1, 3, 0, 1, 1][: 2 * rank],
+               gives=np.pad(floats(2, *(5, 6, 7)[:rank]), [(0, 0), *[(2, 1), (3, 0), (1, 1)][:rank][::-1]], mode))
+          for name, mode in (("reflection", "reflect"), ("replication", "edge")) for rank in (1, 2, 3)),
+    ]  # fmt: skip
+
+
+def _pooled_mean(x: Array, size: int, step: int) -> Array:
+    return np.lib.stride_tricks.sliding_window_view(x, size, -1)[..., ::step, :].mean(-1)
+
+
+CASES = [*_elementwise(), *_reductions(), *_normalisations(), *_losses(), *_movement(), *_windows()]

@@ -1,7 +1,7 @@
 """Run the benchmarks and keep their figures: `python -m benchmarks [NAME ...]` (or `make bench`). Writes
 docs/results-fusiond.md; `--page` does nothing else.
 
-    best          `fusiond best` from a cold shell, beside a bare Python that imports sqlite3 and json
+    best          `fusiond best` by name and of a job file from a cold shell, beside a bare Python
     store         look-ups among 100,000 records, and an acknowledged trial
     store_scale   `best`, suggestions and the queue of a large store beside a small one, bytes a trial
     http          look-ups over HTTP beside a running search, beside a bare uvicorn and starlette

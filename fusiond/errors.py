@@ -20,7 +20,6 @@ value: see `Outcome`, `BuildFailed` and `MeasureFailed` in `fusiond.model`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 
 TYPE_CHECKING = False
@@ -61,6 +60,8 @@ class UnknownName(RequestError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
         names = sorted(known)
+        import difflib  # 2 ms that an answer need not wait for
+
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         if near:
             hint = f"did you mean {near[0]!r}?"

@@ -19,10 +19,8 @@ LONGEST_BYTES = 256 * 1024
 
 _DOCUMENTS = (".yaml", ".yml")
 _MODULES = (".hlo", ".txt")
-_JOB = re.compile(r"^strategy\s*:", re.MULTILINE)
-_DECLARES = re.compile(
-    r"""^(?:\{\s*)?["']?(kernel|pipeline|graph)["']?\s*:\s*["']?([^"'\s#,}]+)["']?\s*(?:[#,}].*)?$""", re.MULTILINE
-)
+_JOB = r"^strategy\s*:"
+_DECLARES = r"""^(?:\{\s*)?["']?(kernel|pipeline|graph)["']?\s*:\s*["']?([^"'\s#,}]+)["']?\s*(?:[#,}].*)?$"""
 
 
 def claims(folder: str, name: str) -> dict[str, list[str]]:
@@ -44,7 +42,7 @@ def claims(folder: str, name: str) -> dict[str, list[str]]:
             if base == stem and text.lstrip("\ufeff \t\r\n").startswith("HloModule"):
                 found.setdefault("module", []).append(file)
             continue
-        declared = None if _JOB.search(text) else _DECLARES.search(text)
+        declared = None if re.search(_JOB, text, re.MULTILINE) else re.search(_DECLARES, text, re.MULTILINE)
         if declared and stem in (declared[2], base):
             found.setdefault(declared[1], []).append(file)
     return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from fusiond.errors import FusiondError, RequestError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # `fusiond best` imports this file and must not pay for the store
+    from typing import Any
+
     from fusiond.model import Record
     from fusiond.store.jobs import JobRow
 

@@ -6,11 +6,14 @@ It takes the document of `best --json`, which is a contract, so that people and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fusiond.words import counted
 
-Document = Mapping[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
+    from typing import Any, TypeAlias
+
+    Document: TypeAlias = Mapping[str, Any]
 
 
 def lines(document: Document) -> list[str]:

@@ -6,18 +6,21 @@ import what they need.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from fusiond.cli import answer, options, output
 from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.requests import best
 from fusiond.store import lookup
 from fusiond.store.document import DAMAGED_SOURCE
-from fusiond.wire import error_document
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
+    import argparse
+    from typing import Any
 
 AMBIGUOUS = 2
 """The exit status where a name stands for several contents: the request has to say more."""
@@ -33,6 +36,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--export", metavar="DIR", help="write what a program needs to call the answer")
     parser.add_argument("--unfused", action="store_true", help="with --source or --export: the fastest unfused way")
     parser.add_argument("--arch", metavar="ARCH", help="with --export: build for this architecture, such as sm_90")
+
+
+def quick(words: Sequence[str]) -> Any:
+    """The arguments, where all of them are what programs write: options with a word after each, `--json`, one job file;
+    None for argparse to judge."""
+    found = dict.fromkeys(("job", "pair", "workload", "db", "device", "cache", "export", "arch"))
+    found |= {"size": [], "json": False, "source": False, "unfused": False}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name = word[2:] if word.startswith("--") else "job"
+        if word == "--json":
+            found["json"] = True
+            continue
+        value = word if name == "job" else rest.pop(0) if rest else "-"
+        if value.startswith("-") or name not in ("job", "pair", "workload", "db", "device", "cache") or found[name]:
+            return None
+        found[name] = value
+    fits = found["cache"] in (None, "warm", "cold") and not (found["pair"] and found["workload"])
+    return SimpleNamespace(**found) if fits else None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -133,6 +156,8 @@ def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | Not
             f"{arguments.job} asks about {len(found)} workloads; name one with --size or --cache", where=which
         )
     if arguments.json:
+        from fusiond.wire import error_document
+
         options.say_json(
             [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fusiond.errors import RequestError
 from fusiond.store.location import default_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
+    import argparse
+    from typing import Any
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

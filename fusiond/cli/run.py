@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from contextlib import closing
+from pathlib import Path
 
 from fusiond.cli import answer, options, output
 from fusiond.cli.render import display
@@ -12,6 +13,7 @@ from fusiond.client import here
 from fusiond.isolation import registry as plugins
 from fusiond.requests import contents, jobs
 from fusiond.store.database import Store
+from fusiond.system import files
 from fusiond.tuning import tuner
 
 
@@ -23,13 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    read = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
+    text = files.read_text(Path(arguments.job), where=arguments.job)
+    read = jobs.read(arguments.job, text, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
     registry = plugins.load()
     wanted = here.checked(registry, read)
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
         contents.index(store, registry)
+        contents.remember(store.path, registry, arguments.job, text, jobs.read(arguments.job, text), wanted)
         rows = [tuner.enqueue(store, each, resume=True) for each in wanted]
         for row, prepared in zip(rows, wanted, strict=True):
             with display(plain=arguments.json) as shown:

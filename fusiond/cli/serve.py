@@ -130,7 +130,12 @@ def work(
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
         options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
-        ready = checked(registry, plugins.read(registry, submission.path, submission.text, **options))
+        wanted = plugins.read(registry, submission.path, submission.text, **options)
+        ready = checked(registry, wanted)
+        if submission.text is not None:
+            if set(options.values()) != {None}:
+                wanted = plugins.read(registry, submission.path, submission.text)
+            contents.remember(store.path, registry, submission.path, submission.text, wanted, ready)
         return tuple(tuner.enqueue(store, each, priority=submission.priority) for each in ready)
 
     def again(id: str) -> JobRow:
@@ -146,9 +151,8 @@ def work(
         return contents.best_of_jobs(
             store.path,
             registry,
-            plugins.read(registry, question.path, question.text),
+            contents.ready(registry, plugins.read(registry, question.path, question.text), question.sizes),
             device=question.device,
-            sizes=question.sizes,
             cache=question.cache,
             elsewhere=ask,
         )
@@ -174,7 +178,8 @@ def work(
 
     def answered(row: JobRow, device: DeviceInfo) -> str | None:
         job = store.load_job(row.id)
-        (found,) = contents.best_of_jobs(store.path, registry, (job,), device=device.name, elsewhere=ask)
+        wanted = contents.ready(registry, (job,))
+        (found,) = contents.best_of_jobs(store.path, registry, wanted, device=device.name, elsewhere=ask)
         given = found.get("imported") if isinstance(found, dict) and found["match"] != "nearest" else None
         return str(given["name"]) if given is not None and given["trusted"] else None
 

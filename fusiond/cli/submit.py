@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.cli.render import display
 from fusiond.client.client import Client
-from fusiond.model import JobState
-from fusiond.wire import job_document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 output.say(*ids)
             return 0
+        from fusiond.cli.render import display  # with rich, which handing a job in does without
+        from fusiond.model import JobState
+        from fusiond.wire import job_document
+
         for job in ids:
             with display(plain=arguments.json) as shown:
                 for progress in client.watch(job):

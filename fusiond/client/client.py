@@ -1,8 +1,8 @@
 """A client of fusiond, for programs: `fusiond.Client().best("hist,maxpool")`.
 
 What only reads goes to the SQLite file itself and works without a daemon; what changes something goes to the daemon's
-Unix socket. `best` of a name is a lookup by the standard library, of about a millisecond; of a job file it loads the
-plugins.
+Unix socket. `best` of a name is a lookup by the standard library, of about a millisecond; of a job file, too, where its
+files are those of before: else it loads the plugins.
 
 A program that asks for an answer starts as fast as Python does: NumPy, sqlite-utils and httpx are imported where a
 method needs them, here and nowhere else in the project.
@@ -15,8 +15,8 @@ import json
 import time
 from pathlib import Path
 
-from fusiond.errors import Ambiguous, DaemonError, DeviceError, FusiondError, NothingKnown, RequestError
-from fusiond.requests import best
+from fusiond.errors import Ambiguous, DaemonError, DeviceError, FusiondError, NothingKnown, RequestError, StoreError
+from fusiond.requests import best, memory
 from fusiond.store.location import default_path
 
 TYPE_CHECKING = False
@@ -101,7 +101,8 @@ class Client:
         seed: int | None = None,
         priority: int = 0,
     ) -> tuple[str, ...]:
-        """Hand a job file to the daemon: the ids of its jobs (several where it sweeps a size).
+        """Hand a job file to the daemon: the ids of its jobs (several where it sweeps a size). Those that it has
+        already, of the same content and search, are named at once.
 
         RequestError for a mistake in the file, DaemonError when no daemon answers.
         """
@@ -110,6 +111,13 @@ class Client:
         path = Path(path).absolute()
         if text is None:
             text = files.read_text(path)
+        known = memory.recall(self.db, path, text, None)
+        if known is not None:
+            with contextlib.suppress(StoreError):  # the daemon says what is wrong with it
+                same = memory.same_jobs(self.db, known, device=device, trials=trials, seed=seed, priority=priority)
+                if same:
+                    self._answering()
+                    return same
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
         return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
 
@@ -189,7 +197,8 @@ class Client:
 
         A name is resolved as on the command line: by the files of the current folder, the catalogue, the store. `job`,
         in place of a name, is the path of a job file of one workload, whose content is looked up (the plugins are
-        loaded for it). A stale answer (`match`) is given at once, and a check of it is queued.
+        loaded for it where a file of it has changed). A stale answer (`match`) is given at once, and a check of it is
+        queued.
 
         RequestError for a mistake in the job file, and for one that makes several workloads (`best_of_job` gives all);
         Ambiguous, which is one, where a name stands for several contents.

@@ -73,13 +73,16 @@ def tune(
     from fusiond.isolation import registry
     from fusiond.requests import contents, jobs
     from fusiond.store.database import Store
+    from fusiond.system import files
     from fusiond.tuning import tuner
 
+    text = files.read_text(Path(job), where=str(job)) if text is None else text
     plugins = registry.load()
     wanted = here.checked(plugins, jobs.read(job, text, device=device, trials=trials, seed=seed))
     with Store.open(_database(db)) as store:
         store.recover()
         contents.index(store, plugins)
+        contents.remember(store.path, plugins, job, text, jobs.read(job, text), wanted)
         rows = [tuner.enqueue(store, each, resume=True) for each in wanted]
         heard = _Heard(listen)
         again = f"fusiond.tune({str(job)!r})"

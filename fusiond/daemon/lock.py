@@ -16,12 +16,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusiond.errors import DaemonError, StoreError
-from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond.store.private import give, make_folder
-from fusiond.store.serving import Served
+
+if TYPE_CHECKING:  # a client that asks who holds it needs no store
+    from fusiond.store.database import Store
+    from fusiond.store.serving import Served
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +114,8 @@ class StoreLock:
     def _write_down(self, file: int) -> None:
         """In the store: this process serves by this file. DaemonError when another one does."""
         status = os.fstat(file)
+        from fusiond.store.serving import Served
+
         mine = Served(owner=this_process(), device=status.st_dev, inode=status.st_ino)
         other = self._store.serve(mine, before=self._mine)
         if other is not None:

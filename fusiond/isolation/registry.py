@@ -22,6 +22,7 @@ from fusiond.isolation.strategy import IsolatedStrategy
 from fusiond.model import Job
 from fusiond.registry import Registry
 from fusiond.requests import jobs
+from fusiond.requests.memory import Environment
 from fusiond.system import files
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ class IsolatedRegistry(Registry):
     """What the children of a planner have registered. Devices are loaded here, since they start processes of their
     own; of plugins that bring none not even the import happens in this process. No child is started for a description
     that is known."""
+
+    here: Environment | None = None
+    """What the plugins were loaded from, where all of them loaded."""
 
     def __init__(
         self,
@@ -92,14 +96,17 @@ def load(*, fresh: bool = False, strategies: Collection[str] | None = None) -> R
     registered may be what they registered in an earlier process, as long as nothing of them has changed since; then
     children begin with the plugins of these `strategies` alone, where such are given."""
     points = tuple(importlib.metadata.entry_points(group=hookspecs.GROUP))
-    known = None if fresh else remembered.recall(points)
+    here = remembered.environment(points)  # before anything of it is loaded
+    known = None if fresh else remembered.recall(points, here)
     only = None if strategies is None else tuple(
         state.name for state in (known.states if known else ()) if not set(strategies).isdisjoint(state.strategies)
     )  # fmt: skip
     planner = _shared(only)
     found = IsolatedRegistry(planner, points=points, known=known)
     if known is None:
-        remembered.remember(points, planner.description)
+        remembered.remember(points, planner.description, here)
+    if not any(state.problem for state in found.states):
+        found.here = here
     return found
 
 

@@ -13,7 +13,6 @@ from fusiond.errors import NothingKnown
 from fusiond.store import lookup
 from fusiond.store.format import exchange_file
 from fusiond.store.reading import Outdated
-from fusiond.store.recheck import queue_recheck
 from fusiond.system import driver
 
 TYPE_CHECKING = False
@@ -21,6 +20,8 @@ if TYPE_CHECKING:  # `fusiond best` pays for everything that is imported here
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
+
+    from fusiond.requests.memory import Remembered
 
 
 def by_name(
@@ -71,7 +72,7 @@ def by_name(
         if found is None and problem is not None:
             raise problem
     if found is not None and found["match"] == "stale":
-        queue_recheck(database, found)
+        lookup.queue_recheck(database, found)
     return found
 
 
@@ -88,17 +89,58 @@ def by_job(
 
     RequestError for a mistake in the file.
     """
+    from fusiond.requests import memory  # a question by name does without
+
+    known = memory.recall(database, path, text, sizes)
+    found = None if known is None else _remembered(database, known, device, cache)
+    if found is None:
+        found = _parsed(database, path, text, device, sizes, cache)
+    for each in found:
+        if not isinstance(each, NothingKnown) and each["match"] == "stale":
+            lookup.queue_recheck(database, each)
+    return found
+
+
+def _remembered(
+    database: Path, known: Remembered, device: str | None, cache: str | None
+) -> tuple[dict[str, Any] | NothingKnown, ...] | None:
+    """The same for questions that are known; None where another box may know better, or the store has to be indexed."""
+    from fusiond.requests import memory
+
+    found: dict[tuple[str, ...], dict[str, Any] | NothingKnown] = {}
+    try:
+        says = lookup.said(database)
+    except Outdated:
+        return None
+    if says is not None and (says.versions, says.wrong) != (known.says.versions, known.says.wrong):
+        return None  # other plugins were loaded for this store since
+    for each in known.questions:
+        where, state = device or each.device, cache or each.cache
+        document = memory.answer(database, each, where, state, known.says)
+        unsure = document is None or (isinstance(document, dict) and document["match"] == "nearest")
+        if unsure and os.path.exists(exchange_file(os.fspath(database))):
+            return None
+        found[each.content, where, state] = memory.unknown(database, each, where) if document is None else document
+    return tuple(found.values())
+
+
+def _parsed(
+    database: Path, path: Path | str, text: str | None, device: str | None, sizes: Mapping[str, int] | None,
+    cache: str | None,
+) -> tuple[dict[str, Any] | NothingKnown, ...]:  # fmt: skip
+    from pathlib import Path
+
     from fusiond.isolation import registry as plugins
     from fusiond.requests import contents, jobs  # plugins and YAML: a question by name does without
+    from fusiond.system import files
 
+    text = files.read_text(Path(path), where=str(path)) if text is None else text
     wanted = jobs.read(path, text)
     registry = plugins.load()
     contents.index_file(database, registry)
-    found = contents.best_of_jobs(database, registry, wanted, device=device, sizes=sizes, cache=cache)
-    for each in found:
-        if not isinstance(each, NothingKnown) and each["match"] == "stale":
-            queue_recheck(database, each)
-    return found
+    ready = contents.ready(registry, wanted, sizes)
+    contents.remember(database, registry, path, text, wanted, ready, sizes)
+    return contents.best_of_jobs(database, registry, ready, device=device, cache=cache)
 
 
 def _imported(

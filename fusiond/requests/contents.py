@@ -12,23 +12,25 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fusiond import __version__, names
 from fusiond.errors import FusiondError, MachineFault, NothingKnown, StoreError
 from fusiond.exchange import find
+from fusiond.isolation.registry import IsolatedRegistry
 from fusiond.keys import canonical
 from fusiond.model import Job, Workload, frozen
 from fusiond.registry import Registry
-from fusiond.requests.planning import prepare
-from fusiond.store import lookup
+from fusiond.requests import memory
+from fusiond.requests.planning import Prepared, prepare
+from fusiond.store import lookup, sources
 from fusiond.store.database import Store
 from fusiond.store.format import exchange_file, lookup_name
 from fusiond.store.lookup import Says
 from fusiond.strategy import Strategy
-from fusiond.system import driver
+from fusiond.system import driver, files
 
 log = logging.getLogger(__name__)
 
@@ -132,71 +134,103 @@ def _meaning(
 # --- jobs -----------------------------------------------------------------------------------------------
 
 
+def ready(registry: Registry, wanted: Iterable[Job], sizes: Mapping[str, int] | None = None) -> tuple[Prepared, ...]:
+    """Jobs, parsed; what is given overrules their sizes. RequestError for whatever is wrong with one."""
+    asked = (dataclasses.replace(job, sizes=frozen({**job.sizes, **(sizes or {})})) for job in wanted)
+    return tuple(prepare(registry, job) for job in asked)
+
+
+def remember(
+    database: Path,
+    registry: Registry,
+    path: Path | str,
+    text: str,
+    wanted: Sequence[Job],
+    found: Sequence[Prepared],
+    sizes: Mapping[str, int] | None = None,
+) -> None:
+    """Keep what a job file stands for (`memory`), where that depends on nothing but files. `wanted`: as the file says
+    it; `found`: the same, parsed, with the `sizes` that were given, perhaps for another device or budget."""
+    if not isinstance(registry, IsolatedRegistry) or registry.here is None or len(wanted) != len(found):
+        return
+    looked: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    for each in found:
+        if each.looked is None:
+            return
+        looked |= each.looked
+        for name, content in each.job.files.items():
+            digest = content if name.startswith("digest:") else _digest_of(name, content)
+            if digest is None:
+                return
+            digests[name.removeprefix("digest:")] = digest
+    asked = [_question(job, each.workload) for job, each in zip(wanted, found, strict=True)]
+    memory.remember(
+        database, path, text, asked, sizes, files=digests, looked=looked, says=says(registry), here=registry.here
+    )
+
+
+def _digest_of(file: str, text: str) -> str | None:
+    """Of the bytes that this text was read from; None where they are others by now."""
+    with contextlib.suppress(OSError, FusiondError):
+        digest = sources.text_key(sources.read(file))
+        if files.read_text(Path(file)) == text:
+            return digest
+    return None
+
+
+def _question(job: Job, workload: Workload) -> memory.Question:
+    return memory.Question(
+        key=workload.key,
+        content=workload.content_key,
+        family=workload.content_family_key,
+        name=workload.name,
+        sizes=dict(workload.sizes),
+        device=job.device,
+        search=canonical(job.search),
+        cache=job.search.cache,
+        path=job.path,
+    )
+
+
 def best_of_jobs(
     database: Path,
     registry: Registry,
-    wanted: Iterable[Job],
+    wanted: Iterable[Prepared],
     *,
     device: str | None = None,
-    sizes: Mapping[str, int] | None = None,
     cache: str | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """For each job the document of `best --json`, or why there is none. What is given overrules the job. `elsewhere`
     is asked for what neither this box nor an import knows.
 
-    The store was indexed. RequestError for whatever is wrong with a job.
+    The store was indexed.
     """
     found: dict[tuple[object, ...], dict[str, Any] | NothingKnown] = {}
-    for job in wanted:
-        asked = dataclasses.replace(job, sizes=frozen({**job.sizes, **(sizes or {})}))
-        workload = prepare(registry, asked).workload
-        where = device or job.device
-        state = cache or job.search.cache
-        key = workload.content_key, where, state
+    for each in wanted:
+        where, state = device or each.job.device, cache or each.job.search.cache
+        key = each.workload.content_key, where, state
         if key not in found:
-            found[key] = document = _best_of(database, registry, workload, job.path, where, state, elsewhere)
+            found[key] = document = _best_of(
+                database, registry, _question(each.job, each.workload), where, state, elsewhere
+            )
             if not isinstance(document, NothingKnown):
-                queue_check(database, registry, asked, workload, document)
+                queue_check(database, registry, each.job, each.workload, document)
     return tuple(found.values())
 
 
 def _best_of(
-    database: Path,
-    registry: Registry,
-    workload: Workload,
-    path: str,
-    device: str,
-    cache: str,
-    elsewhere: Elsewhere | None,
+    database: Path, registry: Registry, asked: memory.Question, device: str, cache: str, elsewhere: Elsewhere | None
 ) -> dict[str, Any] | NothingKnown:
-    try:
-        document = lookup.best_of(
-            database,
-            family=workload.content_family_key,
-            sizes=workload.sizes,
-            name=workload.name,
-            device=device,
-            driver=driver.version(),
-            version=__version__,
-            cache=cache,
-            says=says(registry),
-        )
-    except NothingKnown as problem:  # what would be the answer is damaged
-        return problem
-    if document is None or document["match"] == "nearest":
-        families = {workload.content_family_key}
+    document = memory.answer(database, asked, device, cache, says(registry))
+    if document is None or (not isinstance(document, NothingKnown) and document["match"] == "nearest"):
         found = imported(
-            database, registry, families, device=device, sizes=workload.sizes, cache=cache, elsewhere=elsewhere
+            database, registry, {asked.family}, device=device, sizes=asked.sizes, cache=cache, elsewhere=elsewhere
         )
         if found is not None and (document is None or found["match"] != "nearest"):
             document = found
-    if document is not None:
-        return document
-    on = "" if device in ("auto", "all") else f" on {device}"
-    others = _others(database, workload)
-    hint = f"an answer for other content of that name exists ({others})" if others else "`fusiond run` finds out"
-    return NothingKnown(f"nothing is known about {workload.name} as {path} asks it{on}; {hint}")
+    return memory.unknown(database, asked, device) if document is None else document
 
 
 def imported(
@@ -274,12 +308,3 @@ def devices_here(database: Path, registry: Registry, device: str | None) -> set[
     if device not in (None, "auto", "all"):
         infos = [each for each in infos if device in (each.name, each.name.partition(":")[0], each.model)]
     return lookup.device_keys(database, device) | {each.key for each in infos}
-
-
-def _others(database: Path, workload: Workload) -> str:
-    try:
-        known = lookup.contents(database, workload.name, version=__version__)
-    except FusiondError:
-        return ""
-    paths = [f"{each['path'] or each['strategy']}, {each['found_at']}" for each in known]
-    return paths[0] if paths and all(each["content_key"] != workload.content_key for each in known) else ""

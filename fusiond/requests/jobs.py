@@ -210,6 +210,9 @@ class JobInputs:
         self._base = Path(job.path).parent
         self._files = dict(job.files)
         self._read: dict[str, str] = {}
+        self.looked: dict[str, str] = {}
+        """Each path that was looked for -> the file that was found; empty where there was none."""
+        self.asked_compiler = False
 
     def snapshot(self) -> Mapping[str, str]:
         return frozen(self._read)
@@ -256,6 +259,7 @@ class JobInputs:
         return self._read[name]
 
     def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
+        self.asked_compiler = True
         name = f"ptx:{content_key(source)}"
         known = self._files.get(name)
         if known is None:
@@ -270,6 +274,7 @@ class JobInputs:
         return {} if self._answered is None else self._answered(model, probes)
 
     def _existing(self, path: Path, where: str) -> str:
+        self.looked[str(path)] = ""
         try:
             absolute = str(path.resolve())
             known = absolute in self._files or f"digest:{absolute}" in self._files
@@ -278,6 +283,7 @@ class JobInputs:
                 raise RequestError(problem, where=where)
         except (OSError, ValueError, RuntimeError) as problem:  # too long, a NUL, a loop of links
             raise RequestError(f"{str(path)[:200]!r} is not a path: {problem}", where=where) from None
+        self.looked[str(path)] = absolute
         return absolute
 
 

@@ -52,6 +52,8 @@ class Prepared:
     job: Job
     strategy: Strategy
     workload: Workload
+    looked: Mapping[str, str] | None = None
+    """Each path that was looked for -> the file that was found, or nothing; None where a compiler was asked, too."""
 
 
 def prepare(registry: Registry, job: Job) -> Prepared:
@@ -61,7 +63,9 @@ def prepare(registry: Registry, job: Job) -> Prepared:
     check_order(job, strategy.orders)
     inputs = JobInputs(registry, job, compiler=nvcc.compiled)
     workload = on_disk(strategy.parse(job, inputs))
-    return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)
+    read = dataclasses.replace(job, files=inputs.snapshot())
+    looked = None if inputs.asked_compiler else frozen(inputs.looked)
+    return Prepared(job=read, strategy=strategy, workload=workload, looked=looked)
 
 
 def choose_device(registry: Registry, request: str, *, where: str = "device") -> tuple[DeviceProvider, DeviceInfo]:

@@ -10,7 +10,6 @@ The file is for one store: it holds the store's own number, too, and says nothin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import struct
 
@@ -107,6 +106,8 @@ def write(path: str | os.PathLike[str], number: int, own: int, *, lower: bool = 
 
     `lower`: an older state was put in place on purpose.
     """
+    import fcntl  # a lookup only reads
+
     where = file_of(path)
     new = not os.path.exists(where)
     descriptor = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -29,17 +29,14 @@ Every departure from what was asked for is a line in `notes`; what is another on
 from __future__ import annotations
 
 import json
-import math
 import os
 
 from fusiond import names
 from fusiond.errors import NothingKnown, UnknownName
-from fusiond.store import names as known_names
 from fusiond.store import sources
 from fusiond.store.candidates import Contents, Says, StoredAnswer
 from fusiond.store.document import answer, compared
 from fusiond.store.format import lookup_name
-from fusiond.store.plans import unpacked
 from fusiond.store.reading import reading
 from fusiond.store.recheck import queue_recheck
 from fusiond.store.tables import Damage
@@ -63,6 +60,7 @@ __all__ = [
     "distance",
     "program",
     "queue_recheck",
+    "said",
     "suggestions",
 ]
 
@@ -154,8 +152,16 @@ def contents(path: str | os.PathLike[str], name: str, *, version: str) -> list[d
         return lookup.contents()
 
 
+def said(path: str | os.PathLike[str]) -> Says | None:
+    """What the plugins said when they were last loaded for this file."""
+    with reading(path) as reader:
+        return None if reader is None else Contents(reader).said()
+
+
 def suggestions(path: str | os.PathLike[str], name: str, limit: int = 8) -> list[str]:
     """The names that have an answer and are most like this one; StoreError for a file that cannot be read."""
+    from fusiond.store import names as known_names
+
     with reading(path) as reader:
         return known_names.near(reader.connection, name, limit) if reader else []
 
@@ -185,6 +191,8 @@ def device_keys(path: str | os.PathLike[str], device: str | None) -> set[str]:
 
 def program(path: str | os.PathLike[str], program_key: str) -> dict[str, Any] | None:
     """A stored plan as it was written; None when there is none of that key. StoreError for a damaged one."""
+    from fusiond.store.plans import unpacked  # with zlib, which an answer needs not
+
     with reading(path) as reader:
         return None if reader is None else unpacked(reader.connection, reader.path, program_key)
 
@@ -200,6 +208,8 @@ def arch(path: str | os.PathLike[str], device_key: str) -> str | None:
 
 def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
     """How many doublings two sets of sizes are apart, root of the sum of squares; sizes below 1 count as 1."""
+    import math
+
     squares = 0.0
     for name, size in asked.items():
         squares += (math.log2(max(1, sizes.get(name, 1))) - math.log2(max(1, size))) ** 2

@@ -26,12 +26,12 @@ def equal(path: str, digest: str) -> bool:
     try:
         if os.path.getsize(path) > COMPARED_BYTES:
             return False
-        return _has(_read(path), digest)
+        return has(read(path), digest)
     except OSError:
         return False
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
     """A plain file's bytes; OSError for a pipe, which would keep us waiting, and for every other kind of file."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -39,7 +39,7 @@ def _read(path: str) -> bytes:
         return stream.read()
 
 
-def _has(data: bytes, digest: str) -> bool:
+def has(data: bytes, digest: str) -> bool:
     """Texts were hashed with their line ends as Python reads them."""
     return digest in (text_key(data), text_key(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")))
 
@@ -88,14 +88,14 @@ def changes(hashes: Mapping[str, str], found_at: str) -> tuple[list[str], bool]:
                         f"source may have changed: {file} (too large to compare here) is younger than this answer"
                     )
                 continue
-            data = _read(file)
+            data = read(file)
         except FileNotFoundError:
             lines.append(f"source is gone: {file}")
             continue
         except OSError as problem:
             lines.append(f"source cannot be compared: {file}: {problem.strerror}")
             continue
-        if not _has(data, digest):
+        if not has(data, digest):
             lines.append(f"source changed: {file}")
             surely = True
     return lines, surely

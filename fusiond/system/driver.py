@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _PROC = "/proc/driver/nvidia/version"
-_VERSION = re.compile(r"\b([0-9]{3,}\.[0-9]+(?:\.[0-9]+)?)\b")
+_VERSION = r"\b([0-9]{3,}\.[0-9]+(?:\.[0-9]+)?)\b"
 
 
 def version(path: str = _PROC) -> str | None:
@@ -15,5 +15,5 @@ def version(path: str = _PROC) -> str | None:
             first = file.readline()
     except OSError:
         return None
-    found = _VERSION.search(first)
+    found = re.search(_VERSION, first)
     return found[1] if found else None

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fusiond.cli import answer
+from fusiond.cli import answer, best, command_of
 from fusiond.registry import Registry
 from fusiond.requests import contents
 from fusiond.store.database import Store
@@ -84,6 +86,10 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
         "dataclasses",
         "platformdirs",
         "logging",
+        "argparse",
+        "typing",
+        "shutil",
+        "difflib",
     }
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
@@ -92,10 +98,26 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
         "fusiond.errors", "fusiond.names", "fusiond.requests", "fusiond.requests.best", "fusiond.system",
         "fusiond.system.driver", "fusiond.store", "fusiond.store.acknowledged",
         "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format", "fusiond.store.hashing",
-        "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup", "fusiond.store.names",
-        "fusiond.store.plans", "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources",
-        "fusiond.store.tables", "fusiond.wire", "fusiond.words",
+        "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup",
+        "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources",
+        "fusiond.store.tables", "fusiond.words",
     }  # fmt: skip
+
+
+WORDS = st.sampled_from(
+    ["--pair", "a,b", "--workload", "--db", "f.sqlite", "--device", "cpu", "--cache", "warm", "hot", "--json", "",
+     "j.yaml", "--size", "a.n=1", "--source", "--export", "--js", "--db=x", "-h", "--", "-1", "--debug"]
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=6))
+def test_what_is_read_quickly_is_read_as_argparse_reads_it(words: list[str]) -> None:
+    quick = best.quick(words)
+    if quick is None:
+        return
+    _, parser = command_of("best")
+    whole = vars(parser.parse_args(words))
+    assert whole == {**vars(quick), "debug": False}
 
 
 DOCUMENT: dict[str, Any] = {

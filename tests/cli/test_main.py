@@ -21,7 +21,19 @@ Run = Callable[..., Any]
 
 def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> None:
     folder = Path(sys.modules["fusiond.cli"].__file__ or "").parent
-    shared = {"__init__", "answer", "bundling", "causes", "counts", "drawn", "live", "options", "output", "render"}
+    shared = {
+        "__init__",
+        "answer",
+        "bundling",
+        "causes",
+        "counts",
+        "drawn",
+        "live",
+        "options",
+        "output",
+        "parser",
+        "render",
+    }
     assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared
 
 

@@ -61,7 +61,8 @@ class Box:
     def ask(self, text: str = TOY, **options: Any) -> Any:
         """What `best JOB.yaml` answers."""
         contents.index(self.store, self.registry)
-        (found,) = contents.best_of_jobs(self.store.path, self.registry, jobs.read("/toy.yaml", text), **options)
+        wanted = contents.ready(self.registry, jobs.read("/toy.yaml", text), options.pop("sizes", None))
+        (found,) = contents.best_of_jobs(self.store.path, self.registry, wanted, **options)
         return found
 
 

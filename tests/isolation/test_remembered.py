@@ -85,7 +85,7 @@ def test_a_plugin_that_did_not_load_is_asked_again(package: Path) -> None:
 def test_what_is_damaged_is_not_recalled(package: Path, content: bytes) -> None:
     remembered.remember(POINTS, FINE)
     folder = cache.of_folder(cache.default_folder())
-    folder.put(remembered._digest(POINTS), remembered.SUFFIX, content)
+    folder.put(remembered._key(POINTS, None), remembered.SUFFIX, content)
     assert remembered.recall(POINTS) is None
 
 

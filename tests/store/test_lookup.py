@@ -659,8 +659,6 @@ def test_a_lookup_imports_the_standard_library_only() -> None:
                     "hashing",
                     "identity",
                     "lookup",
-                    "names",
-                    "plans",
                 ),
                 *("reading", "recheck", "sources", "tables"),
             )

@@ -170,9 +170,9 @@ def _worker(result: Run) -> Iterable[str]:
 def _best(result: Run) -> Iterable[str]:
     yield _said(
         f"Processor time of whole processes from a cold shell, {result['rounds']} rounds, interleaved. Beside a",
-        f"bare Python, `fusiond best` by name takes {result['ratio_name_to_bare']} times as much (goal: 1.5), of a job whose",
-        f"files are remembered {result['ratio_job_to_bare']} times (goal: 4), and to hand in a job that waits already",
-        f"{result['ratio_submit_to_bare']} times.",
+        f"bare Python, `fusiond best` by name takes {result['ratio_name_to_bare']} times as much (goal: 1.5), of a",
+        f"job whose files are remembered {result['ratio_job_to_bare']} times (goal: 4), and to hand in a job that",
+        f"waits already {result['ratio_submit_to_bare']} times.",
     )
     names = {
         "bare": "a bare Python: `python -c pass`",

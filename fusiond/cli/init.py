@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +19,7 @@ from fusiond.build import nvcc
 from fusiond.cli import options, output
 from fusiond.errors import RequestError, StoreError
 from fusiond.inputs import documents
+from fusiond.inputs.documents import Node
 from fusiond.isolation import registry as plugins
 from fusiond.model import MEASURED, Job
 from fusiond.registry import Registry
@@ -61,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(*text.splitlines())
         return 0
     target = Path(arguments.output or path.parent / f"{root.mapping()[kind].text()}.yaml").expanduser()
-    if target.resolve().parent != path.resolve().parent:
-        raise RequestError(f"the draft names its source by {path.name}, so it has to lie beside it", where="--output")
+    here, there = path.parent.resolve(), target.resolve().parent
+    if here != there:
+        text = _seen_from(text, root.mapping(), here, there)
     if target.exists() and not arguments.force:
         raise RequestError(f"{target} is there already; --force overwrites it", where="--output")
     try:
@@ -79,6 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
+
+
+def _seen_from(text: str, keys: Mapping[str, Node], here: Path, there: Path) -> str:
+    """A draft with the paths of its source and headers as another folder sees them."""
+    lines = text.split("\n")
+    for key in {"source", "include"} & keys.keys():
+        given = keys[key].plain()
+        moved = [os.path.relpath(here / each, there) for each in ([given] if isinstance(given, str) else given)]
+        lines[keys[key].line - 1] = f"{key}: {json.dumps(moved[0] if isinstance(given, str) else moved)}"
+    return "\n".join(lines)
 
 
 def _answered(arguments: argparse.Namespace, version: int, model: str, probes: Sequence[str]) -> Mapping[str, float]:

@@ -16,7 +16,9 @@ import yaml
 from fusiond.build import nvcc
 from fusiond.cuda.limits import limits
 from fusiond.isolation import registry as plugins
-from fusiond.model import DeviceInfo, Measurement, Purpose
+from fusiond.model import DeviceInfo, Job, Measurement, Purpose
+from fusiond.registry import Registry
+from fusiond.requests.planning import prepare
 from fusiond.store.database import Store
 
 Run = Callable[..., Any]
@@ -152,13 +154,31 @@ def test_a_kernel_of_a_header_is_drafted(fusiond: Run, source: Path) -> None:
     assert yaml.safe_load(fusiond("init", f"{header}:scale", "--output", "-").out)["source"] == "part.cuh"
 
 
+def test_a_draft_elsewhere_finds_its_source_and_headers(fusiond: Run, tmp_path: Path, real: Registry) -> None:
+    """From another folder, through a link, too: the kernel is read from there."""
+    folder, other = tmp_path / "kernels" / "deep", tmp_path / "else where"
+    (folder / "include").mkdir(parents=True)
+    other.mkdir()
+    (tmp_path / "link").symlink_to(other)
+    (folder / "include" / "two.h").write_text("#define TWO 2\n")
+    (folder / "scale.cu").write_text('#include "two.h"\n__global__ void scale(float* x) { x[threadIdx.x] *= TWO; }\n')
+    target = tmp_path / "link" / "x.yaml"
+    assert fusiond("init", folder / "scale.cu", "-I", folder / "include", "--output", target).status == 0
+    drafted = yaml.safe_load(target.read_text())
+    assert (drafted["source"], drafted["include"]) == ("../kernels/deep/scale.cu", ["../kernels/deep/include"])
+    target.write_text(target.read_text().replace('"?"', "1"))
+    job = Job(strategy="hfuse", request={"pair": [str(target), "hist"]}, sizes={}, path=str(tmp_path / "job.yaml"))
+    read = prepare(real, job).workload.source_hashes
+    assert {str(folder / "scale.cu"), str(folder / "include" / "two.h")} <= set(read)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .sqlite)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
-        (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "so it has to lie beside it"),
+        (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "cannot write /nowhere/x.yaml: No such file or directory"),
         ([], "the following arguments are required"),
     ],
 )

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.cli import COMMANDS, Parser, serve
+from fusiond.cli import COMMANDS, serve
+from fusiond.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = ROOT / "packaging" / "systemd" / "fusiond.service"

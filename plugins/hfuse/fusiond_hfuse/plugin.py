@@ -17,7 +17,7 @@ KERNELS = Path(__file__).parent / "kernels"
 @hookimpl
 def register_strategies(register: Callable[[Strategy], None]) -> None:
     if importlib.util.find_spec("clang") is None:
-        raise PluginError("libclang is not installed: pip install 'fusiond[hfuse]'")
+        raise PluginError("libclang is not installed: pip install libclang==18.1.1")
     from fusiond_hfuse.strategy import Hfuse
 
     register(Hfuse())

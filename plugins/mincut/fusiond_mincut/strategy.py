@@ -206,11 +206,11 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if about.whole is not None:
-            seeds = {"default": block_configs.config(emit.DEFAULT, space)}
+            strips = block_configs.strips(about.pipeline, about.whole)[:MOST_STRIPS]
+            seeds = {each.replace(" ", "_"): block_configs.config(block_configs.read(each), space) for each in strips}
+            seeds["default"] = block_configs.config(emit.DEFAULT, space)
             for local in emit.choices(about.pipeline, about.whole)[1:]:
                 seeds[local] = block_configs.config(dataclasses.replace(emit.DEFAULT, local=local), space)
-            for each in block_configs.strips(about.pipeline, about.whole)[:MOST_STRIPS]:
-                seeds[each.replace(" ", "_")] = block_configs.config(block_configs.read(each), space)
             return tuple(seeds.items())
         found = self._partitions(about, answers)
         return composing.seeds(about.pipeline, space, found, self._composed(about, answers))

@@ -10,6 +10,7 @@ from fusiond.program import Program
 from fusiond_stitching.analysis import forms as module_forms
 from fusiond_stitching.analysis import performance_library
 from fusiond_stitching.analysis.forms import Forms
+from fusiond_stitching.analysis.image_pipelines import ImagePipeline
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.frontend import scatter_updates
 from fusiond_stitching.frontend.graph import HloModule
@@ -34,6 +35,9 @@ class StitchingAnalysis:
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
     parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
     """The groups to measure by themselves, and the roots that each has in the packed plan."""
+
+    images: ImagePipeline | None = field(default=None, repr=False)
+    """What another strategy can be asked instead, of a pipeline of images."""
 
     def module(self, config: Config = NOTHING) -> HloModule:
         """The module that a config fuses."""

@@ -4,6 +4,7 @@ fusion      packed | barriers | apart | paper
             the paper's fusion; or groups with several producers, middle splits and spills: each its own launch
             (apart), those that do not depend on each other in one launch (packed), those that do behind a barrier
             across the grid too (barriers: a cooperative launch)
+            images                   the kernels of the strategy that takes pipelines, where the module is one
 rows        16 | 8 | 32 | 4          columns of a row that a thread holds in registers, where a group's rows fit there
             shared                   rows of all groups go through shared memory, as in the paper
 exchange    warp | shared            how the lanes of a row reduction meet then; the paper has shared memory only
@@ -37,6 +38,7 @@ GRAINS = (8192, 2048, 32768)
 
 
 MEASURED = "measured"
+IMAGES = "images"
 AT = "at."
 
 
@@ -47,12 +49,14 @@ def offered(
     large: bool = False,
     scatters: tuple[str, ...] = (),
     ways: Mapping[str, Way] | None = None,
+    images: bool = False,
 ) -> Space:
     """All that the search may choose; `dots` is the job's: library, stitched or any; `large`: there are reductions that
     may be split; `scatters`: how scatters may be computed, where there is a choice; `ways`: how the parts that were
-    measured are fastest."""
+    measured are fastest; `images`: another strategy takes the module."""
+    ours = ("packed", "barriers", "apart", "paper")
     parameters = [
-        Parameter(name="fusion", values=("packed", "barriers", "apart", "paper")),
+        Parameter(name="fusion", values=(IMAGES, *ours) if images else ours),
         Parameter(name="rows", values=ROWS, when="fusion != 'paper'"),
         Parameter(name="exchange", values=EXCHANGES, when="fusion != 'paper'"),
     ]
@@ -194,6 +198,7 @@ def seeds(
         for each in scatters[1:]
     ]
     wanted: list[tuple[str, Mapping[str, Value]]] = [
+        (IMAGES, {**beyond, "fusion": IMAGES, "issue": "streams"}),
         ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
         ("barriers", {**beyond, "fusion": "barriers"}),
         *other,

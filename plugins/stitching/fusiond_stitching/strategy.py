@@ -31,6 +31,7 @@ from fusiond_stitching.analysis import (
     composition,
     drawing,
     forms,
+    image_pipelines,
     parts,
     performance_library,
     planner,
@@ -96,7 +97,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         if request.group:
             return self._analyse_group(workload, target.limits)
         limits = target.limits
-        about = unplanned(request, limits)
+        images = image_pipelines.asked(request.module, request.job, target.others)
+        about = dataclasses.replace(unplanned(request, limits), images=images)
         module = about.plain()
         seeds = dict(self._base_seeds(about))
         plans = {
@@ -217,6 +219,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         about = analysis.payload
         groups = (requests.of_group(about.request, each).job for each, _ in about.parts)
         return (
+            *((about.images.asked.job,) if about.images is not None else ()),
             *groups,
             *(requests.of_frame(about.request, each) for each in about.request.module.all_frames if _worth(each)),
         )
@@ -290,6 +293,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
 
     def _cost(self, about: StitchingAnalysis, config: Config) -> float:
         """Puts seeds in an order (`traffic.cost`); those that cost the same stay as they are."""
+        if config.get("fusion") == spaces.IMAGES:
+            return 0.0  # it reads and writes nothing twice
         plain, _ = spaces.parted(config)
         planned = self._seeded(about, plain)
         return math.inf if planned.problems else traffic.cost(about.module(plain), planned.plan)
@@ -342,6 +347,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             return Rejection(rule="not_in_space", nodes=(module.name,), detail="; ".join(problems))
         rules = self._policy(about.request, plain, about.limits)
         found = self._emitted(about, about.module(plain), rules, module.name, known=answers, ways=ways)
+        if about.images is not None and plain.text("fusion") == spaces.IMAGES and isinstance(found, Program):
+            found = about.images.program(module, found, answers)
         if isinstance(found, Rejection):
             return found
         return dataclasses.replace(found, issue=spaces.issue(plain))
@@ -352,7 +359,10 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             return spaces.alone(about.limits)
         ways = self._ways(about, known or {})
         large, scatters = about.forms.split, about.forms.scatters
-        return spaces.offered(about.limits, dots=about.request.dots, large=large, scatters=scatters, ways=ways)
+        return spaces.offered(
+            about.limits, dots=about.request.dots, large=large, scatters=scatters, ways=ways,
+            images=about.images is not None,
+        )  # fmt: skip
 
     def _emitted(
         self,

@@ -1,0 +1,597 @@
+"""A module that is a pipeline of images, as a document for the strategy that takes pipelines (`Others.taking`).
+
+    k = reduce(window(image) * taps)         -->   k: {pattern: local, mask, border, body: "sum(taps, image)"}
+    k = reduce(window(image))                -->   ... "sum(ones, image)", "largest(ones, image)", "smallest(...)"
+    y = f(k, image, slice(image))            -->   y: {let: {...}, body: "..."}, with shifted pixels where slices say so
+
+Stencils of stencils are one kernel there, with rows in registers, where a plan of ours stores what lies between. Images
+are f32, all planes of a batch or of channels alike (one launch, with planes along the grid's z) or interleaved (up to
+four channels of a pixel). Borders are what pads or concatenations put round an image: constants, edges, mirrors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusiond.composition import MADE
+from fusiond.keys import text_key
+from fusiond.model import Job, Rejection, frozen
+from fusiond.program import Launch, Program, Role
+from fusiond.strategy import Answers, Asked, Others
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+
+MOST_KERNELS, MOST_REACH, MOST_CHANNELS = 24, 15, 4
+_ENTRY = re.compile(r'(extern "C" __global__ void[^(]*\()([^)]*)(\)\s*\{)')
+_BINARY = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&&", "or": "||", "xor": "!="}
+_COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+_CALLS = {"maximum": "max", "minimum": "min", "abs": "abs", "sqrt": "sqrt", "rsqrt": "rsqrt", "exponential": "exp",
+          "log": "log", "sine": "sin", "cosine": "cos", "tan": "tan", "tanh": "tanh", "atan2": "atan2", "power": "pow",
+          "floor": "floor", "ceil": "ceil", "round-nearest-even": "rint"}  # fmt: skip
+_OTHERS = {"negate": "-{}", "not": "!{}", "copy": "{}", "select": "({} ? {} : {})", "clamp": "min(max({1}, {0}), {2})",
+           "logistic": "1.0f / (1.0f + exp(-{}))"}  # fmt: skip
+_FOLDS = {"add": "sum", "maximum": "largest", "minimum": "smallest"}
+_VIEWS = ("slice", "reverse", "concatenate", "pad")
+Maps = Mapping[str, "np.ndarray[Any, Any]"]
+"""Role of a dimension -> for each index along it, the index of the image that is seen there (-1: outside of it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePipeline:
+    """A question to the other strategy, and over how many planes its kernels go."""
+
+    asked: Asked
+    planes: int
+
+    def program(self, module: HloModule, plain: Program, answers: Answers) -> Program | Rejection:
+        """Its answer in the place of a program of ours, whose buffers it reads and writes."""
+        found = self.asked.program(answers)
+        if isinstance(found, Rejection):
+            return found
+        ends = [each for each in plain.buffers if each.role is not Role.SCRATCH]
+        if {each.name for each in found.buffers} != {each.name for each in ends}:
+            return Rejection(rule="images", nodes=(module.name,), detail="it is more than one kernel there")
+        sources, steps = found.sources, found.steps
+        if self.planes > 1:
+            size = {each.name: each.elements // self.planes for each in ends}
+            sources = tuple(dataclasses.replace(each, text=_shifted(each.text, size)) for each in sources)
+            steps = tuple(
+                dataclasses.replace(each, grid=(*each.grid[:2], self.planes)) if isinstance(each, Launch) else each
+                for each in steps
+            )
+        return dataclasses.replace(
+            found, name=module.name, buffers=tuple(ends), sources=sources, steps=steps, sizes=(), fixed=()
+        )
+
+
+def _shifted(text: str, size: Mapping[str, int]) -> str:
+    """Each entry's pointers at the plane of its block."""
+
+    def entry(match: re.Match[str]) -> str:
+        names = [each.split()[-1].lstrip("*") for each in match[2].split(",")]
+        moves = "".join(f"    {each} += (size_t)blockIdx.z * {size[each]};\n" for each in names if each in size)
+        return f"{match[0]}\n{moves}"
+
+    return _ENTRY.sub(entry, text)
+
+
+def asked(module: HloModule, job: Job, others: Others | None) -> ImagePipeline | None:
+    """What another strategy can be asked of a module; None where it is no pipeline, or nobody takes them."""
+    taker = others.taking("pipeline") if others is not None else None
+    if others is None or taker is None or module.foreign or module.launches:
+        return None
+    for interleaved in (False, True):
+        writer = _Document(module, interleaved=interleaved)
+        try:
+            text = json.dumps(writer.document())
+        except _NoPipeline:
+            continue
+        strategy, key = taker
+        name = f"{text_key(text)[:16]}.yaml"
+        files = {f"{Path(job.path).parent.resolve()}/{MADE}/{name}": text}
+        request = {key: f"./{MADE}/{name}", "block": list(writer.kernels), "accuracy": "relaxed"}
+        own = dataclasses.replace(job, strategy=strategy, request=frozen(request), lines=frozen(), sizes=frozen(),
+                                  files=frozen(files), accept_constant=True)  # fmt: skip
+        found = others.ask(own)
+        return None if isinstance(found, str) else ImagePipeline(asked=found, planes=writer.planes)
+    return None
+
+
+class _NoPipeline(Exception):
+    """This module is none."""
+
+
+@dataclass(slots=True)
+class _View:
+    """An image as something shows it: shifted, cut, with a border."""
+
+    image: str
+    maps: Maps
+    outside: float = 0.0
+
+
+@dataclass(slots=True)
+class _Kernel:
+    reads: dict[str, str | dict[str, float]] = field(default_factory=dict)
+    """Image -> border."""
+    steps: dict[str, Any] = field(default_factory=dict)
+    let: dict[str, str] = field(default_factory=dict)
+    reach: list[int] = field(default_factory=lambda: [0, 0])
+
+
+class _Document:
+    def __init__(self, module: HloModule, *, interleaved: bool) -> None:
+        self.module = module
+        self.interleaved = interleaved
+        self.planes = 0
+        self.channels = 0
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self._masks: dict[str, Any] = {}
+        self._roles: dict[str, tuple[str, ...]] = {}
+        self._made: dict[str, str] = {}
+        """Value -> its image."""
+
+    def document(self) -> dict[str, Any]:
+        module = self.module
+        images = [module[each] for each in (*module.parameters, *module.outputs)]
+        if len({(each.dtype, _sides(each)[:-3]) for each in images}) > 1 or images[0].dtype != "f32":
+            raise _NoPipeline
+        for each in module.parameters:
+            self._made[each] = module.buffer_of(each)
+            self._enter(module[each])
+        for one in module.instructions:  # what is read beside its own pixel is an image, whoever else reads it
+            if one.opcode in (*_VIEWS, "window") and _numbers(module, one.name) is None:
+                self._view(one.name if one.opcode in _VIEWS else one.operands[0])
+        for each in module.outputs:
+            self._image(each)
+        first = module[module.parameters[0]]
+        height, width = self._size(first)
+        if not self._masks and not any(each.get("mask", [1, 1]) != [1, 1] for each in self.kernels.values()):
+            raise _NoPipeline
+        inputs = [
+            {"name": module.buffer_of(each), "size": list(reversed(self._size(module[each])))}
+            for each in module.parameters
+        ]
+        return {
+            "pipeline": "images", "image": {"width": width, "height": height, "dtype": "float32",
+                                            "channels": self.channels},
+            "inputs": inputs, "outputs": [module.buffer_of(each) for each in module.outputs],
+            "masks": self._masks, "kernels": self.kernels,
+        }  # fmt: skip
+
+    # --- dimensions ---
+
+    def _enter(self, image: HloInstruction) -> None:
+        """The roles of an input's or a result's dimensions: planes or channels, height, width."""
+        sides = _sides(image)
+        rest = len(sides) - 2
+        roles = ("h", "w", "c") if self.interleaved else (*(f"p{at}" for at in range(rest)), "h", "w")
+        if len(sides) < 2 or (self.interleaved and (len(sides) != 3 or sides[-1] > MOST_CHANNELS)):
+            raise _NoPipeline
+        planes = 1 if self.interleaved else math.prod(sides[:rest])
+        channels = sides[-1] if self.interleaved else 1
+        if self.planes and (self.planes, self.channels) != (planes, channels):
+            raise _NoPipeline
+        self.planes, self.channels = planes, channels
+        self._roles[image.name] = roles
+
+    def _size(self, value: HloInstruction) -> tuple[int, int]:
+        at = dict(zip(self._roles[value.name], _sides(value), strict=True))
+        return at["h"], at["w"]
+
+    def _of(self, name: str) -> tuple[str, ...]:
+        """The role of each dimension of more than one element."""
+        if name not in self._roles:
+            each = self.module[name]
+            self._roles[name] = self._derived(each, _sides(each))
+        return self._roles[name]
+
+    def _derived(self, each: HloInstruction, sides: tuple[int, ...]) -> tuple[str, ...]:
+        if not each.operands or each.opcode == "broadcast":
+            raise _NoPipeline
+        source = self.module[each.operands[0]]
+        if each.elementwise:
+            images = [each for each in each.operands if _numbers(self.module, each) is None]
+            found = {self._of(operand) for operand in images if _sides(self.module[operand]) == sides}
+            if len(found) != 1:
+                raise _NoPipeline
+            return found.pop()
+        known = self._of(source.name)
+        if each.opcode == "transpose":
+            roles = _spread(known, source.dims)
+            return tuple(
+                role for at in each.attributes["dimensions"] if (role := roles[at]) is not None
+            )  # fmt: skip
+        if each.opcode == "reduce":
+            return known[: len(sides)]
+        if each.opcode in _VIEWS and len(sides) == len(known):
+            return known
+        if each.opcode == "reshape" and _sides(source) == sides:
+            return known
+        if each.opcode == "window":
+            roles = [*_spread(known, source.dims)]
+            taps = [roles[at] for at, size in enumerate(each.attributes["sizes"]) if size != 1]
+            if not {*taps} <= {"h", "w"}:
+                raise _NoPipeline
+            return (*(role for role, dim in zip(roles, each.dims, strict=False) if dim > 1 and role),
+                    *(f"k{role}" for role in taps))  # fmt: skip
+        raise _NoPipeline
+
+    # --- kernels ---
+
+    def _image(self, name: str) -> str:
+        """A value as an image: an input, or what a kernel makes."""
+        name = self._bare(name)
+        if name in self._made:
+            return self._made[name]
+        value = self.module[name]
+        if value.dtype != "f32" or len(self.kernels) >= MOST_KERNELS:
+            raise _NoPipeline
+        named = self.module.buffer_of(name) if name in self.module.is_output else f"k{self.module.number[name]}"
+        roles = self._of(name)
+        if name in self.module.is_output:
+            self._roles.pop(name)
+            self._enter(value)
+        if self._of(name) != roles or not {"h", "w"} <= {*roles}:
+            raise _NoPipeline
+        kernel = _Kernel()
+        body = self._windowed(value, kernel) if value.opcode == "reduce" else self._expression(name, kernel, value)
+        self.kernels[named] = self._written(value, kernel, body)
+        self._made[name] = named
+        return named
+
+    def _written(self, value: HloInstruction, kernel: _Kernel, body: str) -> dict[str, Any]:
+        height, width = self._size(value)
+        local = any(kernel.reach) or kernel.steps
+        found: dict[str, Any] = {"pattern": "local" if local else "point", "reads": list(kernel.reads), "body": body}
+        if kernel.let:
+            found["let"] = kernel.let
+        if local:
+            found["mask"] = [2 * each + 1 for each in reversed(kernel.reach)]
+            found["border"] = {name: border for name, border in kernel.reads.items() if border}
+        if kernel.steps:
+            found["step"] = kernel.steps
+        if (height, width) != self._size(self.module[self.module.parameters[0]]):
+            found["size"] = [width, height]
+        return found
+
+    def _bare(self, name: str) -> str:
+        """What is the same pixel for pixel: behind reshapes and transposes."""
+        while name not in self._made and name not in self.module.is_output:
+            each = self.module[name]
+            if each.opcode not in ("reshape", "transpose", "copy") or (
+                each.opcode == "reshape" and _sides(each) != _sides(self.module[each.operands[0]])
+            ):
+                return name
+            name = each.operands[0]
+        return name
+
+    def _windowed(self, value: HloInstruction, kernel: _Kernel) -> str:
+        """A fold over a window's pixels, each times its tap."""
+        module, kind = self.module, value.attributes["computation"].simple
+        source = module[self._bare(value.operands[0])]
+        taps: Any = None
+        if source.opcode == "multiply" and kind == "add":
+            sides = [self._bare(each) for each in source.operands]
+            windows = [each for each in sides if module[each].opcode == "window"]
+            if len(windows) != 1:
+                raise _NoPipeline
+            weights = module[next(each for each in sides if each != windows[0])]
+            source = module[windows[0]]
+            taps = self._taps(weights, source)
+        if source.opcode != "window" or kind not in _FOLDS or len(value.operands) != 2:
+            raise _NoPipeline
+        given, roles = source.attributes, _spread(self._of(source.operands[0]), module[source.operands[0]].dims)
+        at = {role: place for place, role in enumerate(roles) if role in ("h", "w")}
+        if any(given["interior"]) or len(at) != 2:
+            raise _NoPipeline
+        wanted = [role[1:] for role in self._of(source.name) if role[0] == "k"]
+        grid = np.ones([given["sizes"][at[role]] for role in wanted]) if taps is None else taps
+        grid = grid if wanted == ["h", "w"] else grid.T if wanted == ["w", "h"] else grid.reshape(
+            (-1, 1) if wanted == ["h"] else (1, -1))  # fmt: skip
+        view = self._view(source.operands[0])
+        first = {}
+        for role in ("h", "w"):
+            place = at[role]
+            count, step, dilation, low = (
+                (source.dims[place], given["strides"][place], given["dilation"][place], given["low"][place])
+            )  # fmt: skip
+            grown = np.arange(count)[:, None] * step + np.arange(given["sizes"][place])[None] * dilation - low
+            first[role] = (step, dilation, grown)
+        outside = module[source.operands[1]]
+        if outside.opcode != "constant":
+            raise _NoPipeline
+        edge = float(outside.attributes["values"][0])
+        border, starts = self._border(view, {role: each[2] for role, each in first.items()}, edge, kind)
+        name = self._read(view, border, kernel)
+        steps = [first[role][0] for role in ("w", "h")]
+        if steps != [1, 1] or self._size(value) != self._area(view.image):
+            kernel.steps[name] = {"step": steps, "origin": [0, 0]}
+        offsets = {role: [starts[role] + k * first[role][1] for k in range(first[role][2].shape[1])] for role in first}
+        reach = [max(abs(each) for each in offsets[role]) for role in ("h", "w")]
+        if max(reach) > MOST_REACH:
+            raise _NoPipeline
+        kernel.reach = reach
+        mask: list[list[float | None]] = [[None] * (2 * reach[1] + 1) for _ in range(2 * reach[0] + 1)]
+        for row, dy in enumerate(offsets["h"]):
+            for column, dx in enumerate(offsets["w"]):
+                mask[dy + reach[0]][dx + reach[1]] = float(grid[row, column])
+        label = f"m{len(self._masks)}"
+        known = next((each for each, cells in self._masks.items() if cells == mask), label)
+        self._masks[known] = mask
+        start = module[value.operands[1]]
+        base = float(start.attributes["values"][0]) if start.opcode == "constant" else math.nan
+        neutral = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}[str(kind)]
+        if base != neutral:
+            raise _NoPipeline
+        return f"{_FOLDS[str(kind)]}({known}, {name})"
+
+    def _taps(self, weights: HloInstruction, window: HloInstruction) -> Any:
+        """A filter's numbers, by the window's own dimensions; the same for all planes."""
+        found = _numbers(self.module, weights.name)
+        roles = self._of(window.name)
+        if weights.opcode != "broadcast" or found is None or len(_sides(weights)) != len(roles):
+            raise _NoPipeline
+        values, spread = found
+        order = [at for at, dim in enumerate(weights.dims) if dim > 1]
+        whole = values.reshape(
+            [dim if at in spread else 1 for at, dim in enumerate(weights.dims)]
+        ).reshape([dim if at in spread else 1 for at, dim in enumerate(weights.dims) if at in order])  # fmt: skip
+        for at, role in enumerate(roles):
+            if role[0] != "k":
+                if not (whole == whole.take([0], at)).all():
+                    raise _NoPipeline
+                whole = whole.take([0], at)
+        counted = [weights.dims[each] for each, role in zip(order, roles, strict=True) if role[0] == "k"]
+        plain = whole.reshape([whole.shape[at] for at, role in enumerate(roles) if role[0] == "k"])
+        return np.broadcast_to(plain, counted)
+
+    def _area(self, image: str) -> tuple[int, int]:
+        return self._size(self.module[next(name for name, made in self._made.items() if made == image)])
+
+    # --- views and borders ---
+
+    def _view(self, name: str) -> _View:
+        """A value as an image with its indices moved."""
+        name = self._bare(name)
+        each = self.module[name]
+        if name in self._made or name in self.module.is_output or each.opcode not in _VIEWS:
+            image = self._image(name)
+            height, width = self._size(self.module[name])
+            return _View(image, {"h": np.arange(height), "w": np.arange(width)})
+        roles = _spread(self._of(name), each.dims)
+        places = {role: at for at, role in enumerate(roles) if role is not None}
+        views = [
+            self._view(operand) for operand in (each.operands if each.opcode == "concatenate" else each.operands[:1])
+        ]
+        maps, outside = dict(views[0].maps), views[0].outside
+        if any(view.image != views[0].image for view in views):
+            raise _NoPipeline
+        if each.opcode == "concatenate":
+            along = roles[each.attributes["dimension"]]
+            other = {"h": "w", "w": "h"}.get(str(along), "")
+            if not other or any(not np.array_equal(view.maps[other], maps[other]) for view in views):
+                raise _NoPipeline
+            maps[str(along)] = np.concatenate([view.maps[str(along)] for view in views])
+            return _View(views[0].image, maps, outside)
+        for role, at in places.items():
+            given = each.attributes
+            if each.opcode == "reverse":
+                change = at in given["dimensions"]
+                cut = slice(None, None, -1) if change else slice(None)
+            elif each.opcode == "slice":
+                cut = slice(given["starts"][at], given["limits"][at], given["strides"][at])
+                change = self.module[each.operands[0]].dims[at] != each.dims[at]
+            else:
+                cut, change = slice(None), (given["low"][at], given["high"][at]) != (0, 0)
+            if change and role not in maps:
+                raise _NoPipeline
+            if role in maps:
+                maps[role] = maps[role][cut]
+            if each.opcode == "pad" and change:
+                low, high, value = given["low"][at], given["high"][at], self.module[each.operands[1]]
+                if given["interior"][at] or min(low, high) < 0 or value.opcode != "constant":
+                    raise _NoPipeline
+                outside = float(value.attributes["values"][0])
+                maps[role] = np.concatenate([np.full(low, -1), maps[role], np.full(high, -1)])
+        return _View(views[0].image, maps, outside)
+
+    def _border(
+        self, view: _View, indices: Mapping[str, Any], edge: float, kind: str | None
+    ) -> tuple[str | dict[str, float], dict[str, int]]:
+        """The border by which an image is what the view shows at these indices (of each place and tap; `edge` lies
+        beyond the view), and how far from its own pixel the first tap is."""
+        height, width = self._area(view.image)
+        sizes = {"h": height, "w": width}
+        seen = {role: _looked(view.maps[role], each) for role, each in indices.items()}
+        inside = {role: (each >= 0) & (each < len(view.maps[role])) for role, each in indices.items()}
+        beyond = any(not each.all() for each in inside.values())
+        padded = any((each == -1).any() for each in seen.values())
+        if padded and beyond and edge != view.outside and any((view.maps[each] < 0).any() for each in view.maps):
+            raise _NoPipeline
+        value = view.outside if any((each < 0).any() for each in view.maps.values()) else edge
+        for mode in ("constant", "clamp", "mirror", "reflect", "repeat"):
+            starts = {}
+            for role, each in seen.items():
+                step = int(indices[role][1, 0] - indices[role][0, 0]) if len(each) > 1 else 1
+                start = _start(each, indices[role], step, sizes[role], mode)
+                if start is None:
+                    break
+                starts[role] = start
+            if len(starts) == len(seen):
+                if mode != "constant":
+                    return mode, starts
+                if not padded:
+                    return "clamp", starts
+                if kind in ("maximum", "minimum"):  # its neutral number is no pixel: the edge changes nothing
+                    if abs(value) != math.inf:
+                        raise _NoPipeline
+                    return "clamp", starts
+                return {"constant": value}, starts
+        raise _NoPipeline
+
+    def _read(self, view: _View, border: str | dict[str, float], kernel: _Kernel) -> str:
+        known = kernel.reads.setdefault(view.image, border)
+        if known != border:
+            raise _NoPipeline
+        return view.image
+
+    # --- expressions ---
+
+    def _expression(self, name: str, kernel: _Kernel, root: HloInstruction) -> str:
+        """The text of a value at the kernel's own pixel."""
+        name = self._bare(name) if name != root.name else name
+        value = self.module[name]
+        constant = _constant(self.module, name)
+        if constant is not None:
+            return _literal(constant[0], value.dtype)
+        if name != root.name and (name in self._made or name in self.module.is_output or value.opcode == "reduce"):
+            return self._pixel(_View(self._image(name), self._plain(name)), kernel, root)
+        if value.opcode in _VIEWS:
+            return self._pixel(self._view(name), kernel, root)
+        if value.opcode in ("reshape", "transpose") and name == root.name:
+            return self._expression(value.operands[0], kernel, root)
+        if not value.elementwise or value.dtype not in ("f32", "pred"):
+            raise _NoPipeline
+        label = f"v{self.module.number[name]}"
+        if label not in kernel.let:
+            if self._of(name) != self._of(root.name):
+                raise _NoPipeline
+            given = [self._expression(each, kernel, root) for each in value.operands]
+            kernel.let[label] = _applied(value, given)
+        return label
+
+    def _plain(self, name: str) -> Maps:
+        height, width = self._size(self.module[name])
+        return {"h": np.arange(height), "w": np.arange(width)}
+
+    def _pixel(self, view: _View, kernel: _Kernel, root: HloInstruction) -> str:
+        height, width = self._size(root)
+        if (len(view.maps["h"]), len(view.maps["w"])) != (height, width):
+            raise _NoPipeline
+        indices = {"h": np.arange(height)[:, None], "w": np.arange(width)[:, None]}
+        border, starts = self._border(view, indices, 0.0, None)
+        shift = (starts["w"], starts["h"])
+        same = self._area(view.image) == (height, width)
+        if border == "clamp" and view.image in kernel.reads:
+            border = kernel.reads[view.image]
+        if kernel.reads.get(view.image) == "clamp":
+            kernel.reads[view.image] = border
+        self._read(view, border, kernel)
+        if not same:
+            kernel.steps[view.image] = {"step": [1, 1], "origin": [0, 0]}
+        kernel.reach = [max(kernel.reach[0], abs(shift[1])), max(kernel.reach[1], abs(shift[0]))]
+        if max(kernel.reach) > MOST_REACH:
+            raise _NoPipeline
+        return f"{view.image}[{shift[0]}, {shift[1]}]" if shift != (0, 0) else view.image
+
+
+def _looked(view: Any, indices: Any) -> Any:
+    """What a view shows at indices; -1 outside of it."""
+    inside = (indices >= 0) & (indices < len(view))
+    return np.where(inside, view[np.clip(indices, 0, len(view) - 1)], -1)
+
+
+def _start(seen: Any, indices: Any, step: int, size: int, mode: str) -> int | None:
+    """The offset d by which the pixel of place i and tap t is what the image has at i * step + d + t, by a mode of its
+    border; None where there is none."""
+    places = np.arange(len(seen))[:, None] * step
+    taps = indices[:1] - indices[0, 0]
+    inner = np.argwhere(seen >= 0)
+    for row, column in inner[:: max(1, len(inner) // 8)]:
+        start = int(seen[row, column] - places[row, 0] - taps[0, column])
+        at = places + taps + start
+        if mode == "constant":
+            expected = np.where((at >= 0) & (at < size), at, -1)
+        elif mode == "clamp":
+            expected = np.clip(at, 0, size - 1)
+        elif mode == "mirror":
+            period = max(1, 2 * size - 2)
+            expected = size - 1 - np.abs(at % period - (size - 1))
+        elif mode == "reflect":
+            folded = at % (2 * size)
+            expected = np.minimum(folded, 2 * size - 1 - folded)
+        else:
+            expected = at % size
+        if np.array_equal(expected, seen):
+            return start
+    return None
+
+
+def _sides(value: HloInstruction) -> tuple[int, ...]:
+    return tuple(each for each in value.dims if each > 1)
+
+
+def _spread(roles: Sequence[str], dims: Sequence[int]) -> list[str | None]:
+    """The role of each dimension; None of one with one element."""
+    left = iter(roles)
+    return [next(left) if dim > 1 else None for dim in dims]
+
+
+def _constant(module: HloModule, name: str) -> tuple[float] | None:
+    """The number that all elements of a value are, where it is known."""
+    while module[name].opcode in ("broadcast", "reshape", "convert"):
+        name = module[name].operands[0]
+    each = module[name]
+    values = {*each.attributes["values"]} if each.opcode == "constant" else set()
+    return (float(values.pop()),) if len(values) == 1 else None
+
+
+def _numbers(module: HloModule, name: str) -> tuple[Any, tuple[int, ...]] | None:
+    """(a constant's elements, as which of the dimensions of the value they are); None where they are not known."""
+    each = module[name]
+    if each.opcode == "constant":
+        return np.array(each.attributes["values"], np.float64).reshape(each.dims), tuple(range(len(each.dims)))
+    if each.opcode not in ("broadcast", "reshape", "transpose", "reverse", "slice", "convert"):
+        return None
+    found = _numbers(module, each.operands[0])
+    if found is None:
+        return None
+    source = module[each.operands[0]]
+    shape = [dim if at in found[1] else 1 for at, dim in enumerate(source.dims)]
+    values = np.broadcast_to(found[0].reshape(shape), source.dims) if math.prod(source.dims) <= 65536 else None
+    if each.opcode == "broadcast" and values is not None:
+        return values, each.attributes["dimensions"]
+    if values is None:
+        return None
+    given = each.attributes
+    if each.opcode == "reshape":
+        values = values.reshape(each.dims)
+    elif each.opcode == "transpose":
+        values = values.transpose(given["dimensions"])
+    elif each.opcode == "reverse":
+        values = np.flip(values, given["dimensions"])
+    elif each.opcode == "slice":
+        values = values[tuple(map(slice, given["starts"], given["limits"], given["strides"]))]
+    return values, tuple(range(len(each.dims)))
+
+
+def _literal(value: float, dtype: str) -> str:
+    if dtype == "pred":
+        return str(int(value))
+    if math.isinf(value):
+        return f"({'-' if value < 0 else ''}1.0f / 0.0f)"
+    if math.isnan(value):
+        raise _NoPipeline
+    text = repr(float(np.float32(value)))
+    return f"({text}f)" if text.startswith("-") else f"{text}f"
+
+
+def _applied(value: HloInstruction, given: Sequence[str]) -> str:
+    if value.opcode in _BINARY:
+        return f"{given[0]} {_BINARY[value.opcode]} {given[1]}"
+    if value.opcode in _CALLS:
+        return f"{_CALLS[value.opcode]}({', '.join(given)})"
+    if value.opcode == "compare":
+        return f"{given[0]} {_COMPARE[value.attributes['direction']]} {given[1]}"
+    if value.opcode in _OTHERS:
+        return _OTHERS[value.opcode].format(*given)
+    raise _NoPipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,5 +39,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     commands = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert [len(re.findall(rf'<div class="{each} docutils container">', front)) for each in ("use", "door")] == [4, 4]
+    assert len(re.findall(r"<img [^>]*page-job", front)) == 1
     assert "fusiond submit" in commands
     assert "--priority" in commands

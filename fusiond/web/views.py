@@ -71,9 +71,14 @@ class Now:
 
 
 def overview(store: Store, now: Now, states: Sequence[str] = ()) -> dict[str, Any]:
-    """Devices, queue, the latest answers."""
+    """Devices, queue, the latest answers. Parts fold under their jobs, unless states are asked for."""
     wanted = [JobState(each) for each in states]
     rows = store.jobs(wanted or None, MOST_JOBS)
+    parts: dict[str, list[JobRow]] = {}
+    if not states:
+        parts = {id: store.parts(id) for id in dict.fromkeys(row.parent for row in rows) if id}
+        shown = {row.id: row for row in rows if not row.parent}
+        rows = [*shown.values(), *(store.named_job(id) for id in parts if id not in shown)]
     busy = [each for each in now.workers if each["job"] or each["waiting"]]
     return {
         "busy": [{**each, "said": _said(each.get("progress"))} for each in busy],
@@ -82,6 +87,7 @@ def overview(store: Store, now: Now, states: Sequence[str] = ()) -> dict[str, An
         "counts": {state: count for state, count in store.jobs_by_state().items() if count},
         "chosen": list(states),
         "jobs": rows,
+        "parts": parts,
         "notes": any(row.problem or left(row) or (row.waiting_for and not row.state.ended) for row in rows),
         "answers": store.answers(limit=MOST_ANSWERS),
         "left": left,

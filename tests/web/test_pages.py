@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from fusiond.cli import main
 from fusiond.daemon.config import DaemonConfig
 from fusiond.events import Events, TrialFinished
-from fusiond.model import Rejection
+from fusiond.model import JobState, Rejection
 from fusiond.requests import jobs
 from fusiond.standing import Standing
 from fusiond.store.database import Store
@@ -101,6 +102,37 @@ def test_what_is_asked_wrongly_is_a_page(page: Page) -> None:
         assert answer.status_code == status
     assert page("/static/../pages.py").status_code == 404
     assert page("/page/jobs/none/explode", "POST").status_code == 404
+
+
+LONG = "the comparison would prove nothing, " * 20
+
+
+def with_parts(store: Store) -> str:
+    """A job with three parts, one of which failed for a long reason; its id."""
+    whole = daemon.submit(store, jobs.read("/whole.yaml", JOB.replace("500", "501"))[0])
+    for number in range(3):
+        made = daemon.submit(store, jobs.read("/part.yaml", JOB.replace("500", str(600 + number)))[0])
+        with store._transaction() as writer:
+            writer.execute("UPDATE jobs SET parent_id = ? WHERE id = ?", [whole.id, made.id])
+        store.finish(made.id, JobState.FAILED if number == 2 else JobState.DONE, LONG if number == 2 else None)
+    return whole.id
+
+
+def test_parts_fold_under_their_job(served: Served, page: Page) -> None:
+    _, first, store = served
+    job = with_parts(store)
+    text = page("/").text
+    assert re.findall(rf'<details class="parts" id="parts-{job}"><summary>([^<]*)', text) == ["3 parts, 1 failed"]
+    heads = re.findall(r'<tr><td><a href="/page/jobs/(\w+)"', text)
+    assert {job, first} <= set(heads)
+    for part in store.parts(job):
+        assert part.id not in heads
+        assert text.count(f"/page/jobs/{part.id}") == 1
+    assert f'<details class="note problem"><summary><span>{LONG.strip()}' in text
+    (failed,) = [each.id for each in store.parts(job) if each.state is JobState.FAILED]
+    alone = page("/?state=failed").text
+    assert failed in re.findall(r'<tr><td><a href="/page/jobs/(\w+)"', alone)
+    assert '<details class="parts"' not in alone
 
 
 def test_a_button_submits_again(served: Served, page: Page) -> None:
@@ -348,12 +380,47 @@ def test_a_browser_runs_the_script(served: Served, tmp_path: Path) -> None:
     path.write_text(text.replace("</body>", f"<script>{doing}</script></body>"))
     shown = dom(path.as_uri(), tmp_path)
     assert 'aria-sort="ascending"' in shown
-    times = [float(each) for each in re.findall(r"<td>measured</td><td class=\"n\">([\d.]+)", shown)]
+    times = [float(each) for each in re.findall(r'<td[^>]*>measured</td><td class="n"[^>]*>([\d.]+)', shown)]
     assert len(times) == 3
     assert times == sorted(times)
     assert len(re.findall(r"<tr data-number=\"\d\"[^>]* hidden", shown)) == 2  # the filter leaves one
     assert "1 of 3" in shown
     assert "aria-sort=" not in text.partition("<style>")[0] + text.partition("</style>")[2].partition("<script>")[0]
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("path", ["/", "job", "answer"])
+def test_nothing_runs_out_of_a_narrow_page(served: Served, page: Page, tmp_path: Path, path: str) -> None:
+    """At 420 pixels each row is a card whose values are named; a long note takes two lines until it is clicked."""
+    _, job, store = served
+    with_parts(store)
+    store.finish(job, JobState.FAILED, LONG + "x" * 300)
+    (record,) = store.answers(limit=1)
+    text = page({"/": "/?state=failed", "job": f"/page/jobs/{job}", "answer": views.answer_path(record)}[path]).text
+    style, script = (page(f"/static/{each}").text for each in ("style.css", "fusiond.js"))
+    inner = tmp_path / "inner.html"
+    measure = (
+        "const wide = document.documentElement.scrollWidth, notes = [...document.querySelectorAll('.note span')];"
+        "const high = () => notes.map((each) => each.getBoundingClientRect().height);"
+        "const closed = high(); for (const each of document.querySelectorAll('.note')) each.open = true;"
+        "const labels = [...document.querySelectorAll('tbody td')].filter((each) => each.dataset.label).length;"
+        "parent.postMessage([wide, closed, high(), labels], '*');"
+    )
+    text = re.sub("<link[^>]*>|<script[^>]*></script>", "", text).replace(' data-refresh="3"', "")
+    inner.write_text(f"{text}<style>{style}</style><script>{script}</script><script>{measure}</script>")
+    outer = tmp_path / "outer.html"
+    outer.write_text(
+        "<script>onmessage = (each) => { document.title = JSON.stringify(each.data); }</script>"
+        '<iframe src="inner.html" width="420" height="900"></iframe>'
+    )
+    shown = dom(outer.as_uri(), tmp_path, "--virtual-time-budget=3000")
+    wide, closed, opened, labels = json.loads(re.findall("<title>(.*)</title>", shown)[0])
+    assert wide <= 420
+    assert labels >= 3
+    assert all(height <= 3 * 15 * 1.5 for height in closed)
+    if path == "/":
+        assert max(opened) > 200
 
 
 @pytest.mark.slow

@@ -19,7 +19,13 @@ function sort(table, column, ascending) {
   body.append(...rows.map((each) => each[1]));
 }
 
+function label(rows, table) {  // a card for each row, on a narrow screen, names its values
+  const names = Array.from(table.tHead ? table.tHead.rows[0].cells : []).map((each) => each.textContent);
+  for (const row of rows) names.forEach((name, column) => { if (row.cells[column]) row.cells[column].dataset.label = name; });
+}
+
 function prepare(root) {
+  for (const table of root.querySelectorAll("table")) label(table.tBodies[0].rows, table);
   for (const table of root.querySelectorAll("table.sortable")) {
     Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
       const button = document.createElement("button");  // what a keyboard reaches and a screen reader says
@@ -68,8 +74,10 @@ async function refresh() {
       const now = page.querySelector(`[data-live="${part.dataset.live}"]`);
       const busy = part.contains(document.activeElement);  // nobody's focus is taken away
       if (now && !busy && now.innerHTML !== part.dataset.was) {
+        const open = Array.from(part.querySelectorAll("details[open][id]"), (each) => each.id);
         part.dataset.was = now.innerHTML;
         part.innerHTML = now.innerHTML;
+        for (const id of open) document.getElementById(id)?.setAttribute("open", "");
         prepare(part);
       }
     }
@@ -79,6 +87,7 @@ async function refresh() {
         if (!document.activeElement.matches("input")) location.reload();  // another knob varies now
       } else if (more && more.rows.length) {
         body.append(...more.rows);
+        label(body.rows, body.parentElement);
         for (const input of document.querySelectorAll("input[data-filters]")) filter(input);
       }
     }

@@ -266,6 +266,16 @@ class Strategy(Protocol[Request, Analysed]):
         ...
 
 
+@runtime_checkable
+class ReadsModules(Protocol):
+    """A strategy that computes modules of a program's, and is asked while the program is cut into them."""
+
+    def boundaries(self, text: str) -> tuple[str, ...]:
+        """Why parts of a module would be left to a library, a line each; empty where all of it is computed in launches
+        of ours. RequestError for a text that is no module."""
+        ...
+
+
 def baselines_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> tuple[Baseline, ...]:
     """A strategy's unfused ways, by these answers where it takes any."""
     return tuple(_by_answers(strategy.baselines, analysis, answers))

@@ -156,21 +156,29 @@ class Fused:
         return "".join(each if each.isalnum() and each.isascii() else "_" for each in name)[:40] or "function"
 
     def _evaluated(self, closed: core.ClosedJaxpr, flat: Sequence[Any]) -> list[Any]:
-        from fusiond.jax import regions
+        from fusiond.jax import keys, regions
 
         cut = regions.cut(closed)
+        codes = self._codes_of(cut)
+        if cut.changed and not any(each.loops for each, code in zip(cut.segments, codes, strict=True) if code):
+            cut = regions.cut(closed, products_apart=False)  # XLA's loops are as they were written
+            codes = self._codes_of(cut)
         values: dict[core.Var, Any] = dict(zip(cut.inputs, flat, strict=True)) | dict(cut.constants)
-        for number, segment in enumerate(cut.segments):
+        for segment, code in zip(cut.segments, codes, strict=True):
             given = [values[each] for each in segment.inputs]
-            code = self._code(number, segment) if segment.fusable else None
+            given = [keys.numbers(each) for each in given] if segment.fusable else given
             if code is None:
                 made = core.jaxpr_as_fun(segment.jaxpr)(*given)
             else:
                 from fusiond.jax import ffi
 
                 made = ffi.region(segment.jaxpr, code, given)
+            made = keys.wrapped(made, [each.aval for each in segment.outputs]) if segment.fusable else made
             values |= dict(zip(segment.outputs, made, strict=True))
         return [each.val if isinstance(each, core.Literal) else values[each] for each in cut.outputs]
+
+    def _codes_of(self, cut: Any) -> list[Any]:
+        return [self._code(number, each) if each.fusable else None for number, each in enumerate(cut.segments)]
 
     def _code(self, number: int, segment: Any) -> Any:
         """How a region is launched; None where XLA computes it."""
@@ -179,7 +187,7 @@ class Fused:
         return code
 
     def _judged(self, number: int, segment: Any, *, ask: bool) -> tuple[Region, Any]:
-        from fusiond.jax import regions
+        from fusiond.jax import lowering, regions
 
         name = f"{self._name}_{number}"
 
@@ -189,14 +197,14 @@ class Fused:
 
         if not segment.fusable:
             small = regions.FUSABLE.issuperset(segment.primitives)
-            return region("library", "too little to fuse" if small else ""), None
+            return region("library", segment.reason or ("too little to fuse" if small else "")), None
         platform = _platform()
         if platform is None:
             return region("refused", f"no kernels for {jax.default_backend()}"), None
         if platform == "cpu" and not self._options.always:
             return region("refused", "kernels for a processor are for trying out: always=True"), None
         device = self._options.device or _device(platform)
-        question = Question(name, _hlo(name, segment.jaxpr), device, self._options.search)
+        question = Question(name, lowering.hlo(name, segment.jaxpr), device, self._options.search)
         if ask and question.digest in self._codes:
             known, code = self._codes[question.digest]
             return replace(known, name=name, primitives=segment.primitives), code
@@ -351,15 +359,3 @@ def _platform() -> str | None:
 
 def _device(platform: str) -> str:
     return "cpu" if platform == "cpu" else f"cuda:{jax.devices()[0].local_hardware_id}"
-
-
-def _hlo(name: str, jaxpr: core.ClosedJaxpr) -> str:
-    function = core.jaxpr_as_fun(jaxpr)
-
-    def region(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    region.__name__ = name
-    avals = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in jaxpr.in_avals]
-    text: str = jax.jit(region, keep_unused=True).lower(*avals).as_text(dialect="hlo")
-    return text

@@ -18,6 +18,8 @@ import numpy as np
 from jax.extend import core
 
 from fusiond.frameworks import MOST_TAPS, is_stencil
+from fusiond.frameworks.boundaries import boundaries
+from fusiond.jax import keys, loops, lowering
 
 ELEMENTWISE = frozenset({
     "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",
@@ -37,8 +39,13 @@ MOVEMENT = frozenset({
     "iota", "name", "pad", "reshape", "rev", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul",
     "scatter-sub", "slice", "split", "squeeze", "tile", "transpose",
 })  # fmt: skip
-"""Primitives that stitching reads, by what they do; all others are library calls, and stay XLA's."""
+"""Primitives that stitching reads, by what they do."""
 FUSABLE = ELEMENTWISE | REDUCTIONS | MOVEMENT
+TRIED = frozenset({
+    "cond", "cumlogsumexp", "random_bits", "random_fold_in", "random_seed", "random_split", "random_unwrap",
+    "random_wrap", "scan", "sort", "threefry2x32", "top_k", "while",
+})  # fmt: skip
+"""Primitives that stitching reads in some forms: it is asked. All others are library calls, and stay XLA's."""
 INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
            "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
 """Calls that are looked into -> the parameter that holds what they call."""
@@ -48,6 +55,7 @@ DTYPES = frozenset({
 })  # fmt: skip
 STENCIL = "conv_general_dilated"
 _SUNK = MOVEMENT | {"convert_element_type"}
+LOOPS = frozenset({"scan", "while"})
 LEAST = 2
 """Equations of a region that compute something: with fewer there is nothing to fuse."""
 
@@ -62,6 +70,12 @@ class JaxprSegment:
     fusable: bool
     primitives: tuple[str, ...]
     """Names, in order."""
+    reason: str = ""
+    """Why loops and their like are library calls."""
+
+    @property
+    def loops(self) -> int:
+        return sum(each in LOOPS for each in self.primitives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +87,56 @@ class CutJaxpr:
     """Vars and Literals."""
     constants: tuple[tuple[core.Var, Any], ...]
     segments: tuple[JaxprSegment, ...]
+    changed: bool
+    """Whether there are loops with their products apart, which a library would run otherwise."""
 
 
-def cut(closed: core.ClosedJaxpr) -> CutJaxpr:
+def cut(closed: core.ClosedJaxpr, *, products_apart: bool = True) -> CutJaxpr:
     """The segments of a function that is traced."""
     constants: list[tuple[core.Var, Any]] = []
-    inlining = _Inlining(constants)
+    inlining = _Inlining(constants, products_apart=products_apart)
     names = inlining.constants(closed)
     equations = inlining.equations(closed.jaxpr, names)
     outputs = tuple(inlining.named(each, names) for each in closed.jaxpr.outvars)
+    equations = _live(equations, outputs)
+    problems = _Problems()
+    segments = _cut(equations, outputs, problems, apart=False)
+    if any(each.fusable and each.loops and boundaries(lowering.hlo("tried", each.jaxpr)) for each in segments):
+        # Each of its loops is one launch by itself: what one lays down for another is stored, then.
+        segments = _cut(equations, outputs, problems, apart=True)
+    return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), segments, inlining.changed)
+
+
+def _live(equations: Sequence[core.JaxprEqn], outputs: Sequence[Any]) -> list[core.JaxprEqn]:
+    needed = {each for each in outputs if isinstance(each, core.Var)}
+    found = []
+    for each in reversed(equations):
+        if each.effects or not needed.isdisjoint(each.outvars):
+            found.append(each)
+            needed.update(_read(each))
+    return found[::-1]
+
+
+def _cut(
+    equations: Sequence[core.JaxprEqn], outputs: Sequence[Any], problems: _Problems, *, apart: bool
+) -> tuple[JaxprSegment, ...]:
+    """`apart`: what reads a loop is in another region than that."""
     depths: dict[core.Var, tuple[int, bool]] = {}
-    """Var -> depth of the equation that makes it, and whether that is a library call."""
+    """Var -> depth of the equation that makes it, and whether what reads it lies deeper."""
     groups: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
     for equation in equations:
-        library = not _fusable(equation)
-        before = [depths[each] for each in equation.invars if isinstance(each, core.Var) and each in depths]
-        depth = max((level + (made and not library) for level, made in before), default=0)
+        library = problems.of(equation) is not None
+        before = [depths[each] for each in _read(equation) if each in depths]
+        depth = max((level + (last and not library) for level, last in before), default=0)
         groups.setdefault((depth, library), []).append(equation)
-        depths |= dict.fromkeys(equation.outvars, (depth, library))
-    groups = _sunk(groups, depths, outputs)
-    ordered = [(key, groups[key]) for key in sorted(groups)]
-    segments = list(_segments(ordered, outputs))
-    return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), tuple(segments))
+        last = library or (apart and equation.primitive.name in LOOPS)
+        depths |= dict.fromkeys(equation.outvars, (depth, last))
+    groups = _sunk(groups, outputs)
+    return tuple(_segments([(key, groups[key]) for key in sorted(groups)], outputs, problems))
 
 
 def _sunk(
-    groups: dict[tuple[int, bool], list[core.JaxprEqn]],
-    depths: dict[core.Var, tuple[int, bool]],
-    outputs: Sequence[Any],
+    groups: dict[tuple[int, bool], list[core.JaxprEqn]], outputs: Sequence[Any]
 ) -> dict[tuple[int, bool], list[core.JaxprEqn]]:
     """What only moves or repeats, or reads no more bytes than it makes, belongs to the first region that reads it: it
     costs no more to make there than to read."""
@@ -122,11 +158,11 @@ def _sinks(equation: core.JaxprEqn) -> bool:
     both = (set(_read(equation)), equation.outvars)
     avals: list[list[Any]] = [[each.aval for each in variables] for variables in both]
     read, made = (sum(each.size * each.dtype.itemsize for each in some) for some in avals)
-    return equation.primitive.name in _SUNK or read <= made
+    return equation.primitive.name in _SUNK or (read <= made and equation.primitive.name not in LOOPS)
 
 
 def _segments(
-    groups: Sequence[tuple[tuple[int, bool], list[core.JaxprEqn]]], outputs: Sequence[Any]
+    groups: Sequence[tuple[tuple[int, bool], list[core.JaxprEqn]]], outputs: Sequence[Any], problems: _Problems
 ) -> Iterator[JaxprSegment]:
     needed_after: list[set[core.Var]] = []
     needed = {each for each in outputs if isinstance(each, core.Var)}
@@ -134,10 +170,13 @@ def _segments(
         needed_after.append(set(needed))
         needed |= {each for equation in equations for each in _read(equation)}
     for ((_, library), equations), after in zip(groups, reversed(needed_after), strict=True):
-        yield _segment(equations, after, library=library)
+        reasons = dict.fromkeys(filter(None, map(problems.of, equations))) if library else {}
+        yield _segment(equations, after, library=library, reason="; ".join(reasons))
 
 
-def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool) -> JaxprSegment:
+def _segment(
+    equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool, reason: str = ""
+) -> JaxprSegment:
     """Equations as a jaxpr of their own, whose outputs are what is `needed` behind them."""
     made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
     inside = set(made)
@@ -145,22 +184,59 @@ def _segment(equations: list[core.JaxprEqn], needed: Collection[core.Var], *, li
     leaving = tuple(each for each in made if each in needed)
     effects = frozenset(effect for each in equations for effect in each.effects)
     said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
-    jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
+    jaxpr = core.ClosedJaxpr(core.Jaxpr((), inputs, leaving, equations, effects, said), ())
     names = tuple(each.primitive.name for each in equations)
-    worth = sum(LEAST if name == STENCIL else name not in MOVEMENT for name in names) >= LEAST
-    return JaxprSegment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
+    worth = sum(LEAST if name == STENCIL else name not in MOVEMENT for name in names) >= LEAST or not LOOPS.isdisjoint(
+        names
+    )
+    fusable = not library and worth and bool(leaving)
+    return JaxprSegment(keys.plain(jaxpr) if fusable else jaxpr, inputs, leaving, fusable, names, reason)
 
 
 def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:
     return (each for each in equation.invars if isinstance(each, core.Var))
 
 
-def _fusable(equation: core.JaxprEqn) -> bool:
-    known = equation.primitive.name in FUSABLE or _is_stencil(equation)
-    if not known or equation.effects:
-        return False
-    avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
-    return all(str(each.dtype) in DTYPES and 0 not in each.shape for each in avals)
+class _Problems:
+    """Why equations are library calls: None for those that are not, an empty text for those that nobody expects here.
+    What stitching reads in some forms only is shown to it, with the constants that it is given."""
+
+    def __init__(self) -> None:
+        self._constant: dict[core.Var, core.JaxprEqn] = {}
+        """What is made of nothing."""
+        self._known: dict[int, str | None] = {}
+
+    def of(self, equation: core.JaxprEqn) -> str | None:
+        if id(equation) not in self._known:
+            self._known[id(equation)] = self._of(equation)
+            if not equation.effects and all(each in self._constant for each in _read(equation)):
+                self._constant |= dict.fromkeys(equation.outvars, equation)
+        return self._known[id(equation)]
+
+    def _of(self, equation: core.JaxprEqn) -> str | None:
+        name = equation.primitive.name
+        known = name in FUSABLE or _is_stencil(equation)
+        if not (known or name in TRIED) or equation.effects:
+            return ""
+        avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
+        if not all((str(each.dtype) in DTYPES or keys.is_key(each)) and 0 not in each.shape for each in avals):
+            return ""
+        if known:
+            return None
+        made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
+        tried = _segment([*self._before(equation), equation], made, library=False)
+        found = boundaries(lowering.hlo("tried", keys.plain(tried.jaxpr)))
+        return f"{name}: {found[0]}" if found else None
+
+    def _before(self, equation: core.JaxprEqn) -> list[core.JaxprEqn]:
+        found: dict[int, core.JaxprEqn] = {}
+        stack = [self._constant[each] for each in _read(equation) if each in self._constant]
+        while stack:
+            each = stack.pop()
+            found.pop(id(each), None)
+            found[id(each)] = each
+            stack += [self._constant[var] for var in _read(each)]
+        return list(reversed(found.values()))
 
 
 def _is_stencil(equation: core.JaxprEqn) -> bool:
@@ -172,11 +248,39 @@ def _is_stencil(equation: core.JaxprEqn) -> bool:
     return is_stencil(outputs, inputs, equation.params["feature_group_count"], math.prod(sides))
 
 
+def _flat(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr without calls of INLINED."""
+    constants: list[tuple[core.Var, Any]] = []
+    inlining = _Inlining(constants)
+    names = inlining.constants(closed)
+    equations = inlining.equations(closed.jaxpr, names)
+    outputs = [inlining.named(each, names) for each in closed.jaxpr.outvars]
+    variables, values = zip(*constants, strict=True) if constants else ((), ())
+    inner = closed.jaxpr
+    jaxpr = core.Jaxpr(variables, inner.invars, outputs, equations, inner.effects, inner.debug_info)
+    return core.ClosedJaxpr(jaxpr, values)
+
+
+def _apart(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
+    """A loop with its products apart, where that leaves one that can be computed here."""
+    if equation.primitive.name != "scan" or equation.effects:
+        return None
+    found = loops.apart(equation, _flat)
+    if found is None:
+        return None
+    problems = _Problems()
+    loop = [problems.of(each) for each in found.jaxpr.eqns if each.primitive.name == "scan"]
+    return found if loop == [None] else None
+
+
 class _Inlining:
     """Equations with the calls of INLINED replaced by what they call."""
 
-    def __init__(self, constants: list[tuple[core.Var, Any]]) -> None:
+    def __init__(self, constants: list[tuple[core.Var, Any]], *, products_apart: bool = True) -> None:
         self._constants = constants
+        self._products_apart = products_apart
+        self.changed = False
+        """Whether a loop's products have been taken out of it."""
         self._same: dict[core.Var, Any] = {}
         """Var -> what it is another name of."""
         self._fresh = core.gensym()
@@ -207,7 +311,11 @@ class _Inlining:
         found: list[core.JaxprEqn] = []
         for equation in jaxpr.eqns:
             given = [self.named(each, names) for each in equation.invars]
+            if equation.primitive.name == "concatenate":  # as `associative_scan` has it, of slices without elements
+                given = [each for each in given if 0 not in each.aval.shape] or given
             inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
+            if inner is None and self._products_apart and (inner := _apart(equation)) is not None:
+                self.changed = True
             if isinstance(inner, core.ClosedJaxpr):
                 made = self._called(inner, given, found)
                 for var, value in zip(equation.outvars, made, strict=True):

@@ -326,12 +326,28 @@ def segments(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, b
 
 
 def test_regions_lie_between_library_calls() -> None:
-    found = segments(lambda x: jnp.sort(jnp.sin(x) * 2) + jnp.cos(x) * x, X)
+    found = segments(lambda x: jnp.sort(jnp.sin(x) * 2) + jnp.cos(x) * x, normal(9, 200))
     assert found == [("sin+mul+cos+mul", True), ("sort", False), ("add", False)]
 
 
+def test_what_stitching_reads_in_some_forms_is_shown_to_it() -> None:
+    """Sorts and top-k of short rows, random bits, branches, loops."""
+
+    def function(x: Any, key: Any) -> Any:
+        x = jnp.sort(x) + jax.random.uniform(key, x.shape)
+        x = jax.lax.cond(x.ndim > 1, lambda x: x * 2, lambda x: x, x)
+        return jax.lax.top_k(x, 3)
+
+    ((names, fusable),) = segments(function, X, jax.random.key(1))
+    assert fusable
+    assert {"sort", "random_bits", "top_k"} <= set(names.split("+"))
+    (library,) = regions.cut(jax.make_jaxpr(lambda x: jnp.sort(x.reshape(-1)))(normal(9, 200))).segments[-1:]
+    assert not library.fusable
+    assert "sort" in library.reason
+
+
 def test_a_constant_belongs_to_the_region_that_reads_it() -> None:
-    found = segments(lambda x: jnp.where(jnp.sort(x) > 0, jnp.zeros_like(x), x) * 2, X)
+    found = segments(lambda x: jnp.where(jnp.sort(x) > 0, jnp.zeros_like(x), x) * 2, normal(9, 200))
     assert [fusable for _, fusable in found] == [False, True]
     assert "broadcast_in_dim" in found[1][0]
 

@@ -55,7 +55,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, 
     if "frame" in job.request:
         module = _frame(module, _node(job, "frame"))
         title = f"{title}:{module.name}"
-    if not any(module.fusable(each) for each in module.instructions):
+    if not any(each.opcode == "scan" or module.fusable(each) for each in module.instructions):
         raise _nothing_to_fuse(module, path)
     filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, _files(inputs))
     group = _flag(job, "group")

@@ -88,6 +88,11 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             source_hashes=frozen(hashes),
         )
 
+    def boundaries(self, text: str) -> tuple[str, ...]:
+        module = importer.read(text, "the region")
+        products = (f"{each.name}: a product of matrices" for each in module.instructions if each.opcode == "dot")
+        return (*dict.fromkeys(module.foreign.values()), *products)
+
     # --- Workload -> Analysis ---
 
     def analyse(

@@ -229,6 +229,39 @@ def gradient(x: Any, w: Any) -> Any:
     return jax.value_and_grad(loss)(w)
 
 
+def substeps(x: Any) -> Any:
+    """A loop in each trip, and its gradient: what that stores for the way back is the outer one's to store."""
+
+    def step(h: Any, x: Any) -> Any:
+        h = lax.fori_loop(0, 5, lambda i, h: h + 0.1 * (x - jnp.tanh(h)) * (1 + i), h)
+        return h, h
+
+    def loss(x: Any) -> Any:
+        return (lax.scan(step, jnp.zeros_like(x[0]), x)[1] ** 2).sum()
+
+    return jax.grad(loss)(x)
+
+
+def laid_inside(x: Any) -> Any:
+    """What the inner loop stores is read in the same trip; what it reads is computed there; three deep."""
+
+    def step(h: Any, x: Any) -> Any:
+        def inner(g: Any, row: Any) -> Any:
+            g = lax.fori_loop(0, 3, lambda j, g: 0.5 * g + jnp.cos(row + j), g)
+            return g, g * row
+
+        last, rows = lax.scan(inner, h, jnp.stack([h, x, h + x, h * x]), reverse=True)
+        return jnp.tanh(rows.max(0)) + 0.1 * last, rows
+
+    return lax.scan(step, jnp.zeros_like(x[0]), x)
+
+
+def around(x: Any) -> Any:
+    """Sums of the whole state, round a loop that threads can have."""
+    step = lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s) / s.sum()  # noqa: E731
+    return lax.fori_loop(0, 9, step, jnp.tile(x, 100))
+
+
 CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "advantages": (advantages, (floats(11, 37), floats(11, 37), (floats(11, 37) > 0.7).astype(np.float32))),
     "mamba": (mamba, (floats(7, 2, 24), floats(7, 2, 24, low=0), floats(24, 4, low=-1, high=0), floats(7, 2, 4),
@@ -255,6 +288,8 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "equal results": (equal, (floats(9, 40),)),
     "searched": (searched, (np.sort(floats(32)), floats(5, 9))),
     "picked": (picked, (floats(7, 5, 6), _NUMBERS.integers(0, 6, (5, 6), dtype=np.int32))),
+    "substeps": (substeps, (floats(7, 37),)),
+    "laid inside": (laid_inside, (floats(6, 37),)),
     "one trip": (moving, (floats(1, 40),)),
     "scalar": (lambda x: lax.scan(lambda s, x: (jnp.cos(s + x), s), jnp.float32(0), x), (floats(30),)),
 }  # fmt: skip

@@ -29,6 +29,7 @@ from .scan_cases import (
     RULES,
     SLOW,
     advantages,
+    around,
     batch,
     behind,
     cell,
@@ -126,7 +127,7 @@ APART, LENGTH = "its state cannot be divided among threads", "how often it runs 
 @pytest.mark.parametrize(
     ("function", "shapes", "why"),
     [
-        (cell, [wide(9, 4, 512), wide(512, 512)], "it would read 1024 KB of matrices in each trip (512 at most)"),
+        (cell, [wide(9, 4, 800), wide(800, 800)], "it would read 2500 KB of matrices in each trip (2048 at most)"),
         (cell, [wide(9, 2000, 160), wide(160, 160)], "it multiplies 2000 rows (1024 at most)"),
         (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)],
          "it sums more than 256 numbers of its state"),
@@ -135,9 +136,8 @@ APART, LENGTH = "its state cannot be divided among threads", "how often it runs 
          [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)], APART),
         (lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, x), [wide(50)], LENGTH),
         (lambda x: lax.fori_loop(0, 70_000, lambda i, s: jnp.sin(s), x), [wide(50)], LENGTH),
-        # A loop in a loop; the inner one is known to the outer one's body.
-        (lambda x: lax.fori_loop(0, 9, lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s), x), [wide(50)],
-         "there is a loop in it"),
+        # The inner loop is known to the outer one's body, but its sums are no thread's own.
+        (around, [wide(50)], "there is a loop in it"),
         # The rest is what was there before.
         (overlaid, [wide(6000, 50)], "a row of its state needs 46 KB of shared memory (40 at most)"),
     ],
@@ -153,9 +153,22 @@ def test_what_is_no_thread_s_own_stays_a_boundary(function: Any, shapes: Any, wh
 
 
 def test_a_loop_inside_a_boundary_is_one_launch_of_its_body() -> None:
-    function = lambda x: lax.fori_loop(0, 9, lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s), x)  # noqa: E731
-    module, _ = planned(function, wide(50))
+    module, _ = planned(around, wide(50))
     assert [len(each.scans) for each in module.frames if each.scans] == [1]
+
+
+def test_a_value_that_is_read_in_many_ways_is_looked_at_once() -> None:
+    """Of what a loop reads there are 2 ** 60 ways to the parameter."""
+
+    def function(x: Any) -> Any:
+        y = x
+        for _ in range(60):
+            y = jnp.sin(y) + jnp.cos(y)[::-1]
+        return lax.scan(lambda h, each: (h * 0.5 + each, h), x[0], y)
+
+    module, plan = planned(function, wide(9, 40))
+    assert len(module.scans) == 1
+    assert plan.kernels
 
 
 # --- plans and code broken on purpose -------------------------------------------------------------------

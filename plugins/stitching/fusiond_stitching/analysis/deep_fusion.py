@@ -123,9 +123,13 @@ class _Fusing:
         if call.name not in self.module.launches:
             return frozenset(base_of(self.module, operand).name for operand in call.operands)
         found: set[str] = set()
+        seen: set[str] = set()
         stack = list(call.operands)
         while stack:
             each = self.module[stack.pop()]
+            if each.name in seen:
+                continue
+            seen.add(each.name)
             free = not (each.opcode in SOURCES or self.is_library[each.name] or self.is_member(each))
             if free or each.name in self.absorbed:
                 stack += each.operands

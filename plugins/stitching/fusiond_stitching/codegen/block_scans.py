@@ -59,7 +59,7 @@ class _Block(Trips):
     """What a block does for its rows."""
 
     def __init__(self, writer: BlockScans, stage: Stage, scope: Scope) -> None:
-        super().__init__(writer, stage)
+        super().__init__(writer, {each.instruction: writer.module[each.instruction] for each in stage.results})
         self.blocks = writer
         self.scope = scope
         self.rows = stage.chunk.size
@@ -204,12 +204,14 @@ class _Block(Trips):
     def _read(self, name: str) -> set[str]:
         """What is kept that a value is computed of."""
         found: set[str] = set()
+        seen: set[str] = set()
         stack = list(self.loop.body[name].operands)
         while stack:
             each = stack.pop()
             if each in self.loop.kept:
                 found.add(each)
-            elif each not in self.loop.carries:
+            elif each not in self.loop.carries and each not in seen:
+                seen.add(each)
                 stack += self.loop.body[each].operands
         return found
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fusiond.codegen.code import Code, cpp, hole, joined
@@ -47,7 +47,8 @@ class Scans(LoopNests):
             self._valid(inner, stage, element) as (body, indices),
         ):
             own = [body.variable("own", body.index(each), dim) for each, dim in zip(indices, loop.axes, strict=True)]
-            _Thread(self, stage, body, tuple(own)).write()
+            results = {each.instruction: self._module[each.instruction] for each in stage.results}
+            _Thread(self, results, body, tuple(own)).write()
 
     @property
     def module(self) -> HloModule:
@@ -101,13 +102,11 @@ def _sliced(self: Elemental, scope: Scope, instruction: HloInstruction, indices:
 class Trips(ABC):
     """What is alike in all ways to run a loop."""
 
-    def __init__(self, writer: Scans, stage: Stage) -> None:
-        first = writer.module[stage.results[0].instruction]
+    def __init__(self, writer: Scans, results: Mapping[str, HloInstruction]) -> None:
+        first = next(iter(results.values()))
         self.writer = writer
         self.loop: Loop = first.attributes["loop"]
-        self.results = {
-            writer.module[each.instruction].attributes["result"]: each.instruction for each in stage.results
-        }
+        self.results = {each.attributes["result"]: name for name, each in results.items()}
         self.outside = dict(zip(self.loop.inputs, first.operands, strict=True))
         self.trip = number(0)
         self.body = _ScanBody(self)
@@ -148,8 +147,8 @@ class Trips(ABC):
 class _Thread(Trips):
     """What one thread does for one element of the axes."""
 
-    def __init__(self, writer: Scans, stage: Stage, scope: Scope, indices: Indices) -> None:
-        super().__init__(writer, stage)
+    def __init__(self, writer: Scans, results: Mapping[str, HloInstruction], scope: Scope, indices: Indices) -> None:
+        super().__init__(writer, results)
         self.scope = scope
         self.indices = indices
         self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
@@ -170,7 +169,11 @@ class _Thread(Trips):
             return None
         symbols = frozenset[str]().union(*(each.symbols for each in indices))
         home = self.scope if all(self.scope.knows(each) for each in symbols) else scope
-        return self.writer.operand(home, self.outside[name], indices)
+        return self.operand(home, self.outside[name], indices)
+
+    def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
+        """An element of a value outside of the loop."""
+        return self.writer.operand(scope, name, indices)
 
     def _element_of(
         self, scope: Scope, variable: Code, name: str, places: tuple[int | None, ...], indices: Indices
@@ -195,18 +198,31 @@ class _Thread(Trips):
                     inner.line(cpp("if ({} >= {}) break;", inner.index(base + at), trips))
                 self.trip = inner.variable("trip", inner.index(base + at), trips)
                 self.read = {name: cpp("{}[{}]", variable, inner.index(at)) for name, variable in read.items()}
+                self._inner_loops(inner)
                 after = {name: self._next(inner, name, last) for name, last in self.loop.carries.items()}
                 for each in self.loop.stacked:
                     if each in self.results:  # else nobody reads it any more
                         self._stacked(inner, each)
                 for name, variable in after.items():
                     self._assigned(inner, name, begun[name][0], variable)
+        self.registers = begun
         for name in self.loop.carries:
             if name in self.results:
                 self._stored(name)
 
+    def _inner_loops(self, scope: Scope) -> None:
+        """The loops of a trip: their results are registers, like the state."""
+        loops: dict[str, dict[str, HloInstruction]] = {}
+        for each in self.loop.body.instructions:
+            if each.opcode == "scan":
+                loops.setdefault(each.attributes["loop"].name, {})[each.name] = each
+        for results in loops.values():
+            _InnerLoop(self, results, scope).write()
+
     def _together(self) -> int:
         """How many trips are written out one after the other."""
+        if any(each.opcode == "scan" for each in self.loop.body.instructions):
+            return 1
         held = sum(self._held(name) for name in self.loop.carries)
         found = 1
         while (
@@ -273,7 +289,7 @@ class _Thread(Trips):
         places = self.loop.axis_of[name]
         variable = self._array(self.scope, name, "state") if self._held(name) > 1 else Code("")
         with self._inside(self.scope, name) as (scope, indices):
-            value = self.writer.operand(scope, self.outside[name], indices)
+            value = self.operand(scope, self.outside[name], indices)
             if variable:
                 scope.line(cpp("{} = {};", self._element_of(scope, variable, name, places, indices), value))
             else:
@@ -327,6 +343,34 @@ class _Thread(Trips):
         conditions = joined(" && ", [cpp("{} == 0", scope.index(each)) for each in missing])
         with scope.block(cpp("if ({})", conditions)) as inner:
             yield inner
+
+
+class _InnerLoop(_Thread):
+    """A loop in a trip of another one: what it begins with is computed there, what it gives stays in registers."""
+
+    def __init__(self, outer: _Thread, results: Mapping[str, HloInstruction], scope: Scope) -> None:
+        super().__init__(outer.writer, results, scope, outer.indices)
+        self.outer = outer
+        self.arrays = {name: self._array(scope, name, "rows") for name in self.loop.stacked if name in self.results}
+
+    def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
+        return self.outer.body.value(scope, name, indices)
+
+    def write(self) -> None:
+        self.scope.comment(f"{self.loop.name}: {self.loop.trips} trips")
+        super().write()
+        for name, array in self.arrays.items():
+            self.outer.registers[self.results[name]] = array, self.loop.axis_of[name]
+
+    def _stacked(self, scope: Scope, name: str) -> None:
+        update, places = self.loop.body[name].operands[1], self.loop.axis_of[name]
+        with self._inside(scope, update) as (inner, indices):
+            value = self.body.value(inner, update, indices)
+            place = self._element_of(inner, self.arrays[name], name, places, self.laid(inner, name, indices))
+            inner.line(cpp("{} = {};", place, value))
+
+    def _stored(self, name: str) -> None:
+        self.outer.registers[self.results[name]] = self.registers[name]
 
 
 def _nested(scope: Scope, parts: list[Index | int]) -> Iterator[tuple[Scope, Indices]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
+from fusiond_stitching.frontend.scan_loop import Loop
 
 BEFORE = "~all"
 """What the names of values end with that are computed for all trips before the loop."""
@@ -67,4 +68,56 @@ def renamed(body: HloModule, own: Callable[[str], str]) -> HloModule:
         instructions=topological(instructions),
         parameters=tuple(own(each) for each in body.parameters),
         outputs=tuple(own(each) for each in body.outputs),
+    )
+
+
+def inner_loops(body: HloModule) -> list[Loop]:
+    """The loops that stand in a body, those in them behind them."""
+    found: dict[str, Loop] = {}
+    for each in body.instructions:
+        if each.opcode == "scan" and each.attributes["loop"].name not in found:
+            loop = each.attributes["loop"]
+            found |= {one.name: one for one in (loop, *inner_loops(loop.body))}
+    return list(found.values())
+
+
+def expanded(body: HloModule) -> HloModule:
+    """The body with one trip of each loop in it in the place of that: which elements meet, whatever they are."""
+    return dataclasses.replace(body, instructions=topological(_expanded(body)))
+
+
+def _expanded(body: HloModule) -> list[HloInstruction]:
+    found: dict[str, HloInstruction] = {}
+    for each in body.instructions:
+        if each.opcode != "scan":
+            found[each.name] = each
+            continue
+        loop, result = each.attributes["loop"], each.attributes["result"]
+        found[each.name] = dataclasses.replace(
+            each, opcode="copy", operands=(loop.carries.get(result, result),), attributes=frozen({})
+        )
+        begin = dict(zip(loop.inputs, each.operands, strict=True))
+        for one in _expanded(loop.body):
+            if one.name in begin:
+                one = dataclasses.replace(one, opcode="copy", operands=(begin[one.name],), attributes=frozen({}))
+            found[one.name] = one
+    return list(found.values())
+
+
+def divided(body: HloModule, by: Callable[[Loop], Loop]) -> HloModule:
+    """The body with other ones in the place of the loops in it, at all depths."""
+    loops = {
+        loop.name: by(dataclasses.replace(loop, body=divided(loop.body, by)))
+        for loop in (each.attributes["loop"] for each in body.instructions if each.opcode == "scan")
+    }
+    return dataclasses.replace(
+        body,
+        instructions=tuple(
+            dataclasses.replace(
+                each, attributes=frozen({**each.attributes, "loop": loops[each.attributes["loop"].name]})
+            )
+            if each.opcode == "scan"
+            else each
+            for each in body.instructions
+        ),
     )

@@ -7,9 +7,10 @@ reduced, shifted or cut on the way stays inside a thread where it is short, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond_stitching.frontend import loop_bodies
 from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule
 
 MANY = 8
@@ -37,32 +38,39 @@ class ScanPartition:
 
 class Axes:
     """Union of dimensions that are walked together: (instruction, dimension) -> class. A class that stays `inside` is
-    no axis."""
+    no axis. Loops in the body carry and hold as the body does; what they store is held until their end."""
 
     def __init__(
         self, body: HloModule, carries: Mapping[str, str], stacked: Sequence[HloInstruction], numbers: frozenset[str]
     ) -> None:
-        self.body = body
-        self.carried = tuple(carries)
+        inner = loop_bodies.inner_loops(body)
+        self.body = body = loop_bodies.expanded(body) if inner else body
+        self.after = {name: last for loop in inner for name, last in loop.carries.items()}
+        """What loops in the body carry."""
+        numbers |= {name for loop in inner for name in loop.numbers}
         self.updates = [each.operands[1] for each in stacked]
         self.above: dict[tuple[str, int], tuple[str, int]] = {}
         self.inside: set[tuple[str, int]] = set()
         self.axes: list[tuple[str, int]] = []
         self.possible = True
         self.live = self._live([*carries.values(), *(name for each in stacked for name in each.operands[1:])])
+        self.carried = (*carries, *(each for each in self.after if each in self.live))
+        self.laid = tuple(each for loop in inner for each in loop.stacked if each in self.live)
+        """What loops in the body store."""
+        self.updates += [body[each].operands[1] for each in self.laid]
         self.varying = self._varying(numbers)
         for each in body.instructions:
             if each.name in self.live and each.operands:
                 self._instruction(each)
-        for before, last in carries.items():
-            self._same(before, last)
+        for before in self.carried:
+            self._same(before, {**carries, **self.after}[before])
 
     def found(self, slices: Sequence[str], *, by_block: bool = False) -> ScanPartition | None:
         """Where threads, or blocks, can have parts of their own. `slices`: what may be read ahead. `by_block`: the axes
         are those of the state, whatever more its results have."""
         if not self.possible:
             return None
-        values = tuple(dict.fromkeys((*self.carried, *self.updates)))
+        values = tuple(dict.fromkeys((*self.carried, *self.updates, *self.laid)))
         own = self._own(values)
         choice = [own[name] for name in self.carried] if by_block and self.carried else own.values()
         widest = max(choice, key=lambda places: sum(each is not None for each in places), default=[])
@@ -74,7 +82,9 @@ class Axes:
             sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
             of={name: self.of(name) for name in (*own, *reads)},
             reads=reads,
-            held=max(sum(map(self.inside_elements, self.carried)), *map(self.inside_elements, self.updates), 0),
+            held=max(
+                sum(map(self.inside_elements, (*self.carried, *self.laid))), *map(self.inside_elements, self.updates), 0
+            ),
             work=self._work(),
         )
 
@@ -118,6 +128,7 @@ class Axes:
             if name not in found:
                 found.add(name)
                 stack += self.body[name].operands
+                stack += [self.after[name]] if name in self.after else []
         return found
 
     def _varying(self, numbers: frozenset[str]) -> set[str]:
@@ -271,13 +282,13 @@ def _unequal(dims: Sequence[int], others: Sequence[int]) -> set[int]:
     return {at for at, dim in enumerate(dims) if dim != others[at]}
 
 
-def shared_by_threads(axes: Axes, places: ScanPartition) -> list[str]:
-    """Expensive values that no trip changes and that `MANY` threads and more would compute alike: the last ones of each
-    chain."""
+def shared_by_threads(axes: Axes, places: ScanPartition, inside: Container[str]) -> list[str]:
+    """Expensive values of those `inside` that no trip changes and that `MANY` threads and more would compute alike: the
+    last ones of each chain."""
     body, found = axes.body, []
     below: set[str] = set()
     for each in reversed(body.instructions):
-        if each.name not in axes.live or each.name in axes.varying:
+        if each.name not in axes.live or each.name in axes.varying or each.name not in inside:
             continue
         own = {axis for axis in axes.of(each.name) if axis is not None}
         alike = math.prod(size for axis, size in enumerate(places.sizes) if axis not in own)

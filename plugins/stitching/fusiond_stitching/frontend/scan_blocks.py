@@ -14,9 +14,9 @@ from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition
 
 MOST_SHARED = 40 << 10
 """Bytes of shared memory that one row may need: every device has them."""
-MOST_READ = 512 << 10
-"""Bytes of matrices that a block reads in each trip: some microseconds from the second-level cache, as long as the
-launches take that a trip would be otherwise."""
+MOST_READ = 2 << 20
+"""Bytes of matrices that a block reads in each trip, from the second-level cache: of an LSTM with 256 units it is 1 MB,
+some 10 us, and a library's trip is half a dozen launches. What is the faster one is measured."""
 MOST_ROWS = 1024
 """Rows that are multiplied: beyond, a library's product of all rows at once is the faster one."""
 MOST_SUMMED = 256

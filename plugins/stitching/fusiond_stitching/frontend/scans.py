@@ -15,7 +15,6 @@ stores its part, is found by running the loop's whole numbers alone (`loop_numbe
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -141,8 +140,6 @@ class _Recognised:
         for part in (self.body, self.condition):
             if part.foreign:
                 return f"{next(iter(part.foreign.values()))} in it"
-        if any(each.opcode == OPCODE for each in self.body.instructions):
-            return "there is a loop in it"
         return "how often it runs is not known beforehand"
 
     def _run(self) -> tuple[int, Mapping[str, Sequence[int]]] | None:
@@ -151,7 +148,7 @@ class _Recognised:
         body, condition = self.body, self.condition
         if not len(body.parameters) == len(body.outputs) == len(condition.parameters) == len(self.operands):
             return None
-        if body.foreign or condition.foreign or any(each.opcode == OPCODE for each in body.instructions):
+        if body.foreign or condition.foreign:
             return None
         if any(0 in each.dims for each in body.instructions):
             return None
@@ -230,11 +227,14 @@ class _Recognised:
             [body[body.outputs[at]] for at in state.stacked],
             frozenset(self.run[1]),
         )
-        places = axes.found(self._slices(state.steps), by_block=not threads)
+        inner = [name for loop in loop_bodies.inner_loops(body) for name in loop.reads]
+        places = axes.found([*self._slices(state.steps), *inner], by_block=not threads)
         if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
             return "its state cannot be divided among threads"
-        self.shared = shared_by_threads(axes, places) if threads else ()
+        self.shared = shared_by_threads(axes, places, body.by_name) if threads else ()
         kept = () if threads else scan_blocks.kept(axes, places)
+        if not threads and loop_bodies.inner_loops(body):
+            kept = "there is a loop in it, which needs more than threads that keep to themselves"
         if isinstance(kept, str):
             return kept
         axis_of = {**places.of, **{name: axes.of(name) for name in kept}}
@@ -261,22 +261,37 @@ class _Recognised:
         kept: Sequence[str],
     ) -> Loop:
         assert self.run is not None
-        body, own = self.body, functools.partial(_own, self.call)
+        body = self.body
+        axis_of = frozen({self._named(name): found for name, found in axis_of.items()})
+
+        def own(name: str) -> str:
+            return _own(self.call, name)
+
+        def by_these(loop: Loop) -> Loop:
+            reads = tuple(each for each in loop.reads if each in places.reads)
+            return dataclasses.replace(
+                loop, axes=places.sizes, axis_of=axis_of, reads=reads, by_block=False, kept=(), before=frozenset()
+            )
+
         return Loop(
             name=self.call,
-            body=loop_bodies.renamed(body, own),
+            body=loop_bodies.divided(loop_bodies.renamed(body, own), by_these),
             trips=self.run[0],
             inputs=tuple(own(body.parameters[at]) for at in state.needed),
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in state.carried}),
             stacked=tuple(own(body.outputs[at]) for at in state.stacked),
             numbers=frozen({own(name): step for name, step in state.steps.items()}),
-            reads=tuple(map(own, places.reads)),
+            reads=tuple(own(each) for each in places.reads if each in body.by_name),
             axes=places.sizes,
-            axis_of=frozen({own(name): found for name, found in axis_of.items()}),
+            axis_of=axis_of,
             by_block=not threads,
             before=frozenset(own(each) for each in body.parameters if each.endswith(loop_bodies.BEFORE)),
             kept=tuple(map(own, kept)),
         )
+
+    def _named(self, name: str) -> str:
+        """What a value is called in the loop: those of loops in it keep their names."""
+        return _own(self.call, name) if name in self.body.by_name else name
 
     def _take_out(self, instructions: Iterable[HloInstruction]) -> bool:
         """What of them no trip changes is computed for all trips at once, before the loop; whether there was any."""

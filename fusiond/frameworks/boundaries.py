@@ -1,0 +1,35 @@
+"""What would be left to a library of a module, asked while a program is cut into regions."""
+
+from __future__ import annotations
+
+import functools
+
+from fusiond.errors import FusiondError
+from fusiond.strategy import ReadsModules
+
+STRATEGY = "stitching"
+"""That computes regions."""
+
+
+@functools.cache
+def _strategy() -> ReadsModules | str:
+    from fusiond.registry import Registry  # a program without loops loads no plugin
+
+    try:
+        found = Registry.load(only=(STRATEGY,)).strategy(STRATEGY)
+    except FusiondError as problem:
+        return str(problem)
+    return found if isinstance(found, ReadsModules) else f"{STRATEGY} reads no modules"
+
+
+@functools.lru_cache(maxsize=1024)
+def boundaries(text: str) -> tuple[str, ...]:
+    """Why parts of a module (HLO text) cannot be computed by a region's kernels, a line each; empty where all of it
+    can. Whatever else is wrong is a line, too."""
+    strategy = _strategy()
+    if isinstance(strategy, str):
+        return (strategy,)
+    try:
+        return strategy.boundaries(text)
+    except FusiondError as problem:
+        return (str(problem),)

@@ -1,0 +1,194 @@
+"""Loops of JAX's users through `fuse`, against `jax.jit`: on JAX's cpu platform, at odd sizes, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from jax.extend import core  # noqa: E402
+
+import fusiond.jax as fused  # noqa: E402
+from fusiond.jax import regions  # noqa: E402
+
+NUMBERS = np.random.default_rng(5)
+
+
+def floats(*dims: int) -> Any:
+    return (NUMBERS.normal(size=dims) / 2).astype(np.float32)
+
+
+def lstm(x: Any, w: Any, u: Any, b: Any) -> Any:
+    def step(state: Any, x: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(x @ w + h @ u + b, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), jax.nn.sigmoid(o) * jnp.tanh(c)
+
+    zero = jnp.zeros((x.shape[1], u.shape[0]))
+    return lax.scan(step, (zero, zero), x)[1]
+
+
+def both_ways(x: Any, w: Any, u: Any, b: Any) -> Any:
+    return jnp.concatenate([lstm(x, w, u, b), lstm(x[::-1], w, u, b)[::-1]], -1)
+
+
+def recurrence(a: Any, b: Any) -> Any:
+    return lax.associative_scan(lambda one, other: (one[0] * other[0], other[0] * one[1] + other[1]), (a, b))[1]
+
+
+def kalman(z: Any, q: Any, r: Any) -> Any:
+    def step(state: Any, z: Any) -> Any:
+        mean, variance = state[0], state[1] + q
+        gain = variance / (variance + r)
+        state = (mean + gain * (z - mean), (1 - gain) * variance)
+        return state, state
+
+    return lax.scan(step, (jnp.zeros_like(z[0]), jnp.ones_like(z[0])), z)[1]
+
+
+def masked(x: Any, key: Any) -> Any:
+    """Dropout of the state, by a key for each trip."""
+
+    def step(h: Any, each: Any) -> Any:
+        x, i = each
+        keep = jax.random.bernoulli(jax.random.fold_in(key, i), 0.8, h.shape)
+        h = jnp.where(keep, 0.5 * h + x, h)
+        return h, h
+
+    return lax.scan(step, jnp.zeros_like(x[0]), (x, jnp.arange(len(x))))[1]
+
+
+def walk(x: Any, keys: Any) -> Any:
+    return lax.scan(lambda x, key: (x * jnp.exp(0.02 * jax.random.normal(key, x.shape)), None), x, keys)[0].mean()
+
+
+def substeps(x: Any) -> Any:
+    def step(h: Any, x: Any) -> Any:
+        h = lax.fori_loop(0, 4, lambda i, h: h + 0.1 * (x - jnp.tanh(h)), h)
+        return h, h
+
+    return lax.scan(step, jnp.zeros_like(x[0]), x)[1]
+
+
+def heat(u: Any) -> Any:
+    step = lambda _, u: u.at[:, 1:-1].add(0.1 * (u[:, 2:] - 2 * u[:, 1:-1] + u[:, :-2]))  # noqa: E731
+    return lax.fori_loop(0, 9, step, u)
+
+
+def escape(re: Any, im: Any) -> Any:
+    def step(state: Any) -> Any:
+        i, a, b, n = state
+        return i + 1, a * a - b * b + re, 2 * a * b + im, n + (a * a + b * b < 4)
+
+    zero = jnp.zeros_like(re)
+    return lax.while_loop(lambda state: state[0] < 20, step, (0, zero, zero, zero.astype(jnp.int32)))[3]
+
+
+def averages(x: Any, rates: Any) -> Any:
+    def one(x: Any, rate: Any) -> Any:
+        return lax.scan(lambda h, x: ((1 - rate) * h + rate * x,) * 2, x[0], x)[1]
+
+    return jax.vmap(jax.vmap(one, (0, None)), (None, 0))(x, rates)
+
+
+def normalised(x: Any, scale: Any) -> Any:
+    """With what stands before and behind it."""
+    x = jax.nn.silu(x) * scale
+    y = lax.scan(lambda h, x: (0.9 * h + x,) * 2, jnp.zeros_like(x[0]), x)[1]
+    return (y - y.mean(-1, keepdims=True)) * lax.rsqrt(y.var(-1, keepdims=True) + 1e-5) * scale
+
+
+def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: jax.grad(lambda given: (function(*given) ** 2).sum())(given)
+
+
+CELL = (floats(7, 3, 10), floats(10, 44), floats(11, 44), floats(44))
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
+    # Function, arguments, what of it may be a library's.
+    "lstm": (lstm, CELL, {"dot_general"}),
+    "lstm's gradient": (gradient(lstm), CELL, {"dot_general"}),
+    "both ways": (both_ways, CELL, {"dot_general", "rev"}),
+    "associative scan": (recurrence, (floats(13, 37), floats(13, 37)), set()),
+    "kalman": (kalman, (floats(13, 37), abs(floats(37)), abs(floats(37))), set()),
+    "masked": (masked, (floats(9, 37), jax.random.key(3)), set()),
+    "walk": (walk, (abs(floats(37)), jax.random.split(jax.random.key(2), 5)), set()),
+    "walk by raw keys": (walk, (abs(floats(37)), jax.random.split(jax.random.PRNGKey(2), 5)), set()),
+    "substeps": (substeps, (floats(9, 37),), set()),
+    "substeps' gradient": (gradient(substeps), (floats(9, 37),), set()),
+    "heat": (heat, (floats(37, 21),), set()),
+    "escape": (escape, (floats(37), floats(37)), set()),
+    "averages": (averages, (floats(37, 13), abs(floats(3))), set()),
+    "normalised": (normalised, (floats(13, 37), floats(37)), set()),
+    "sums": (lambda x: jnp.cumsum(x, 0) / lax.cummax(abs(x), axis=0), (floats(13, 37),), set()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
+def test_a_loop_is_a_region_s(name: str, answered: Callable[..., Any], db: Path) -> None:
+    function, arguments, library = CASES[name]
+    answered()
+    fuse = fused.fuse(function, always=True, db=db)
+    got, wanted = fuse(*arguments), jax.jit(function)(*arguments)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5), got, wanted)
+    report = fused.explain(fuse, *arguments)
+    left = {each for region in report.regions if region.state != "fused" for each in region.primitives}
+    assert left <= library | {"broadcast_in_dim"}, str(report)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, x), "how often it runs is not known"),
+        (lambda x: lax.scan(lambda h, _: (h @ h, None), x, length=3)[0], "shared memory"),
+    ],
+    ids=["the data says", "a large product"],
+)
+def test_a_loop_that_stays_xla_s_says_why(function: Callable[..., Any], why: str) -> None:
+    report = fused.explain(fused.fuse(function), floats(1000, 1000))
+    (region,) = (each for each in report.regions if {"scan", "while"} & set(each.primitives))
+    assert region.state == "library"
+    assert why in region.reason
+
+
+def primitives(closed: Any) -> list[str]:
+    return [each.primitive.name for each in regions._flat(closed).jaxpr.eqns]
+
+
+def test_products_stand_before_and_behind_a_loop() -> None:
+    """All steps' inputs by one product before it; the gradients of both matrices, and of the inputs, by one each behind
+    the way back."""
+    assert primitives(jax.make_jaxpr(lstm)(*CELL)).count("dot_general") == 1
+    found = primitives(jax.make_jaxpr(gradient(lstm))(*CELL))
+    assert found.count("scan") == 2
+    assert found.count("dot_general") == 4
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_with_its_products_apart_is_the_same_loop(reverse: bool) -> None:
+    """Sums of products through a transpose, products that several trips' values need, a matrix that no trip changes on
+    the left, state that is handed on, results that are constants."""
+
+    def function(x: Any, w: Any, total: Any) -> Any:
+        def step(state: Any, x: Any) -> Any:
+            h, total, kept = state
+            y = w @ x
+            h = jnp.tanh(h + y @ w)
+            return (h, total + (x.T @ h).T, kept), (w @ h, x @ x, 1.0)
+
+        return lax.scan(step, (x[0], total, w), x, reverse=reverse)
+
+    given = (floats(5, 6, 6), floats(6, 6), floats(6, 6))
+    flat = regions._flat(jax.make_jaxpr(function)(*given))
+    (loop,) = (each for each in flat.jaxpr.eqns if each.primitive.name == "scan")
+    assert "dot_general" not in [each.primitive.name for each in loop.params["jaxpr"].jaxpr.eqns]
+    wanted = jax.tree.leaves(function(*given))
+    for one, other in zip(core.jaxpr_as_fun(flat)(*given), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

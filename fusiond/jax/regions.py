@@ -186,10 +186,8 @@ def _segment(
     said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
     jaxpr = core.ClosedJaxpr(core.Jaxpr((), inputs, leaving, equations, effects, said), ())
     names = tuple(each.primitive.name for each in equations)
-    worth = sum(LEAST if name == STENCIL else name not in MOVEMENT for name in names) >= LEAST or not LOOPS.isdisjoint(
-        names
-    )
-    fusable = not library and worth and bool(leaving)
+    computing = sum(LEAST if name == STENCIL or name in LOOPS else name not in MOVEMENT for name in names)
+    fusable = not library and computing >= LEAST and bool(leaving)
     return JaxprSegment(keys.plain(jaxpr) if fusable else jaxpr, inputs, leaving, fusable, names, reason)
 
 

@@ -25,12 +25,13 @@ import numpy as np
 from fusiond.composition import MADE
 from fusiond.keys import text_key
 from fusiond.model import Job, Rejection, frozen
-from fusiond.program import Launch, Program, Role
+from fusiond.program import Launch, Pointer, Program, Role
+from fusiond.program.formulas import replaced
 from fusiond.strategy import Answers, Asked, Others
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 MOST_KERNELS, MOST_REACH, MOST_CHANNELS = 24, 15, 4
-_ENTRY = re.compile(r'(extern "C" __global__ void[^(]*\()([^)]*)(\)\s*\{)')
+_ENTRY = re.compile(r'extern "C" __global__ void (?:__\w+__\([^)]*\) )*(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{')
 _BINARY = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&&", "or": "||", "xor": "!="}
 _COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 _CALLS = {"maximum": "max", "minimum": "min", "abs": "abs", "sqrt": "sqrt", "rsqrt": "rsqrt", "exponential": "exp",
@@ -40,8 +41,6 @@ _OTHERS = {"negate": "-{}", "not": "!{}", "copy": "{}", "select": "({} ? {} : {}
            "logistic": "1.0f / (1.0f + exp(-{}))"}  # fmt: skip
 _FOLDS = {"add": "sum", "maximum": "largest", "minimum": "smallest"}
 _VIEWS = ("slice", "reverse", "concatenate", "pad")
-Maps = Mapping[str, "np.ndarray[Any, Any]"]
-"""Role of a dimension -> for each index along it, the index of the image that is seen there (-1: outside of it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +58,34 @@ class ImagePipeline:
         ends = [each for each in plain.buffers if each.role is not Role.SCRATCH]
         if {each.name for each in found.buffers} != {each.name for each in ends}:
             return Rejection(rule="images", nodes=(module.name,), detail="it is more than one kernel there")
-        sources, steps = found.sources, found.steps
+        sources, steps = found.sources, found.launches
         if self.planes > 1:
-            size = {each.name: each.elements // self.planes for each in ends}
-            sources = tuple(dataclasses.replace(each, text=_shifted(each.text, size)) for each in sources)
-            steps = tuple(
-                dataclasses.replace(each, grid=(*each.grid[:2], self.planes)) if isinstance(each, Launch) else each
-                for each in steps
-            )
+            sizes = {each.name: each.elements // self.planes for each in ends}
+            sources = tuple(dataclasses.replace(each, text=_shifted(each.text, steps, sizes)) for each in sources)
+            steps = tuple(dataclasses.replace(each, grid=(*each.grid[:2], self.planes)) for each in steps)
         return dataclasses.replace(
-            found, name=module.name, buffers=tuple(ends), sources=sources, steps=steps, sizes=(), fixed=()
+            found,
+            name=module.name,
+            buffers=tuple(ends),
+            sources=sources,
+            steps=replaced(steps, int),
+            sizes=(),
+            fixed=(),
         )
 
 
-def _shifted(text: str, size: Mapping[str, int]) -> str:
+def _shifted(text: str, launches: Sequence[Launch], sizes: Mapping[str, int]) -> str:
     """Each entry's pointers at the plane of its block."""
+    given = {each.entry: each.arguments for each in launches}
 
     def entry(match: re.Match[str]) -> str:
-        names = [each.split()[-1].lstrip("*") for each in match[2].split(",")]
-        moves = "".join(f"    {each} += (size_t)blockIdx.z * {size[each]};\n" for each in names if each in size)
-        return f"{match[0]}\n{moves}"
+        names = [each.split()[-1].lstrip("*&") for each in match["parameters"].split(",")]
+        moves = [
+            f"\n    {name} += (size_t)blockIdx.z * {sizes[each.buffer]};"
+            for name, each in zip(names, given.get(match["name"], ()), strict=False)
+            if isinstance(each, Pointer)
+        ]
+        return match[0] + "".join(moves)
 
     return _ENTRY.sub(entry, text)
 
@@ -114,7 +121,10 @@ class _View:
     """An image as something shows it: shifted, cut, with a border."""
 
     image: str
-    maps: Maps
+    maps: dict[str, np.ndarray[Any, Any]]
+    """Role of a dimension -> for each index along it, the index of the image that is seen there (-1: outside of it)."""
+    roles: list[str | None]
+    """Of the value's dimensions; None of one with one element."""
     outside: float = 0.0
 
 
@@ -148,18 +158,16 @@ class _Document:
             self._made[each] = module.buffer_of(each)
             self._enter(module[each])
         for one in module.instructions:  # what is read beside its own pixel is an image, whoever else reads it
-            if one.opcode in (*_VIEWS, "window") and _numbers(module, one.name) is None:
-                self._view(one.name if one.opcode in _VIEWS else one.operands[0])
+            shown = one.opcode in _VIEWS and any(module[user].elementwise for user in module.users[one.name])
+            if (shown or one.opcode == "window") and _numbers(module, one.name) is None:
+                self._view(one.name if shown else one.operands[0])
         for each in module.outputs:
             self._image(each)
         first = module[module.parameters[0]]
         height, width = self._size(first)
         if not self._masks and not any(each.get("mask", [1, 1]) != [1, 1] for each in self.kernels.values()):
             raise _NoPipeline
-        inputs = [
-            {"name": module.buffer_of(each), "size": list(reversed(self._size(module[each])))}
-            for each in module.parameters
-        ]
+        inputs = [{"name": module.buffer_of(each), **self._sized(module[each])} for each in module.parameters]
         return {
             "pipeline": "images", "image": {"width": width, "height": height, "dtype": "float32",
                                             "channels": self.channels},
@@ -197,7 +205,7 @@ class _Document:
     def _derived(self, each: HloInstruction, sides: tuple[int, ...]) -> tuple[str, ...]:
         if not each.operands or each.opcode == "broadcast":
             raise _NoPipeline
-        source = self.module[each.operands[0]]
+        source = max((self.module[operand] for operand in each.operands), key=lambda operand: operand.elements)
         if each.elementwise:
             images = [each for each in each.operands if _numbers(self.module, each) is None]
             found = {self._of(operand) for operand in images if _sides(self.module[operand]) == sides}
@@ -214,8 +222,10 @@ class _Document:
             return known[: len(sides)]
         if each.opcode in _VIEWS and len(sides) == len(known):
             return known
-        if each.opcode == "reshape" and _sides(source) == sides:
-            return known
+        if each.opcode == "reshape":
+            tail = _pixel_roles(known)
+            if _sides(source)[-len(tail) :] == sides[-len(tail) :]:
+                return (*(f"p{at}" for at in range(len(sides) - len(tail))), *tail)
         if each.opcode == "window":
             roles = [*_spread(known, source.dims)]
             taps = [roles[at] for at, size in enumerate(each.attributes["sizes"]) if size != 1]
@@ -240,7 +250,7 @@ class _Document:
         if name in self.module.is_output:
             self._roles.pop(name)
             self._enter(value)
-        if self._of(name) != roles or not {"h", "w"} <= {*roles}:
+        if self._of(name) != roles or "w" not in _pixel_roles(roles):
             raise _NoPipeline
         kernel = _Kernel()
         body = self._windowed(value, kernel) if value.opcode == "reduce" else self._expression(name, kernel, value)
@@ -249,7 +259,6 @@ class _Document:
         return named
 
     def _written(self, value: HloInstruction, kernel: _Kernel, body: str) -> dict[str, Any]:
-        height, width = self._size(value)
         local = any(kernel.reach) or kernel.steps
         found: dict[str, Any] = {"pattern": "local" if local else "point", "reads": list(kernel.reads), "body": body}
         if kernel.let:
@@ -258,19 +267,23 @@ class _Document:
             found["mask"] = [2 * each + 1 for each in reversed(kernel.reach)]
             found["border"] = {name: border for name, border in kernel.reads.items() if border}
         if kernel.steps:
-            found["step"] = kernel.steps
-        if (height, width) != self._size(self.module[self.module.parameters[0]]):
-            found["size"] = [width, height]
-        return found
+            found |= {"step": kernel.steps, "size": ["width", "height"]}
+        return found | self._sized(value)
+
+    def _sized(self, image: HloInstruction) -> dict[str, Any]:
+        """Of an image whose size is not the first one's."""
+        height, width = self._size(image)
+        return (
+            {} if (height, width) == self._size(self.module[self.module.parameters[0]]) else {"size": [width, height]}
+        )
 
     def _bare(self, name: str) -> str:
         """What is the same pixel for pixel: behind reshapes and transposes."""
         while name not in self._made and name not in self.module.is_output:
             each = self.module[name]
-            if each.opcode not in ("reshape", "transpose", "copy") or (
-                each.opcode == "reshape" and _sides(each) != _sides(self.module[each.operands[0]])
-            ):
+            if each.opcode not in ("reshape", "transpose", "copy") or _numbers(self.module, name) is not None:
                 return name
+            self._of(name)
             name = each.operands[0]
         return name
 
@@ -361,48 +374,66 @@ class _Document:
 
     def _view(self, name: str) -> _View:
         """A value as an image with its indices moved."""
-        name = self._bare(name)
         each = self.module[name]
-        if name in self._made or name in self.module.is_output or each.opcode not in _VIEWS:
-            image = self._image(name)
-            height, width = self._size(self.module[name])
-            return _View(image, {"h": np.arange(height), "w": np.arange(width)})
-        roles = _spread(self._of(name), each.dims)
-        places = {role: at for at, role in enumerate(roles) if role is not None}
-        views = [
-            self._view(operand) for operand in (each.operands if each.opcode == "concatenate" else each.operands[:1])
-        ]
-        maps, outside = dict(views[0].maps), views[0].outside
-        if any(view.image != views[0].image for view in views):
-            raise _NoPipeline
-        if each.opcode == "concatenate":
-            along = roles[each.attributes["dimension"]]
+        mine = name in self._made or name in self.module.is_output
+        if mine or each.opcode not in (*_VIEWS, "reshape", "transpose", "broadcast"):
+            image, roles = self._image(name), _spread(self._of(name), each.dims)
+            height, width = self._size(each)
+            return _View(image, {"h": np.arange(height), "w": np.arange(width)}, roles)
+        views = [self._view(operand) for operand in each.operands[: None if each.opcode == "concatenate" else 1]]
+        first, given = views[0], each.attributes
+        found = _View(first.image, dict(first.maps), list(first.roles), first.outside)
+        missing = [role for role in ("h", "w") if role not in first.roles]
+        if each.opcode == "transpose":
+            found.roles = [first.roles[at] for at in given["dimensions"]]
+        elif each.opcode == "reshape":
+            source, sides = self.module[each.operands[0]], _sides(each)
+            tail = _pixel_roles([role for role, dim in zip(first.roles, source.dims, strict=True) if role and dim > 1])
+            if _sides(source)[-len(tail) :] != sides[-len(tail) :]:
+                raise _NoPipeline
+            planes = [f"p{at}" for at in range(len(sides) - len(tail))]
+            found.roles = _spread((*planes, *tail), each.dims)
+        elif each.opcode == "broadcast":  # of a row or a column: the edge of an image
+            new = [at for at, dim in enumerate(each.dims) if at not in given["dimensions"] and dim > 1]
+            if len(new) != 1 or len(missing) != 1 or len(found.maps[missing[0]]) != 1:
+                raise _NoPipeline
+            found.maps[missing[0]] = np.repeat(found.maps[missing[0]], each.dims[new[0]])
+            own = dict(zip(given["dimensions"], first.roles, strict=True))
+            found.roles = [missing[0] if at == new[0] else own.get(at) for at in range(len(each.dims))]
+        elif each.opcode == "concatenate":
+            place = given["dimension"]
+            along = next((view.roles[place] for view in views if view.roles[place] is not None), (*missing, None)[0])
             other = {"h": "w", "w": "h"}.get(str(along), "")
-            if not other or any(not np.array_equal(view.maps[other], maps[other]) for view in views):
+            if not other or any(view.image != first.image or not np.array_equal(view.maps[other], first.maps[other])
+                                for view in views):  # fmt: skip
                 raise _NoPipeline
-            maps[str(along)] = np.concatenate([view.maps[str(along)] for view in views])
-            return _View(views[0].image, maps, outside)
-        for role, at in places.items():
-            given = each.attributes
-            if each.opcode == "reverse":
-                change = at in given["dimensions"]
-                cut = slice(None, None, -1) if change else slice(None)
-            elif each.opcode == "slice":
-                cut = slice(given["starts"][at], given["limits"][at], given["strides"][at])
-                change = self.module[each.operands[0]].dims[at] != each.dims[at]
-            else:
-                cut, change = slice(None), (given["low"][at], given["high"][at]) != (0, 0)
-            if change and role not in maps:
+            found.maps[str(along)] = np.concatenate([view.maps[str(along)] for view in views])
+            found.roles[place] = along
+        else:
+            for at, role in enumerate(first.roles):
+                self._moved(found, each, at, role)
+        return found
+
+    def _moved(self, found: _View, each: HloInstruction, at: int, role: str | None) -> None:
+        """What a slice, a reverse or a pad does along one dimension."""
+        given, size, cut = each.attributes, self.module[each.operands[0]].dims[at], slice(None)
+        low, high = (given["low"][at], given["high"][at]) if each.opcode == "pad" else (0, 0)
+        if each.opcode == "slice":
+            cut = slice(given["starts"][at], given["limits"][at], given["strides"][at])
+        elif each.opcode == "reverse" and at in given["dimensions"]:
+            cut = slice(None, None, -1)
+        same = cut in (slice(None), slice(0, size, 1)) and (low, high) == (0, 0)
+        if role not in found.maps:
+            if not same and size > 1:
                 raise _NoPipeline
-            if role in maps:
-                maps[role] = maps[role][cut]
-            if each.opcode == "pad" and change:
-                low, high, value = given["low"][at], given["high"][at], self.module[each.operands[1]]
-                if given["interior"][at] or min(low, high) < 0 or value.opcode != "constant":
-                    raise _NoPipeline
-                outside = float(value.attributes["values"][0])
-                maps[role] = np.concatenate([np.full(low, -1), maps[role], np.full(high, -1)])
-        return _View(views[0].image, maps, outside)
+            return
+        found.maps[role] = found.maps[role][cut]
+        if (low, high) != (0, 0):
+            value = self.module[each.operands[1]]
+            if given["interior"][at] or min(low, high) < 0 or value.opcode != "constant":
+                raise _NoPipeline
+            found.outside = float(value.attributes["values"][0])
+            found.maps[role] = np.concatenate([np.full(low, -1), found.maps[role], np.full(high, -1)])
 
     def _border(
         self, view: _View, indices: Mapping[str, Any], edge: float, kind: str | None
@@ -454,7 +485,7 @@ class _Document:
         if constant is not None:
             return _literal(constant[0], value.dtype)
         if name != root.name and (name in self._made or name in self.module.is_output or value.opcode == "reduce"):
-            return self._pixel(_View(self._image(name), self._plain(name)), kernel, root)
+            return self._pixel(self._view(name), kernel, root)
         if value.opcode in _VIEWS:
             return self._pixel(self._view(name), kernel, root)
         if value.opcode in ("reshape", "transpose") and name == root.name:
@@ -463,15 +494,11 @@ class _Document:
             raise _NoPipeline
         label = f"v{self.module.number[name]}"
         if label not in kernel.let:
-            if self._of(name) != self._of(root.name):
+            if _pixel_roles(self._of(name)) != _pixel_roles(self._of(root.name)):
                 raise _NoPipeline
             given = [self._expression(each, kernel, root) for each in value.operands]
             kernel.let[label] = _applied(value, given)
         return label
-
-    def _plain(self, name: str) -> Maps:
-        height, width = self._size(self.module[name])
-        return {"h": np.arange(height), "w": np.arange(width)}
 
     def _pixel(self, view: _View, kernel: _Kernel, root: HloInstruction) -> str:
         height, width = self._size(root)
@@ -528,6 +555,14 @@ def _start(seen: Any, indices: Any, step: int, size: int, mode: str) -> int | No
 
 def _sides(value: HloInstruction) -> tuple[int, ...]:
     return tuple(each for each in value.dims if each > 1)
+
+
+def _pixel_roles(roles: Sequence[str]) -> tuple[str, ...]:
+    """Those behind the planes, which have to lie in their order."""
+    at = roles.index("h") if "h" in roles else 0
+    if [*roles[:at]] != [f"p{each}" for each in range(at)]:
+        raise _NoPipeline
+    return tuple(roles[at:])
 
 
 def _spread(roles: Sequence[str], dims: Sequence[int]) -> list[str | None]:

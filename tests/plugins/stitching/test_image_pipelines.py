@@ -1,0 +1,111 @@
+"""Pipelines of images: what mincut makes of a module is what XLA gives, at odd sizes and all borders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from fusiond.registry import Registry
+from fusiond.requests import jobs, planning
+
+from . import oracle
+from .cases import rand
+from .running import Runner
+from .test_windows import PIXELS, PLANES, detected, filtered, most, sums
+
+BLUR = np.outer([1, 2, 1], [1, 2, 1]).astype(np.float32) / 16
+LONG = np.hanning(9)[None, 1:-1].astype(np.float32)
+
+
+def blurred(x: Any, taps: Any = BLUR, padding: Any = "SAME", strides: Any = (1, 1), **more: Any) -> Any:
+    shape = x.shape
+    planes = x.reshape((-1, 1, *shape[-2:]))
+    found = filtered(planes, jnp.asarray(taps)[None, None], strides, padding, PLANES, **more)
+    return found.reshape((*shape[:-2], *found.shape[-2:]))
+
+
+def bordered(x: Any, mode: str) -> Any:
+    """OpenCV's and kornia's way: the border first, then the window inside of it."""
+    padded = jnp.pad(x, ((2, 2), (2, 2)), mode=mode)
+    return blurred(jnp.tanh(blurred(padded, padding="VALID")), padding="VALID") - x
+
+
+def by_channels(x: Any) -> Any:
+    taps = jnp.tile(jnp.asarray(BLUR)[:, :, None, None], (1, 1, 1, 3))
+    return jnp.clip(2 * x - filtered(x[None], taps, (1, 1), "SAME", PIXELS, 3)[0], 0, 1)
+
+
+def pooled(x: Any) -> Any:
+    low = -most(-x, (3, 3), (1, 1), "SAME")
+    return most(x, (5, 3), (1, 1), "SAME") - low + sums(x, (1, 5), (1, 1), "SAME") / 5
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "corners": (detected, (rand(37, 53),)),
+    "planes": (lambda x: jnp.sqrt(jnp.abs(blurred(blurred(x)))) + x, (rand(2, 3, 19, 33),)),
+    "channels": (by_channels, (rand(21, 30, 3),)),
+    "mirror": (lambda x: bordered(x, "reflect"), (rand(23, 41),)),
+    "reflect": (lambda x: bordered(x, "symmetric"), (rand(23, 41),)),
+    "edge": (lambda x: bordered(x, "edge"), (rand(23, 41),)),
+    "separable": (lambda x: blurred(blurred(x, LONG), LONG.T) * 2, (rand(40, 35),)),
+    "pooled": (pooled, (rand(31, 29),)),
+    "halved": (lambda x: jnp.exp(blurred(x, strides=(2, 2), padding="VALID")), (rand(33, 47),)),
+    "dilated": (lambda x: blurred(jnp.exp(x), rhs_dilation=(2, 3)) + 1, (rand(28, 36),)),
+    "uneven": (lambda x: blurred(x, BLUR[:2], ((1, 0), (3, -1))) * 3, (rand(28, 36),)),
+    "slices": (lambda x: x[1:-1, 2:] + x[1:-1, :-2] - 2 * x[2:, 1:-1], (rand(28, 36),)),
+    "two images": (lambda x, y: jnp.where(blurred(x) > y, jnp.maximum(x, y), 0.0), (rand(18, 27), rand(18, 27))),
+}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return Registry.load()
+
+
+def images(function: Callable[..., Any], inputs: Any, tmp_path: Path, registry: Registry) -> Any:
+    (tmp_path / "module.hlo").write_text(oracle.lowered(function, *inputs))
+    (job,) = jobs.read(tmp_path / "job.yaml", "strategy: stitching\nmodule: ./module.hlo\n")
+    return planning.plan(registry, job, arch="sm_90").programs.get("seed:images")
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_pipeline_gives_what_xla_gives(name: str, tmp_path: Path, registry: Registry, runner: Runner) -> None:
+    function, inputs = FUNCTIONS[name]
+    program = images(function, inputs, tmp_path, registry)
+    assert program is not None
+    assert len(program.steps) == 1
+    got = runner.run(program, {f"in_{at}": each for at, each in enumerate(inputs)})["out_0"]
+    wanted = np.asarray(jax.jit(function)(*inputs))
+    np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_border_is_scipys(tmp_path: Path, registry: Registry, runner: Runner) -> None:
+    x = rand(17, 26)
+    program = images(lambda x: blurred(jnp.pad(x, 1, mode="reflect"), padding="VALID") * 2, (x,), tmp_path, registry)
+    wanted = 2 * scipy.ndimage.correlate(x, BLUR, mode="mirror")
+    np.testing.assert_allclose(runner.run(program, {"in_0": x})["out_0"].reshape(x.shape), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.cumsum(blurred(x), 0),
+        lambda x: blurred(x).sum(),
+        lambda x: blurred(x)[::-1] + x,
+        lambda x: jnp.sin(x) * 2,
+        lambda x: blurred(x) + jnp.arange(12.0),
+    ],
+)
+def test_what_is_none_is_left(function: Callable[..., Any], tmp_path: Path, registry: Registry) -> None:
+    assert images(function, (rand(40, 12),), tmp_path, registry) is None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from fusiond import events as say
+from fusiond.build.cache import default_folder, of_folder
 from fusiond.errors import FusiondError
+from fusiond.keys import text_key
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
-from fusiond.program import Program
+from fusiond.program import Fill, Program, Role
 from fusiond.strategy import Baseline, baselines_of
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, UnfusedBaseline, outcome_of
@@ -143,3 +148,29 @@ def _measure(
             return dataclasses.replace(worst, outcome=Outcome.WRONG_UNFUSED)
         return worst
     return context.measurer.sample(program, against, context.sampling(Purpose.BASELINE, incumbent), references)
+
+
+MOST_BETWEEN_BYTES = 64 << 20
+"""Each bundle of a part has a copy of its inputs; a part of a larger whole is measured with data of its own."""
+
+
+def between(context: Context) -> Mapping[str, Fill]:
+    """What the unfused program computes between its kernels, by buffer, as data for parts; nothing where that is too
+    much, or the program does not run alone."""
+    reference = context.reference
+    scratch = [each for each in reference.buffers if each.role is Role.SCRATCH]
+    if not scratch or sum(each.size_bytes for each in scratch) > MOST_BETWEEN_BYTES:
+        return {}
+    shown = (dataclasses.replace(each, role=Role.OUTPUT) if each in scratch else each for each in reference.buffers)
+    found = context.measurer.references(dataclasses.replace(reference, buffers=tuple(shown)), "between")
+    if isinstance(found, MeasureFailed):
+        return {}
+    fills = {}
+    with np.load(found.of[0][1]) as arrays:
+        for each in scratch:
+            text = io.BytesIO()
+            np.save(text, arrays[each.name].reshape(-1))
+            digest = text_key(text.getvalue())
+            path = of_folder(default_folder()).put(digest, ".npy", text.getvalue())
+            fills[each.name] = Fill(kind="file", file=str(path), digest=digest)
+    return fills

@@ -24,7 +24,7 @@ from fusiond.model import (
     Search,
     Trial,
 )
-from fusiond.program import Program
+from fusiond.program import Buffer, Fill, Program, Role
 from fusiond.requests.planning import Prepared, emitted, first_baseline, sound
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -69,6 +69,8 @@ class Context:
     analysis: Analysis
     calibrated: Mapping[str, float] = field(default_factory=dict)
     """What `fusiond calibrate` found on the device under its driver of today; empty where it never ran."""
+    given: Mapping[str, Fill] = field(default_factory=dict)
+    """Of a part: what its whole computes in the buffers of these names. They are its inputs in place of its own."""
     answers: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
     _work: dict[str, str] = field(default_factory=dict)
@@ -114,8 +116,14 @@ class Context:
         found = self.store.emitted(self.row.id, name)
         if found is None:
             found = emit()
+            if isinstance(found, Program) and self.given:
+                found = dataclasses.replace(found, buffers=tuple(map(self._filled, found.buffers)))
             self.store.save_emitted(self.row.id, name, found)
         return found
+
+    def _filled(self, buffer: Buffer) -> Buffer:
+        read = buffer.role is Role.INPUT and buffer.name in self.given
+        return dataclasses.replace(buffer, fill=self.given[buffer.name]) if read else buffer
 
     @property
     def reference(self) -> Program:

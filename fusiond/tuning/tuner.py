@@ -13,7 +13,8 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from fusiond import events as say
 from fusiond.devices import peers
@@ -24,7 +25,7 @@ from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
-from fusiond.program import SizeError
+from fusiond.program import Fill, SizeError
 from fusiond.registry import Registry
 from fusiond.requests.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
 from fusiond.requests.planning import answers as known_answers
@@ -33,7 +34,7 @@ from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import faults
 from fusiond.tuning import answers, finals, health, profiles
-from fusiond.tuning.baselines import fastest_unfused
+from fusiond.tuning.baselines import between, fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.lanes import Lane, Lanes
@@ -304,6 +305,7 @@ class Tuner:
         measurer: Measurer,
         stop: Callable[[], bool],
         finish: Callable[[], bool],
+        given: Mapping[str, Fill] = MappingProxyType({}),
     ) -> Context:
         analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device, self._registry))
         return Context(
@@ -317,6 +319,7 @@ class Tuner:
             stop=stop,
             finish=finish,
             analysis=analysis,
+            given=given,
             calibrated=self._store.calibration(device.key, device.env.get("driver", "")),
         )
 
@@ -373,12 +376,16 @@ class Tuner:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
         here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
         wanted = context.strategy.parts(context.analysis)
+        given: Mapping[str, Fill] | None = None
         for number, job in enumerate(wanted, 1):
-            part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
+            # Nobody is to be asked for data that the user did not write; the whole is compared in any case.
+            job = dataclasses.replace(job, device=context.device.name, accept_constant=True)
+            part = prepare(self._registry, job)
             key = part.workload.key
             if not self._answered(context, part):
                 if context.finish():
                     continue
+                given = between(context) if given is None else given
                 context.phase("part", part.workload.name, number, len(wanted))
                 row = self._part_of(context, part)
                 self._store.claim(this_process(), job=row.id)
@@ -393,6 +400,7 @@ class Tuner:
                                 context.measurer,
                                 context.stop,
                                 context.finish,
+                                given,
                             )
                         )
                 except RequestError as refused:  # it can be planned, and not run: the workload does without its record

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
+from fusiond.inputs import fills
 from fusiond.model import JobState, Outcome, Record
+from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import target_of
 from fusiond.store.database import Store
-from fusiond.tuning import tuner
+from fusiond.tuning import baselines, tuner
 from fusiond_mincut import plugin
 
 JOB = """\
@@ -76,3 +79,64 @@ def test_a_pipeline_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -
         analysis = prepared.strategy.analyse(prepared.workload, target_of(CpuProvider(), device))
         space = prepared.strategy.space(analysis, known)
         assert "measured" in next(each.values for each in space.parameters if each.name == "shapes")
+
+
+THREE = """\
+pipeline: three
+image: {width: 64, height: 32, dtype: int32}
+inputs: [src]
+outputs: [bright]
+kernels:
+  wide: {pattern: point, reads: [src], body: "src * src"}
+  higher: {pattern: local, mask: [3, 1], border: clamp, reads: [wide], body: "wide[-1, 0] + wide[1, 0]"}
+  bright: {pattern: point, reads: [higher], body: "higher > 40000"}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("most", [None, 0])
+def test_a_part_reads_what_the_whole_computes(
+    tmp_path: Path, gxx_here: None, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    """`bright` of inputs of its own, 0 to 255, would be 0 everywhere. Of a whole that is too large (`most`) it is, and
+    its user, who wrote none of them, is asked for nothing."""
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "cache"))
+    if most is not None:
+        monkeypatch.setattr(baselines, "MOST_BETWEEN_BYTES", most)
+    registry = Registry()
+    registry.add(plugin, "mincut")
+    registry.add(Devices(), "devices")
+    (tmp_path / "two.yaml").write_text(THREE)
+    (job,) = jobs.read(
+        tmp_path / "job.yaml", JOB.replace("61, height: 47", "64, height: 32").replace("blocks: 1", "blocks: 0")
+    )
+    with Store.open(tmp_path / "store.sqlite") as store:
+        row = tuner.submit(store, registry, job)
+        store.claim("test", job=row.id)
+        made = tuner.Tuner(store, registry, Events(), least_patience_secs=3)
+        assert made.run(row.id, lambda: False) is JobState.DONE
+        parts = {each.workload_name.partition(":")[2]: each for each in store.parts(row.id)}
+        assert {each.state for each in parts.values()} == {JobState.DONE}
+        assert set(parts) == {"wide", "higher", "bright"}
+        source = next(each for each in _emitted(store, parts["wide"].id).buffers if each.name == "src")
+        src = fills.fill(source, 0).reshape(32, 64).astype(np.int64)
+        wide = np.pad(src * src, ((0, 0), (1, 1)), mode="edge")
+        expected = {"higher": ("wide", src * src), "bright": ("higher", wide[:, :-2] + wide[:, 2:])}
+        for part, (name, values) in expected.items():
+            given = next(each for each in _emitted(store, parts[part].id).buffers if each.name == name)
+            if most is None:
+                assert (fills.fill(given, 0).reshape(32, 64) == values).all()
+            else:
+                assert given.fill.kind == "integers"
+        assert 0 < (expected["bright"][1] > 40000).mean() < 1
+
+
+def _emitted(store: Store, job: str) -> Program:
+    """The unfused program of a part."""
+    (found,) = [
+        store.emitted(job, row["config_key"])
+        for row in store._rows("SELECT config_key FROM emitted WHERE job_id = ? AND config_key LIKE 'given:%'", [job])
+    ][:1]
+    assert isinstance(found, Program)
+    return found

@@ -262,6 +262,22 @@ def around(x: Any) -> Any:
     return lax.fori_loop(0, 9, step, jnp.tile(x, 100))
 
 
+def state_space_gradient(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+    """Every channel reads `b` and `c`: their gradients are sums over all threads, stored in each trip."""
+
+    def loss(*given: Any) -> Any:
+        x, delta, a, b, c = given
+
+        def step(h: Any, now: Any) -> Any:
+            x, delta, b, c = now
+            h = jnp.exp(delta[:, None] * a) * h + (delta * x)[:, None] * b
+            return h, (h * c).sum(-1)
+
+        return (lax.scan(step, jnp.zeros_like(a), (x, delta, b, c))[1] ** 2).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3, 4))(x, delta, a, b, c)
+
+
 CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "advantages": (advantages, (floats(11, 37), floats(11, 37), (floats(11, 37) > 0.7).astype(np.float32))),
     "mamba": (mamba, (floats(7, 2, 24), floats(7, 2, 24, low=0), floats(24, 4, low=-1, high=0), floats(7, 2, 4),
@@ -290,6 +306,8 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "picked": (picked, (floats(7, 5, 6), _NUMBERS.integers(0, 6, (5, 6), dtype=np.int32))),
     "substeps": (substeps, (floats(7, 37),)),
     "laid inside": (laid_inside, (floats(6, 37),)),
+    "summed by neighbours": (state_space_gradient, (floats(4, 296), floats(4, 296, low=0), floats(296, 3, high=0),
+                                                    floats(4, 3), floats(4, 3))),
     "one trip": (moving, (floats(1, 40),)),
     "scalar": (lambda x: lax.scan(lambda s, x: (jnp.cos(s + x), s), jnp.float32(0), x), (floats(30),)),
 }  # fmt: skip

@@ -32,10 +32,19 @@ def _possible(module: HloModule, each: HloInstruction, policy: FusionPolicy) -> 
     """Whether a thread can compute it at an index of its own, and nobody needs it in memory."""
     if each.opcode in SOURCES or each.opcode in ("reduce", "scatter", "dot"):
         return False
-    if each.name in module.is_output or library(module, each, policy):
+    if each.name in module.is_output or library(module, each, policy) or _read_by_library(module, each, policy):
         return False
     scans = (module[user] for user in module.users[each.name] if module[user].opcode == "scan")
     return not any(_before(scan, each.name) for scan in scans)
+
+
+def _read_by_library(module: HloModule, each: HloInstruction, policy: FusionPolicy) -> bool:
+    """Whether a library call reads it, perhaps behind reshapes."""
+    users = (module[user] for user in module.users[each.name] if user not in module.launches)
+    return any(
+        library(module, user, policy) or (user.opcode == "reshape" and _read_by_library(module, user, policy))
+        for user in users
+    )
 
 
 def _suits_readers(module: HloModule, each: HloInstruction, found: Collection[str], policy: FusionPolicy) -> bool:

@@ -297,11 +297,11 @@ def shared_pointer(kind: Type, name: Code, offset_bytes: int) -> Code:
     return cpp("{0}* const {1} = ({0}*)(arena + {2});", kind.memory, name, offset_bytes).needing(*kind.headers)
 
 
-def shuffled(kind: Type, value: Code, step: Code, width: int, how: str = "down") -> Code:
+def shuffled(kind: Type, value: Code, step: Code, width: int, how: str = "down", lanes: Code = _EVERYONE) -> Code:
     """The value of the lane `step` further on (`how`: down), of the one whose number differs in that bit (xor), or of
     lane `step` (none). Types of other sizes travel as a word."""
     function = f"__shfl_{how}_sync" if how else "__shfl_sync"
     if kind.bits < 32 and kind.kind != "float":
         word = "unsigned int" if kind.kind == "unsigned" else "int"
-        return cpp("({}){}({}, ({}){}, {}, {})", kind.value, function, _EVERYONE, word, value, step, width)
-    return cpp("{}({}, {}, {}, {})", function, _EVERYONE, value, step, width)
+        return cpp("({}){}({}, ({}){}, {}, {})", kind.value, function, lanes, word, value, step, width)
+    return cpp("{}({}, {}, {}, {})", function, lanes, value, step, width)

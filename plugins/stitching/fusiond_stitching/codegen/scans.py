@@ -24,6 +24,7 @@ from fusiond_stitching.analysis.plan import Stage
 from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, type_of
 from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
+from fusiond_stitching.codegen.reduction import WARP, shuffled
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 from fusiond_stitching.frontend.scan_loop import Loop
@@ -320,10 +321,33 @@ class _Thread(Trips):
 
     def _stacked(self, scope: Scope, name: str) -> None:
         """A trip's part of a result, at its place."""
+        if name in self.loop.groups:
+            self._group(scope, name)
+            return
         update = self.loop.body[name].operands[1]
         with self._inside(scope, update) as (inner, indices), self._first(inner, update) as body:
             place = self.laid(body, name, indices)
             self.writer.store(body, self.results[name], place, self.body.value(body, update, indices))
+
+    def _group(self, scope: Scope, name: str) -> None:
+        """A trip's part that is summed up by neighbouring lanes: whole groups of them have values."""
+        value, dimension, size = self.loop.groups[name]
+        group = self.loop.body[self.loop.body[name].operands[1]].operands[0]
+        summed = self.loop.body[group].attributes["dimensions"]
+        kind = type_of(self.loop.body[value])
+        with self._inside(scope, value) as (inner, indices):
+            total = inner.function.fresh("sum")
+            inner.line(cpp("{} {} = {};", kind.value, total, self.body.value(inner, value, indices)))
+            step = size // 2
+            while step:
+                other = shuffled(kind, total, Code(str(step)), size, "xor", lanes=_lanes(size))
+                inner.line(cpp("{} += {};", total, other))
+                step //= 2
+            lane = indices[dimension] % size
+            with inner.block(cpp("if ({} == 0)", inner.index(lane))) as first, self._first(first, value) as body:
+                split = (*indices[:dimension], indices[dimension] // size, number(0), *indices[dimension + 1 :])
+                part = tuple(index for at, index in enumerate(split) if at not in summed)
+                self.writer.store(body, self.results[name], self.laid(body, name, (number(0), *part)), Code(total))
 
     def _stored(self, name: str) -> None:
         """A result that is the state behind the last trip."""
@@ -343,6 +367,13 @@ class _Thread(Trips):
         conditions = joined(" && ", [cpp("{} == 0", scope.index(each)) for each in missing])
         with scope.block(cpp("if ({})", conditions)) as inner:
             yield inner
+
+
+def _lanes(size: int) -> Code:
+    """A mask of the lanes of this lane's group."""
+    if size == WARP:
+        return Code("0xffffffffu")
+    return cpp("{}u << (threadIdx.x & {})", hex((1 << size) - 1), WARP - size)
 
 
 class _InnerLoop(_Thread):

@@ -6,6 +6,9 @@
     ys = while(...), body: ys' = ys with dot(d, w) at t           a gradient of inputs
       -->  ds = scan of d,   ys = dot(ds, w)                      all trips' rows at once
 
+    ys = while(...), body: ys' = ys with sum of v[c] over c at t  a gradient of what all channels read
+      -->  ps = scan of the sums of 32 channels each,  ys = sum of all trips' ps
+
 No row of the batch has such a sum to itself, and everything else in the loop can be divided into rows.
 """
 
@@ -19,6 +22,8 @@ from fusiond_stitching.frontend.loop_maps import Maps
 
 _SUMMED = ("f32", "f64")
 """Narrower sums are rounded in each trip, and would come out otherwise."""
+GROUPS = (32, 16, 8)
+"""How many neighbouring threads, of one warp, sum up what a trip stores."""
 
 
 class Sums:
@@ -30,6 +35,8 @@ class Sums:
         self.operands = operands
         self.laid: dict[int, HloInstruction] = {}
         self.totals: dict[str, HloInstruction] = {}
+        self.groups: dict[str, tuple[str, int, int]] = {}
+        """A dynamic-update-slice of sums of neighbours -> (what is summed up, along which dimension, how many)."""
         self._trip = trip
         self._maps = maps
         self._stacks: dict[str, str] = {}
@@ -75,6 +82,43 @@ class Sums:
         self._maps.become(name, self._maps.add("dot", dot.dtype, dims, [self._all_trips(left), matrix], **moved))
         return self._maps.result(last, result)
 
+    def take_groups(self, at: int, result: HloInstruction) -> bool:
+        """Whether a result is stored sum by sum, along one dimension and of what nobody else reads, and is the sum of
+        all trips' sums of neighbours now."""
+        body = self.body
+        last = body[body.outputs[at]]
+        if last.opcode != "dynamic-update-slice" or last.operands[0] != body.parameters[at]:
+            return False
+        each, user = body[last.operands[1]], last.name
+        while body.users[each.name] == (user,) and (source := self._same(each)) is not None:
+            each, user = source, each.name
+        summed = _summed(body, each) if body.users[each.name] == (user,) else ()
+        if len(summed) != 1 or each.dtype not in _SUMMED or not self._zero(body[each.operands[1]]):
+            return False
+        (dimension,), value = summed, body[each.operands[0]]
+        size = next((size for size in GROUPS if value.dims[dimension] % size == 0), 0)
+        if not size:
+            return False
+        kept = [at for at in range(len(value.dims)) if at == dimension or at not in each.attributes["dimensions"]]
+        groups = value.dims[dimension] // size
+        split = (*value.dims[:dimension], groups, size, *value.dims[dimension + 1 :])
+        gone = tuple(at + (at > dimension) for at in each.attributes["dimensions"] if at != dimension)
+        parts = dataclasses.replace(value, name=f"{each.name}~split", opcode="reshape", operands=(value.name,),
+                                    dims=split, attributes=frozen({}))  # fmt: skip
+        part = dataclasses.replace(
+            each, name=f"{each.name}~group", operands=(parts.name, each.operands[1]),
+            dims=tuple(groups if at == dimension else value.dims[at] for at in kept),
+            attributes=frozen({**each.attributes, "dimensions": tuple(sorted((*gone, dimension + 1)))}),
+        )  # fmt: skip
+        self.body = dataclasses.replace(body, instructions=topological([*body.instructions, parts, part]))
+        whole = self._stacked(part)
+        self.groups[f"{part.name}~after"] = value.name, dimension, size
+        zero = self._maps.add("constant", each.dtype, (), [], values=(0.0,))
+        along = {**each.attributes, "dimensions": (1 + kept.index(dimension),)}
+        dims = (self._maps.trips, *each.dims)
+        self._maps.become(each.name, self._maps.add("reduce", each.dtype, dims, [whole, zero], **along))
+        return self._maps.result(last, result)
+
     def _total(self, summand: HloInstruction) -> str | None:
         """The sum over all trips, outside."""
         numbers = summand.attributes
@@ -102,6 +146,17 @@ class Sums:
                 "reduce", summand.dtype, summand.dims, operands, **{**numbers, "dimensions": dimensions}
             )
         return None
+
+    def _same(self, each: HloInstruction) -> HloInstruction | None:
+        """What a value equals but for its dims: gradients of a broadcast sum up one number, and add it to 0."""
+        operands = self.body.operands(each)
+        if each.opcode == "reshape":
+            return operands[0]
+        if each.opcode == "add":
+            others = [one for one in operands if not self._zero(one)]
+            return others[0] if len(others) == 1 else None
+        sums = each.opcode == "reduce" and len(operands) == 2 and each.attributes["computation"].simple == "add"
+        return operands[0] if sums and not _summed(self.body, each) else None
 
     def _zero(self, each: HloInstruction) -> bool:
         while each.opcode == "broadcast":
@@ -144,3 +199,10 @@ class Sums:
         place = len(body.parameters)
         self.laid[place] = dataclasses.replace(plain, name=f"{self._maps.prefix}{of.name}", opcode="while", dims=whole)
         return self.laid[place].name
+
+
+def _summed(body: HloModule, each: HloInstruction) -> tuple[int, ...]:
+    """The dimensions along which a sum goes through more than one number."""
+    if each.opcode != "reduce" or len(each.operands) != 2 or each.attributes["computation"].simple != "add":
+        return ()
+    return tuple(at for at in each.attributes["dimensions"] if body[each.operands[0]].dims[at] > 1)

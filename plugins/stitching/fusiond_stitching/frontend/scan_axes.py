@@ -38,22 +38,30 @@ class ScanPartition:
 
 class Axes:
     """Union of dimensions that are walked together: (instruction, dimension) -> class. A class that stays `inside` is
-    no axis. Loops in the body carry and hold as the body does; what they store is held until their end."""
+    no axis. Loops in the body carry and hold as the body does; what they store is held until their end. `groups`: as
+    those of a `Loop`."""
 
     def __init__(
-        self, body: HloModule, carries: Mapping[str, str], stacked: Sequence[HloInstruction], numbers: frozenset[str]
+        self,
+        body: HloModule,
+        carries: Mapping[str, str],
+        stacked: Sequence[HloInstruction],
+        numbers: frozenset[str],
+        groups: Mapping[str, tuple[str, int, int]],
     ) -> None:
         inner = loop_bodies.inner_loops(body)
         self.body = body = loop_bodies.expanded(body) if inner else body
         self.after = {name: last for loop in inner for name, last in loop.carries.items()}
         """What loops in the body carry."""
         numbers |= {name for loop in inner for name in loop.numbers}
-        self.updates = [each.operands[1] for each in stacked]
+        self.groups = groups
+        self.updates = [groups[each.name][0] if each.name in groups else each.operands[1] for each in stacked]
         self.above: dict[tuple[str, int], tuple[str, int]] = {}
         self.inside: set[tuple[str, int]] = set()
         self.axes: list[tuple[str, int]] = []
         self.possible = True
-        self.live = self._live([*carries.values(), *(name for each in stacked for name in each.operands[1:])])
+        starts = (name for each in stacked for name in each.operands[2:])
+        self.live = self._live([*carries.values(), *self.updates, *starts])
         self.carried = (*carries, *(each for each in self.after if each in self.live))
         self.laid = tuple(each for loop in inner for each in loop.stacked if each in self.live)
         """What loops in the body store."""
@@ -77,6 +85,9 @@ class Axes:
         self.axes = [each for each in widest if each is not None]
         if not by_block and not all(self._along_axes(each) for each in own.values()):
             return None
+        alone = [self._class((value, dimension)) for value, dimension, _ in self.groups.values()]
+        if any(by_block or self.axes[-1:] != [each] for each in alone):
+            return None  # neighbours along it are no neighbouring threads
         reads = [name for name in slices if name in self.live and self._along_axes(self._classes(name))]
         return ScanPartition(
             sizes=tuple(self.body[name].dims[at] for name, at in self.axes),

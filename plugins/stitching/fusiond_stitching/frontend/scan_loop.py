@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusiond.keys import content_key
+from fusiond.model import frozen
 from fusiond_stitching.frontend.graph import Computation, HloModule
 
 
@@ -39,6 +40,9 @@ class Loop:
     """Blocks have the state, in shared memory: else threads, in registers."""
     before: frozenset[str] = frozenset()
     """Those of `inputs` that are computed before the loop because its trips would do it many times."""
+    groups: Mapping[str, tuple[str, int, int]] = field(default_factory=frozen)
+    """Those of `stacked` that hold sums of neighbouring threads' values -> (the value, the dimension of it that is
+    summed up, how many at a time: a part of a warp)."""
     kept: tuple[str, ...] = ()
     """What blocks store in shared memory beside the state in each trip, in order."""
 
@@ -57,7 +61,8 @@ class Loop:
             [lines, self.trips, [number[each] for each in self.inputs], list(self.axes),
              [[number[a], number[b]] for a, b in self.carries.items()], [number[each] for each in self.stacked],
              sorted([number[a], *b] for a, b in self.numbers.items()), [number[each] for each in self.reads],
-             self.by_block, [number[each] for each in self.kept]]
+             self.by_block, [number[each] for each in self.kept],
+             sorted([number[a], number[value], *b] for a, (value, *b) in self.groups.items())]
         )  # fmt: skip
 
     def inside(self, name: str) -> int:

@@ -41,7 +41,7 @@ class _Users:
         self.stacked = {
             each.name: self.loop.body[each.attributes["result"]]
             for each in self.results
-            if each.attributes["result"] in self.loop.stacked
+            if each.attributes["result"] in self.loop.stacked and each.attributes["result"] not in self.loop.groups
         }
 
     def join(self) -> None:

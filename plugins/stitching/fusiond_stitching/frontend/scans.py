@@ -14,6 +14,7 @@ stores its part, is found by running the loop's whole numbers alone (`loop_numbe
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,8 @@ class _Recognised:
         """What has been taken out of the loop, by name."""
         self.laid: Sequence[HloInstruction] = ()
         """Results that the loop did not have."""
+        self.groups: Mapping[str, tuple[str, int, int]] = {}
+        """As those of the loop."""
         self.shared: Sequence[str] = ()
         """What many threads would compute alike."""
 
@@ -206,6 +209,12 @@ class _Recognised:
         if isinstance(found, str) and self._take_out_sums():
             found = self._by(threads=True) if self.live else ([], None)
         if isinstance(found, str):
+            other = copy.copy(self)
+            other.live = dict(self.live)
+            if other._take_out_sums(groups=True) and not isinstance(made := other._by(threads=True), str):
+                self.__dict__.update(other.__dict__)
+                found = made
+        if isinstance(found, str):
             self._take_out([each for each in self.body.instructions if each.opcode == "dot"])
             self._lay_out_matrices()
             return self._by(threads=False)
@@ -226,6 +235,7 @@ class _Recognised:
             {body.parameters[at]: body.outputs[at] for at in sorted(state.carried)},
             [body[body.outputs[at]] for at in state.stacked],
             frozenset(self.run[1]),
+            self.groups,
         )
         inner = [name for loop in loop_bodies.inner_loops(body) for name in loop.reads]
         places = axes.found([*self._slices(state.steps), *inner], by_block=not threads)
@@ -287,6 +297,7 @@ class _Recognised:
             by_block=not threads,
             before=frozenset(own(each) for each in body.parameters if each.endswith(loop_bodies.BEFORE)),
             kept=tuple(map(own, kept)),
+            groups=frozen({own(each): (own(value), *rest) for each, (value, *rest) in self.groups.items()}),
         )
 
     def _named(self, name: str) -> str:
@@ -334,22 +345,25 @@ class _Recognised:
                 ))  # fmt: skip
         self.body, self.before = body, {**self.before, **maps.made}
 
-    def _take_out_sums(self) -> bool:
-        """What is only added up is summed behind the loop; whether there was any."""
+    def _take_out_sums(self, *, groups: bool = False) -> bool:
+        """What is only added up is summed behind the loop; whether there was any. `groups`: what all threads sum up,
+        by neighbours in it."""
         trip = self._counter()
         if trip is None:
             return False
         maps = self._maps({}, f"{self.call}~{len(self.before)}")
         sums = Sums(self.body, self.operands, trip, maps)
-        taken = [at for at, result in self.live.items() if sums.take(at, result) or sums.take_product(at, result)]
+        ways = (sums.take_groups,) if groups else (sums.take, sums.take_product)
+        taken = [at for at, result in self.live.items() if any(way(at, result) for way in ways)]
         if not taken:
             return False
+        self.groups = sums.groups
         self.body, self.operands = sums.body, sums.operands
         self.before = {**self.before, **maps.made, **sums.totals}
         for at in taken:
             del self.live[at]
         laid = {at: dataclasses.replace(each, attributes=frozen({"result": at})) for at, each in sums.laid.items()}
-        self.laid = tuple(laid.values())
+        self.laid = (*self.laid, *laid.values())
         self.live |= laid
         return True
 

@@ -94,8 +94,8 @@ kernels:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("most", [None, 0])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("most", [None, pytest.param(0, marks=pytest.mark.campaign)])
 def test_a_part_reads_what_the_whole_computes(
     tmp_path: Path, gxx_here: None, monkeypatch: pytest.MonkeyPatch, most: int | None
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_part_reads_what_the_whole_computes(
     registry.add(Devices(), "devices")
     (tmp_path / "two.yaml").write_text(THREE)
     (job,) = jobs.read(
-        tmp_path / "job.yaml", JOB.replace("61, height: 47", "64, height: 32").replace("blocks: 1", "blocks: 0")
+        tmp_path / "job.yaml", JOB.replace("61, height: 47", "64, height: 32").replace("trials: 2", "trials: 1")
     )
     with Store.open(tmp_path / "store.sqlite") as store:
         row = tuner.submit(store, registry, job)
@@ -118,7 +118,7 @@ def test_a_part_reads_what_the_whole_computes(
         assert made.run(row.id, lambda: False) is JobState.DONE
         parts = {each.workload_name.partition(":")[2]: each for each in store.parts(row.id)}
         assert {each.state for each in parts.values()} == {JobState.DONE}
-        assert set(parts) == {"wide", "higher", "bright"}
+        assert {"wide", "higher", "bright"} < set(parts)
         source = next(each for each in _emitted(store, parts["wide"].id).buffers if each.name == "src")
         src = fills.fill(source, 0).reshape(32, 64).astype(np.int64)
         wide = np.pad(src * src, ((0, 0), (1, 1)), mode="edge")

@@ -192,8 +192,30 @@ def page(run: Mapping[str, Any]) -> str:
         f"Made by `{run['command']}` on {run['date'][:10]}; not yet measured on a GPU.",
         "",
         table(head, lines),
+        *stencils(),
         "",
     ])  # fmt: skip
+
+
+def stencils() -> list[str]:
+    """Image functions, as benchmarks/stencils.py has counted them; nothing where it has not."""
+    where = runs.RESULTS / "static" / "stencils-h100.json"
+    if not where.is_file():
+        return []
+    run = json.loads(where.read_text(encoding="utf-8"))
+    head = ("function", "way", "launches", "bytes over the least", "instructions a pixel", "XLA: launches",
+            "XLA: bytes over the least")  # fmt: skip
+    return [
+        "## Image functions of small convolutions",
+        "",
+        "Written in JAX as kornia has them, at 2048 x 2048 pixels of f32 (blur, unsharp mask and augmentation with",
+        "three planes); ours counted, SASS instructions of a pixel of a plane. XLA's launches are those that its GPU",
+        "compiler makes, cuDNN's calls among them; each reads its operands and writes its results once.",
+        "",
+        f"Made by `{run['command']}` on {run['date'][:10]}; not yet measured on a GPU.",
+        "",
+        table(head, run["rows"]),
+    ]
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def cut(closed: core.ClosedJaxpr, *, products_apart: bool = True) -> CutJaxpr:
     equations = _live(equations, outputs)
     problems = _Problems()
     segments = _cut(equations, outputs, problems, apart=False)
-    if any(each.fusable and each.loops and boundaries(lowering.hlo("tried", each.jaxpr)) for each in segments):
+    if any(each.fusable and each.loops > 1 and boundaries(lowering.hlo("tried", each.jaxpr)) for each in segments):
         # Each of its loops is one launch by itself: what one lays down for another is stored, then.
         segments = _cut(equations, outputs, problems, apart=True)
     return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), segments, inlining.changed)

@@ -253,6 +253,8 @@ MUTANTS = [
     ("the state is lost", "behind", r"state_0 = add_\d;", ""),
     ("where it begins", "gradient", r"state_0 = 0\.0f;", "state_0 = 1.0f;"),
     ("one of a thread's numbers", "rwkv", r"p_(\d) < 8; \+\+p_\1\) \{\n\s*state", r"p_\1 < 7; ++p_\1) {\n state"),
+    ("a neighbour's sum is left out", "summed by neighbours", r"(\w+) \+= __shfl_xor_sync\([^;]*, 4, 8\);", ""),
+    ("a group too far", "summed by neighbours", r"& 24", "& 16"),
     ("a neighbour's place", "mamba", r"out_0\[48 \* (\w+) ", r"out_0[48 * \1 + 1 "),
 ]
 

@@ -22,7 +22,7 @@ from fusiond_stitching.codegen.semantics import NoCode, Type, literal
 from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
 
 WARP = 32
-_EVERYONE = "0xffffffffu"
+_EVERYONE = Code("0xffffffffu")
 BARRIER = Code("__syncthreads();")
 
 

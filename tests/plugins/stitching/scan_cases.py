@@ -278,6 +278,17 @@ def state_space_gradient(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
     return jax.grad(loss, (0, 1, 2, 3, 4))(x, delta, a, b, c)
 
 
+def long_reductions(q: Any, keys: Any) -> Any:
+    """A row's state is normalised, its largest number found: of too many for a thread."""
+
+    def step(m: Any, q: Any) -> Any:
+        weights = jax.nn.softmax((m * q[:, None]).sum(-1), -1)
+        m = m + 0.1 * weights[..., None] * q[:, None]
+        return m / jnp.linalg.norm(m, axis=1, keepdims=True), (weights.argmax(-1), weights.min(-1))
+
+    return lax.scan(step, keys, q)
+
+
 CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "advantages": (advantages, (floats(11, 37), floats(11, 37), (floats(11, 37) > 0.7).astype(np.float32))),
     "mamba": (mamba, (floats(7, 2, 24), floats(7, 2, 24, low=0), floats(24, 4, low=-1, high=0), floats(7, 2, 4),
@@ -308,6 +319,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "laid inside": (laid_inside, (floats(6, 37),)),
     "summed by neighbours": (state_space_gradient, (floats(4, 296), floats(4, 296, low=0), floats(296, 3, high=0),
                                                     floats(4, 3), floats(4, 3))),
+    "long reductions": (long_reductions, (floats(5, 2, 5), floats(2, 90, 5))),
     "one trip": (moving, (floats(1, 40),)),
     "scalar": (lambda x: lax.scan(lambda s, x: (jnp.cos(s + x), s), jnp.float32(0), x), (floats(30),)),
 }  # fmt: skip

@@ -133,8 +133,8 @@ APART, LENGTH = "its state cannot be divided among threads", "how often it runs 
     [
         (cell, [wide(9, 4, 800), wide(800, 800)], "it would read 2500 KB of matrices in each trip (2048 at most)"),
         (cell, [wide(9, 2000, 160), wide(160, 160)], "it multiplies 2000 rows (1024 at most)"),
-        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)],
-         "it sums more than 256 numbers of its state"),
+        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 6000)],
+         "a row of its state needs 46 KB of shared memory (40 at most)"),
         (lambda x: lax.scan(lambda h, x: (jnp.sort(h + x), None), x[0], x)[0], [wide(9, 5000)], "sort"),
         (lambda x, at: lax.scan(lambda h, at: (h.at[at].add(1.0), None), x, at)[0],
          [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)], APART),
@@ -145,7 +145,7 @@ APART, LENGTH = "its state cannot be divided among threads", "how often it runs 
         # The rest is what was there before.
         (overlaid, [wide(6000, 50)], "a row of its state needs 46 KB of shared memory (40 at most)"),
     ],
-    ids=["a large product", "many rows", "a long sum", "a sort", "a scatter", "the data says", "too long", "nested",
+    ids=["a large product", "many rows", "a wide sum", "a sort", "a scatter", "the data says", "too long", "nested",
          "twice"],
 )  # fmt: skip
 def test_what_is_no_thread_s_own_stays_a_boundary(function: Any, shapes: Any, why: str) -> None:
@@ -255,6 +255,7 @@ MUTANTS = [
     ("one of a thread's numbers", "rwkv", r"p_(\d) < 8; \+\+p_\1\) \{\n\s*state", r"p_\1 < 7; ++p_\1) {\n state"),
     ("a neighbour's sum is left out", "summed by neighbours", r"(\w+) \+= __shfl_xor_sync\([^;]*, 4, 8\);", ""),
     ("a group too far", "summed by neighbours", r"& 24", "& 16"),
+    ("a lane's start", "long reductions", r"r_1 = lane_0 \+ 32", "r_1 = lane_0 + 33"),
     ("a neighbour's place", "mamba", r"out_0\[48 \* (\w+) ", r"out_0[48 * \1 + 1 "),
 ]
 

@@ -4,8 +4,8 @@
         z[row][n] = sum of h[row][k] * w[k][n]           what is kept, each behind the barriers that it needs
         h'[row][j] = f(z[row], c[row][j], x[trip])       the next state, beside the one that is still read
 
-A block has some rows. In a product each thread has some columns of some rows, so that what it reads of the matrix
-serves all of these rows; neighbouring threads have neighbouring columns.
+A block has some rows. Long reductions to few numbers are the warps'. In a product each thread has some columns of some
+rows, so that what it reads of the matrix serves all of these rows; neighbouring threads have neighbouring columns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from fusiond_stitching.analysis import scan_memory
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import Stage
 from fusiond_stitching.codegen import semantics
-from fusiond_stitching.codegen.elemental import Indices, added, contracted, exact, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, WARP, shared_pointer
+from fusiond_stitching.codegen.elemental import Indices, added, combine, contracted, exact, loop, merged, type_of
+from fusiond_stitching.codegen.reduction import BARRIER, WARP, shared_pointer, shuffled
 from fusiond_stitching.codegen.scans import Scans, Trips
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloInstruction
 
 ACCUMULATORS = 32
 """Sums of a product that a thread has at once."""
+LONG = 64
+"""Numbers of a reduction from which on it is a warp's, where there are few of them."""
 READ_AHEAD = 32
 """Numbers of a matrix that a thread has under way: what they wait for is the second-level cache."""
 
@@ -169,6 +171,8 @@ class _Block(Trips):
                 fresh = set()
             if loop.body[name].opcode == "dot":
                 self._product(scope, name, homes[name])
+            elif self._folds(name):
+                self._fold(scope, name, homes[name])
             else:
                 with self._each(scope, loop.inside(name)) as (inner, row, axes, within):
                     value = self.body.value(inner, name, self._indices(name, axes, within))
@@ -202,13 +206,13 @@ class _Block(Trips):
         return found
 
     def _read(self, name: str) -> set[str]:
-        """What is kept that a value is computed of."""
+        """What is kept by now that a value is computed of."""
         found: set[str] = set()
         seen: set[str] = set()
         stack = list(self.loop.body[name].operands)
         while stack:
             each = stack.pop()
-            if each in self.loop.kept:
+            if each in self.loop.kept and each in self.shared:
                 found.add(each)
             elif each not in self.loop.carries and each not in seen:
                 seen.add(each)
@@ -219,12 +223,16 @@ class _Block(Trips):
     def _each(self, scope: Scope, inside: int) -> Iterator[tuple[Scope, Index, Indices, Index]]:
         """The elements of all rows: (the block, the row, its axes' index, the element inside)."""
         with self.blocks.elements(scope, self.rows * inside) as (inner, element):
-            row, within = delinear(element, (self.rows, inside))
-            row = inner.variable("row", inner.index(row), self.rows)
-            within = inner.variable("within", inner.index(within), inside)
-            axes = self._axes(inner, row)
-            self.places = [(axes, row)]
-            yield inner, row, axes, within
+            yield inner, *self._at(inner, element, inside)
+
+    def _at(self, scope: Scope, element: Index, inside: int) -> tuple[Index, Indices, Index]:
+        """Of an element of all rows the row, its axes' index, the element inside."""
+        row, within = delinear(element, (self.rows, inside))
+        row = scope.variable("row", scope.index(row), self.rows)
+        within = scope.variable("within", scope.index(within), inside)
+        axes = self._axes(scope, row)
+        self.places = [(axes, row)]
+        return row, axes, within
 
     def _kept(self, scope: Scope, name: str, home: Code, row: Index, within: Index, value: Code) -> None:
         place = scope.index(row * self.loop.inside(name) + within)
@@ -249,6 +257,56 @@ class _Block(Trips):
         value = self.body.value(scope, update, indices)
         with self._written(scope, update, row, axes) as inner:
             self.writer.store(inner, self.results[name], self.laid(inner, name, indices), value)
+
+    # --- long reductions ---
+
+    def _folds(self, name: str) -> bool:
+        """Whether it is a reduction of many numbers to fewer than there are threads."""
+        each = self.loop.body[name]
+        if each.opcode != "reduce":
+            return False
+        count = math.prod(self.loop.body[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
+        return count >= LONG and self.rows * self.loop.inside(name) < self.blocks.threads
+
+    def _fold(self, scope: Scope, name: str, home: Code) -> None:
+        """A warp for each result: its lanes begin with an element each, and the initial value joins at the end."""
+        each = self.loop.body[name]
+        dimensions, computation = each.attributes["dimensions"], each.attributes["computation"]
+        operands = self.loop.body.operands(each)
+        values, inits = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+        kinds = [type_of(one) for one in values]
+        reduced = tuple(values[0].dims[at] for at in dimensions)
+        inside, count = self.loop.inside(name), math.prod(reduced)
+        with scope.block(Code("")) as phase:
+            lane = phase.variable("lane", cpp("threadIdx.x % {}", WARP), WARP)
+            result, warps = phase.function.fresh("result"), self.blocks.threads // WARP
+            header = cpp("for (int {0} = threadIdx.x / {1}; {0} < {2}; {0} += {3})",
+                         result, WARP, self.rows * inside, warps)  # fmt: skip
+            with phase.block(header) as inner:
+                row, axes, within = self._at(inner, inner.known(result, self.rows * inside), inside)
+                indices = self._indices(name, axes, within)
+
+                def element(scope: Scope, step: Index) -> list[Code]:
+                    place = merged(indices, dimensions, delinear(step, reduced))
+                    return [self.body.value(scope, one.name, place) for one in values]
+
+                totals = [inner.function.fresh("total") for _ in values]
+                for kind, total, value in zip(kinds, totals, element(inner, lane), strict=True):
+                    inner.line(cpp("{} {} = {};", kind.value, total, value))
+                with loop(inner, count, "r", first=inner.index(lane + WARP), step=WARP) as (body, step):
+                    combine(self.body, body, computation, totals, element(body, step), kinds)
+                distance = WARP // 2
+                while distance:
+                    others = [
+                        inner.declare(kind, "other", shuffled(kind, total, Code(str(distance)), WARP, "xor"))
+                        for kind, total in zip(kinds, totals, strict=True)
+                    ]
+                    combine(self.body, inner, computation, totals, others, kinds)
+                    distance //= 2
+                begin = [self.body.value(inner, one.name, ()) for one in inits]
+                combine(self.body, inner, computation, totals, begin, kinds)
+                with inner.block(cpp("if ({} == 0)", inner.index(lane))) as body:
+                    self._kept(body, name, home, row, within, totals[each.attributes["result"]])
 
     # --- products ---
 

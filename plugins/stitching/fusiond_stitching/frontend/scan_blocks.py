@@ -19,8 +19,8 @@ MOST_READ = 2 << 20
 some 10 us, and a library's trip is half a dozen launches. What is the faster one is measured."""
 MOST_ROWS = 1024
 """Rows that are multiplied: beyond, a library's product of all rows at once is the faster one."""
-MOST_SUMMED = 256
-"""Numbers that a thread adds up one after the other for a reduction."""
+MOST_SUMMED = 1 << 20
+"""Numbers that are gone through for a row's reductions, one after the other or by a warp."""
 _SEEN_THROUGH = frozenset({"reshape", "transpose", "broadcast", "slice", "convert", "copy"})
 
 
@@ -46,8 +46,8 @@ def kept(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
         if each.opcode == "dot":
             read += sum(axes.inside_elements(name) * BYTES[body[name].dtype] for name in _values(each)
                         if name not in axes.varying)  # fmt: skip
-        elif math.prod(body[each.operands[0]].dims[at] for at in each.attributes["dimensions"]) > MOST_SUMMED:
-            return f"it sums more than {MOST_SUMMED} numbers of its state"
+        elif axes.inside_elements(each.operands[0]) > MOST_SUMMED:
+            return f"it reduces more than {MOST_SUMMED} numbers for a row"
         found |= dict.fromkeys(name for name in varying if not at_hand(name))
         found[each.name] = None
     if read > MOST_READ:

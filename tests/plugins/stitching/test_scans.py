@@ -255,7 +255,7 @@ MUTANTS = [
     ("one of a thread's numbers", "rwkv", r"p_(\d) < 8; \+\+p_\1\) \{\n\s*state", r"p_\1 < 7; ++p_\1) {\n state"),
     ("a neighbour's sum is left out", "summed by neighbours", r"(\w+) \+= __shfl_xor_sync\([^;]*, 4, 8\);", ""),
     ("a group too far", "summed by neighbours", r"& 24", "& 16"),
-    ("a lane's start", "long reductions", r"r_1 = lane_0 \+ 32", "r_1 = lane_0 + 33"),
+    ("a lane's start", "long reductions", r"r_2 = lane_1 \+ 32", "r_2 = lane_1 + 33"),
     ("a neighbour's place", "mamba", r"out_0\[48 \* (\w+) ", r"out_0[48 * \1 + 1 "),
 ]
 

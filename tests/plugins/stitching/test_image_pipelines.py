@@ -51,6 +51,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "corners": (detected, (rand(37, 53),)),
     "planes": (lambda x: jnp.sqrt(jnp.abs(blurred(blurred(x)))) + x, (rand(2, 3, 19, 33),)),
     "channels": (by_channels, (rand(21, 30, 3),)),
+    "channels, turned": (
+        lambda x: jnp.clip(x + x - blurred(x.transpose(2, 0, 1)).transpose(1, 2, 0), 0, 1),
+        (rand(21, 30, 3),),
+    ),
     "mirror": (lambda x: bordered(x, "reflect"), (rand(23, 41),)),
     "reflect": (lambda x: bordered(x, "symmetric"), (rand(23, 41),)),
     "edge": (lambda x: bordered(x, "edge"), (rand(23, 41),)),

@@ -223,7 +223,7 @@ class _Document:
         if each.opcode in _VIEWS and len(sides) == len(known):
             return known
         if each.opcode == "reshape":
-            tail = _pixel_roles(known)
+            tail = _behind_planes(known)
             if _sides(source)[-len(tail) :] == sides[-len(tail) :]:
                 return (*(f"p{at}" for at in range(len(sides) - len(tail))), *tail)
         if each.opcode == "window":
@@ -250,7 +250,7 @@ class _Document:
         if name in self.module.is_output:
             self._roles.pop(name)
             self._enter(value)
-        if self._of(name) != roles or "w" not in _pixel_roles(roles):
+        if self._of(name) != roles or not {"h", "w"} <= {*_behind_planes(roles)}:
             raise _NoPipeline
         kernel = _Kernel()
         body = self._windowed(value, kernel) if value.opcode == "reduce" else self._expression(name, kernel, value)
@@ -388,7 +388,9 @@ class _Document:
             found.roles = [first.roles[at] for at in given["dimensions"]]
         elif each.opcode == "reshape":
             source, sides = self.module[each.operands[0]], _sides(each)
-            tail = _pixel_roles([role for role, dim in zip(first.roles, source.dims, strict=True) if role and dim > 1])
+            tail = _behind_planes(
+                [role for role, dim in zip(first.roles, source.dims, strict=True) if role and dim > 1]
+            )
             if _sides(source)[-len(tail) :] != sides[-len(tail) :]:
                 raise _NoPipeline
             planes = [f"p{at}" for at in range(len(sides) - len(tail))]
@@ -494,7 +496,7 @@ class _Document:
             raise _NoPipeline
         label = f"v{self.module.number[name]}"
         if label not in kernel.let:
-            if _pixel_roles(self._of(name)) != _pixel_roles(self._of(root.name)):
+            if {*_behind_planes(self._of(name))} != {*_behind_planes(self._of(root.name))}:
                 raise _NoPipeline
             given = [self._expression(each, kernel, root) for each in value.operands]
             kernel.let[label] = _applied(value, given)
@@ -557,9 +559,9 @@ def _sides(value: HloInstruction) -> tuple[int, ...]:
     return tuple(each for each in value.dims if each > 1)
 
 
-def _pixel_roles(roles: Sequence[str]) -> tuple[str, ...]:
-    """Those behind the planes, which have to lie in their order."""
-    at = roles.index("h") if "h" in roles else 0
+def _behind_planes(roles: Sequence[str]) -> tuple[str, ...]:
+    """The roles behind the planes, which have to lie in their order, in front of all others."""
+    at = sum(role[0] == "p" for role in roles)
     if [*roles[:at]] != [f"p{each}" for each in range(at)]:
         raise _NoPipeline
     return tuple(roles[at:])

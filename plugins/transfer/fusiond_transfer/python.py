@@ -73,9 +73,9 @@ class KernelGraph:
             self._placed += names
         return names
 
-    def device(self, name: str, number: int = 0, **kernel: object) -> tuple[str, ...]:
-        """A kernel on the device, or on another one; see `kernel`."""
-        return self.kernel(name, DEVICE, number=number, **kernel)  # type: ignore[arg-type]
+    def device(self, name: str, **kernel: object) -> tuple[str, ...]:
+        """A kernel on the device; see `kernel`."""
+        return self.kernel(name, DEVICE, **kernel)  # type: ignore[arg-type]
 
     def host(self, name: str, **kernel: object) -> tuple[str, ...]:
         """A kernel on the host; see `kernel`."""
@@ -96,7 +96,6 @@ class KernelGraph:
         body: Body | Mapping[str, str] | str | None = None,
         elements: int | None = None,
         dtype: str | None = None,
-        number: int = 0,
     ) -> tuple[str, ...]:
         """A kernel; `body` is a formula for each output (a text where there is one), or left to the default. Gives the
         names of its outputs. RequestError for a text where a sequence of names is wanted (its letters would be the
@@ -122,7 +121,6 @@ class KernelGraph:
             GraphKernel(
                 name=name,
                 on=DEVICE if on == EITHER else on,
-                number=number,
                 reads=tuple(reads),
                 writes=tuple(writes),
                 in_place=tuple((in_place or {}).items()),
@@ -295,7 +293,7 @@ def _fill(fill: Fill) -> str:
 def _kernel(kernel: GraphKernel) -> str:
     keys = [
         f"name: {json.dumps(kernel.name)}",
-        f"on: {json.dumps(kernel.place if kernel.elsewhere is None else EITHER)}",
+        f"on: {json.dumps(kernel.on if kernel.elsewhere is None else EITHER)}",
         f"reads: {json.dumps(kernel.read_operands)}",
     ]
     keys.append(f"writes: {json.dumps(kernel.write_operands)}")

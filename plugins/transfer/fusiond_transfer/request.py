@@ -9,7 +9,6 @@ from typing import Any
 from fusiond.model import Job, Rejection
 from fusiond_transfer import space, together
 from fusiond_transfer.analysis import cost
-from fusiond_transfer.analysis.peer_script import PeerSchedules
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.frontend.graph import Graph
 
@@ -37,8 +36,6 @@ class TransferAnalysis:
     other: Schedules | None
     """In another order of the kernels, where that needs fewer messages."""
     offer: space.Offer
-    peers: PeerSchedules | None = None
-    """Of a graph over several devices, in place of `schedules`."""
     costs: dict[str, cost.GraphCosts] = field(default_factory=dict)
     other_strategies: together.Together | None = None
     """What other strategies are asked for."""

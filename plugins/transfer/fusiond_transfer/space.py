@@ -76,8 +76,6 @@ class Offer:
     """Numbers of chunks; 1: nothing is cut."""
     together: tuple[str, ...] = ()
     """Which kernels other strategies make one launch of; empty where nobody is asked."""
-    groupings: tuple[str, ...] = GROUPINGS
-    sends: tuple[str, ...] = ("message", "batch")
     placements: tuple[str, ...] = ()
     """Of kernels that can run on either side; empty where there are none, or one placement only."""
     lacking: tuple[tuple[str, str, tuple[Value, ...]], ...] = ()
@@ -115,7 +113,7 @@ def joined(offers: Mapping[str, Offer]) -> Offer:
 def _values(offer: Offer) -> dict[str, tuple[Value, ...]]:
     """The values of all parameters that not every placement has."""
     return {
-        "grouping": tuple(each for each in offer.groupings if offer.paper or not each.startswith("paper")),
+        "grouping": tuple(each for each in GROUPINGS if offer.paper or not each.startswith("paper")),
         "issue": ("one_stream", "overlapped", "graph") if offer.graph else ("one_stream", "overlapped"),
         "order": ("given", "reordered") if offer.reordered else ("given",),
         "allocation": offer.allocations,
@@ -152,7 +150,7 @@ def fused(offer: Offer) -> Space:
         *_placement(offer.placements),
         Parameter(name="grouping", values=_values(offer)["grouping"]),
         Parameter(name="when", values=offer.moments, when="grouping == 'separate'"),
-        Parameter(name="send", values=offer.sends, when="grouping != 'separate'"),
+        Parameter(name="send", values=("message", "batch"), when="grouping != 'separate'"),
         Parameter(name="memory", values=MEMORIES),
     ]
     restrictions = _lacking(offer, _values(offer))

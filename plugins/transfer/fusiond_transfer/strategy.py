@@ -15,10 +15,10 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Memory, Program
-from fusiond.search.space import EMPTY, Space
+from fusiond.search.space import Space
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import memories, peer_report, placements, space, together
+from fusiond_transfer import memories, placements, space, together
 from fusiond_transfer.analysis import (
     chunks,
     cost,
@@ -28,12 +28,9 @@ from fusiond_transfer.analysis import (
     memory_costs,
     one_memory,
     packing,
-    peer_script,
-    peers,
 )
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
-from fusiond_transfer.analysis.peer_script import PeerSchedule, PeerSchedules
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import script
@@ -86,9 +83,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        for key in ("limits", "allocations", "together") if graph.several_devices else ():
-            if key in job.request:
-                raise RequestError("is for graphs on one device", where=job.where(key))
         graph = _fitting(job, graph)
         asks = _together(job)
         hashes = {path: text_key(inputs.text(path, where=where))}
@@ -101,7 +95,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             members=(graph.name,),
             sizes=frozen(found.sizes),
             content=[found.content, counted, graph.limit_bytes, tries, *(["together"] if asks else [])],
-            devices=graph.devices,
             payload=TransferRequest(
                 graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None
             ),
@@ -120,8 +113,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     ) -> Analysis[TransferRequest, TransferAnalysis]:
         asked = workload.payload
         schedules = Schedules(asked.graph, tries=asked.tries)
-        if asked.graph.several_devices:
-            return _over_several(workload, schedules, target.devices)
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
         known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer, offering=_offer)
@@ -132,9 +123,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
     def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
-        over = analysis.payload.peers
-        if over is not None:
-            return peer_report.text(over, _only_planned(analysis))
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.payload, answers)
         said += placements.text(analysis.payload, answers)
@@ -148,22 +136,18 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def figures(self, analysis: KnownGraph, record: Record | None, answers: Answers) -> Mapping[str, float]:
         about = analysis.payload
-        found = memories.figures(about, answers) if about.peers is None else {}
+        found = memories.figures(about, answers)
         asked = about.other_strategies
         return found if asked is None else {**found, **together.figures(asked, answers)}
 
     def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
-        return probes(analysis.payload.asked.graph) if analysis.payload.peers is None else ()
+        return probes(analysis.payload.asked.graph)
 
     def space(self, analysis: KnownGraph, answers: Answers) -> Space:
-        return EMPTY if _only_planned(analysis) else space.fused(_offered(analysis.payload, answers))
+        return space.fused(_offered(analysis.payload, answers))
 
     def seeds(self, analysis: KnownGraph, space_: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
-        if _only_planned(analysis):
-            return ()
-        if about.peers is not None:
-            return space.seeds(about.offer, space_)
         label = placements.fastest(about, answers)
         there = about if label is None else placements.offered(about, answers)[label]
         known, _ = self._costs(there, answers)
@@ -174,17 +158,12 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     def baselines(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
         about = analysis.payload
         found: list[Baseline] = []
-        if _only_planned(analysis):
-            return ()
         offer = placements.offer(about, answers)
         for name, memory, allocation in space.baselines(offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
                 execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
                 name, early = f"{about.asked.graph.name}, separate", config["when"] == "early"
-                if about.peers is not None:
-                    plan = peer_script.script(about.peers.separate(early=early))
-                    return emit.program(plan, execution, name=name)
                 there = placements.of(about, config, answers)
                 schedule = _schedules_of(there, config).separate(early=early)
                 return _program(schedule, script(schedule), execution, name)
@@ -203,8 +182,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     # --- Config -> Program ---
 
     def emit(self, analysis: KnownGraph, config: Config, answers: Answers) -> Program | Rejection:
-        if (refused := _only_planned(analysis)) is not None:
-            return refused
         problems = space.fused(_offered(analysis.payload, answers)).problems(config)
         if problems:
             name = analysis.payload.asked.graph.name
@@ -223,16 +200,12 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             chunk_order=str(config.get("chunk_order", "depth_first")),
         )
         name = f"{graph.name}, {config['grouping']}"
-        if about.peers is not None:
-            plan = peer_script.script(_over_links(about.peers, config))
-            program = emit.program(plan, execution, name=name)
-        else:
-            schedule = self._schedule(about, config, answers)
-            plan = one_memory.placed(schedule, **_one_memory(config))
-            if execution.allocation == "packed" and not packing.packable(plan):
-                detail = "what crosses together leaves gaps between: its addresses cannot be used again"
-                return Rejection(rule="not_packable", nodes=(graph.name,), detail=detail)
-            program = _program(schedule, plan, execution, name)
+        schedule = self._schedule(about, config, answers)
+        plan = one_memory.placed(schedule, **_one_memory(config))
+        if execution.allocation == "packed" and not packing.packable(plan):
+            detail = "what crosses together leaves gaps between: its addresses cannot be used again"
+            return Rejection(rule="not_packable", nodes=(graph.name,), detail=detail)
+        program = _program(schedule, plan, execution, name)
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
             if broken:
@@ -278,10 +251,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = _composed(analysis.payload, config, answers)
         if isinstance(about, Rejection):
             return config
-        if about.peers is not None:
-            count = _over_links(about.peers, config).startups
-        else:
-            count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
+        count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
         said: dict[str, Value] = {**config, **placements.named(about, config)}
         said |= {"grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if config.get("together", together.APART) != together.APART:
@@ -292,8 +262,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     def drawings(self, analysis: KnownGraph, config: Config, answers: Answers) -> tuple[Drawing, ...]:
         """The time line of a config's schedule."""
         about = _composed(analysis.payload, config, answers)
-        if analysis.payload.peers is not None:
-            return ()
         found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
         return () if found is None else (found,)
 
@@ -304,39 +272,6 @@ def _program(schedule: Schedule, plan: Script, execution: Execution, name: str) 
         return emit.program(plan, execution, name=name)
     made = schedule.kept(f"{execution}", lambda _: emit.program(plan, execution, name=name))
     return dataclasses.replace(made, name=name)
-
-
-def _only_planned(analysis: KnownGraph) -> Rejection | None:
-    """Why no Program can be made of a graph."""
-    return next(iter(analysis.rejections), None)
-
-
-def _over_several(workload: Workload[TransferRequest], schedules: Schedules, devices: int) -> KnownGraph:
-    """What is known of a graph over several devices, where programs can be for so many."""
-    graph = workload.payload.graph
-    found = PeerSchedules(graph)
-    refused = peers.refusal(graph, devices)
-    offer = space.Offer(
-        paper=False,
-        reordered=False,
-        counted=False,
-        graph=False,
-        groupings=("separate", "interval_stabbing"),
-        sends=("message",),
-        large=len(graph.kernels) > sizes.MANY_KERNELS,
-    )
-    return Analysis(
-        workload=workload,
-        report=frozen(peer_report.report(found, refused)),
-        rejections=() if refused is None else (refused,),
-        payload=TransferAnalysis(asked=workload.payload, schedules=schedules, other=None, offer=offer, peers=found),
-    )
-
-
-def _over_links(schedules: PeerSchedules, config: Config) -> PeerSchedule:
-    if config["grouping"] == "separate":
-        return schedules.separate(early=config["when"] == "early")
-    return schedules.fewest()
 
 
 # --- what the methods share -----------------------------------------------------------------------------

@@ -28,8 +28,6 @@ class Cell:
     output: bool = False
     managed: bool = False
     """It is one place for both memories, whose pages move."""
-    peers: tuple[int, ...] = ()
-    """Other devices on which it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +44,10 @@ class Move:
 
     name: str
     up: bool
-    """To a device: from the host, or from another device."""
     cells: tuple[str, ...]
     wanted: tuple[str, ...]
     slot: int = 0
     counted: bool = True
-    number: int = 0
-    """The device that they come to, or go from to the host."""
-    peer: int | None = None
-    """Of a peer copy: the device that they come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

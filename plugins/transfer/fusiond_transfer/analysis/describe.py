@@ -111,7 +111,7 @@ def _label(graph: Graph, slot: int) -> str:
         return f"{slot:>3} start"
     turn, k = divmod(slot, count)
     kernel = graph.kernels[k]
-    return f"{slot:>3} {kernel.name} ({kernel.place}{', next turn' if turn else ''})"
+    return f"{slot:>3} {kernel.name} ({kernel.on}{', next turn' if turn else ''})"
 
 
 def _label_width(graph: Graph) -> int:

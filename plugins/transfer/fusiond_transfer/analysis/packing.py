@@ -48,7 +48,7 @@ def packable(script: Script) -> bool:
     between two of a message would be another cell's, so there must be nothing."""
     graph = script.graph
     cells = {each.name: each.like for each in script.cells if each.device and each.name not in script.spare}
-    if graph.loop or graph.several_devices or not 2 <= len(cells) <= MOST_CELLS:
+    if graph.loop or not 2 <= len(cells) <= MOST_CELLS:
         return False
     runs = [op.cells for op in script.ops if isinstance(op, Move)]
     size = {name: int(each.size_bytes) for name, each in cells.items()}

@@ -40,13 +40,9 @@ class Execution:
     least_chunk_bytes: int = LEAST_BYTES
 
 
-def device(cell: str, number: int = 0) -> str:
-    """The buffer that a cell is on a device."""
-    return cell + _suffix(number)
-
-
-def _suffix(number: int) -> str:
-    return f"{DEVICE_SUFFIX}:{number}" if number else DEVICE_SUFFIX
+def device(cell: str) -> str:
+    """The buffer that a cell is on the device."""
+    return cell + DEVICE_SUFFIX
 
 
 def part(buffer: str, number: int) -> str:
@@ -129,9 +125,6 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
                     places.setdefault(name, (name, 0))
                 found.append(_buffer(cell, name, where, places))
             found += _parts(found[-1], cut.cells.get(cell.name))
-        for number in cell.peers:
-            made = _buffer(cell, device(cell.name, number), Memory.DEVICE, places)
-            found.append(replace(made, device=number))
     if execution.allocation == "packed":
         found = [*_packed(script, places), *(_within(each) for each in found)]
     known = {each.name: each for each in found}
@@ -195,14 +188,6 @@ def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) ->
         found, _ = layout.offsets(cells, lengths, glued)
         places.update({cell + side: (arena, offset) for cell, offset in found.items()})
 
-    if script.graph.several_devices:  # each memory has what is needed there, all of them in one order
-        at = {each.name: each for each in script.cells}
-        share("arena@host", [name for name in script.order if at[name].host])
-        share("arena0@device", [name for name in script.order if at[name].device], DEVICE_SUFFIX)
-        for number in range(1, script.graph.devices):
-            here = [name for name in script.order if number in at[name].peers]
-            share(f"arena0{_suffix(number)}", here, _suffix(number))
-        return places
     if execution.send == "message" and any(
         isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
     ):

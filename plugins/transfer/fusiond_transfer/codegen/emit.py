@@ -52,10 +52,6 @@ UNDER_A_LIMIT = (*ALLOCATIONS, "packed")
 """What is packed holds at its sizes only; under a limit, sizes are fixed anyway."""
 KERNELS, UPLOADS, DOWNLOADS, HOSTS, RING = range(5)
 """The streams of overlapped issue; from RING on those that chunks take in turn."""
-PEERS = RING
-"""Of copies to other devices: graphs over several have no chunks."""
-LANES = 8
-"""Streams that belong to one device, at most."""
 STREAMS = ("engines", "2", "3", "4")
 
 
@@ -100,7 +96,6 @@ class _Steps:
         self._atoms_of = atoms(made)
         self._on_device = {each.name for each in script.cells if each.device}
         self._overlapped = execution.issue != "one_stream"
-        self._waits = self._overlapped or script.graph.several_devices
         self._steps: list[Step] = []
         self._uses: dict[str, _Uses] = {}
         self._stream: dict[str, int] = {}
@@ -161,7 +156,7 @@ class _Steps:
 
     def _call(self, op: KernelCall, item: Item) -> None:
         on_device = op.kernel.device
-        stream = self._chunk_lane(KERNELS if on_device else HOSTS, item, op.kernel.number)
+        stream = self._chunk_lane(KERNELS if on_device else HOSTS, item)
         entry = self._code.entries[op.name]
         if item.chunk is not None:
             own = self._cut.calls[op.name]
@@ -186,7 +181,6 @@ class _Steps:
                 Launch(
                     name=item.name, source=entry.source, entry=entry.entry, grid=entry.grid, block=entry.block,
                     shared_bytes=entry.shared_bytes, arguments=arguments, stream=stream, after=after,
-                    device=op.kernel.number,
                 )
             )  # fmt: skip
         else:
@@ -220,9 +214,7 @@ class _Steps:
 
     def _side(self, op: KernelCall, cell: str, name: str) -> str:
         # What is mapped or managed is one memory for both sides.
-        if op.kernel.device and (op.kernel.number or cell in self._on_device):
-            return device(name, op.kernel.number)
-        return name
+        return device(name) if op.kernel.device and cell in self._on_device else name
 
     def _has_chunk(self, cell: str, item: Item) -> bool:
         """Whether a call for a chunk has to do with a cell: of the pieces of an operand it has some."""
@@ -233,16 +225,11 @@ class _Steps:
         return pipeline.split_cells(self._script, op, names) if isinstance(op, KernelCall) else ()
 
     def _move(self, op: Move, item: Item) -> None:
-        near, far = list(item.cells), [device(name, op.number) for name in item.cells]
-        if op.peer is not None:
-            near = [device(name, op.peer) for name in item.cells]
+        near, far = list(item.cells), [device(name) for name in item.cells]
         if item.chunk is not None:
             near, far = ([part(name, item.chunk) for name in names] for names in (near, far))
         source, target = (near, far) if op.up else (far, near)
-        if op.peer is not None:
-            stream = self._lane(PEERS, op.peer)
-        else:
-            stream = self._chunk_lane(UPLOADS if op.up else DOWNLOADS, item, op.number)
+        stream = self._chunk_lane(UPLOADS if op.up else DOWNLOADS, item)
         after = self._touch(item.name, source, target, stream)
         if self._execution.send == "batch" and len(source) > 1:
             copies = tuple(zip(source, target, strict=True))
@@ -267,14 +254,14 @@ class _Steps:
         """All on one stream: what is freed before an allocation in the list is free by then."""
         return KERNELS if self._execution.allocation == "pooled" else HOSTS
 
-    def _lane(self, lane: int, number: int = 0) -> int:
-        """A stream of a device's. Without overlap each has one."""
-        return LANES * number + (lane if self._overlapped else 0)
+    def _lane(self, lane: int) -> int:
+        """The stream of an engine; the one that there is without overlap."""
+        return lane if self._overlapped else 0
 
-    def _chunk_lane(self, lane: int, item: Item, number: int = 0) -> int:
+    def _chunk_lane(self, lane: int, item: Item) -> int:
         """The stream of an item: its engine's, or one of a few that chunks take in turn. Host calls keep theirs."""
         if item.chunk is None or self._execution.streams == "engines" or lane == HOSTS:
-            return self._lane(lane, number)
+            return self._lane(lane)
         return self._lane(RING + item.chunk % int(self._execution.streams))
 
     def _atoms(self, buffers: Iterable[str]) -> dict[str, None]:
@@ -283,7 +270,7 @@ class _Steps:
 
     def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], stream: int) -> tuple[str, ...]:
         """The steps of other streams that this one has to wait for, without those that others wait for already."""
-        if not self._waits:
+        if not self._overlapped:
             return ()
         waits: list[str] = []
         written = self._atoms(writes)

@@ -96,8 +96,6 @@ class GraphKernel:
     name: str
     on: str
     """`host` or `device`."""
-    number: int = 0
-    """Which device."""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
@@ -135,11 +133,6 @@ class GraphKernel:
     def write_operands(self) -> tuple[str, ...]:
         """What it is passed to write."""
         return self.passed[1] or self.writes
-
-    @property
-    def place(self) -> str:
-        """As a graph's file has it: `host`, `device`, `device:1`."""
-        return f"{self.on}:{self.number}" if self.number else self.on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,16 +303,6 @@ class Graph:
     def on_either(self) -> tuple[str, ...]:
         """The kernels that can run on either side, in schedule order; here they are on one."""
         return tuple(kernel.name for kernel in self.kernels if kernel.elsewhere is not None)
-
-    @functools.cached_property
-    def several_devices(self) -> bool:
-        """Whether a kernel is on another device than the first."""
-        return any(kernel.number for kernel in self.kernels)
-
-    @property
-    def devices(self) -> int:
-        """How many devices it is for: one more than the greatest number of any."""
-        return 1 + max((kernel.number for kernel in self.kernels), default=0)
 
     @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, ...], ...]:

@@ -257,7 +257,7 @@ class _Reader:
         in_place = keys["in_place"].mapping() if "in_place" in keys else {}
         return GraphKernel(
             name=keys["name"].text(),
-            **_place(keys["on"]),
+            on=_side(keys["on"]),
             reads=_names(keys["reads"]) if "reads" in keys else (),
             writes=_names(keys["writes"]),
             in_place=tuple((new, old.text()) for new, old in in_place.items()),
@@ -368,14 +368,11 @@ def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Fo
     return Formula(texts=texts)
 
 
-def _place(node: Node) -> dict[str, Any]:
-    """`host`, `device` (the first), `device:N`; `either` begins on the device."""
-    if node.text() == EITHER:
-        return {"on": DEVICE}
-    on, mark, number = node.text().partition(":")
-    if on not in (HOST, DEVICE) or (mark and not (on == DEVICE and re.fullmatch(r"\d{1,2}", number))):
-        raise node.fail(f"is {node.text()[:80]!r}; it can be host, device, either, or device:N for another device")
-    return {"on": on, "number": int(number or 0)}
+def _side(node: Node) -> str:
+    """Where a kernel runs; `either` begins on the device."""
+    if re.fullmatch(rf"{DEVICE}:\d{{1,2}}", node.text()):
+        raise node.fail(f"is {node.text()!r}, and graphs over several devices are not planned any more; say device")
+    return DEVICE if (on := node.choice(HOST, DEVICE, EITHER)) == EITHER else on
 
 
 def _of_side(node: Node, side: str, *, either: bool) -> Node:

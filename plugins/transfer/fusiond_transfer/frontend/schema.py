@@ -42,7 +42,7 @@ def graph() -> dict[str, Any]:
     kernel = closed(
         {
             "name": TEXT,
-            "on": {"type": "string", "pattern": rf"^({HOST}|{EITHER}|{DEVICE}(:\d{{1,2}})?)$"},
+            "on": {"enum": [HOST, DEVICE, EITHER]},
             "reads": names(),
             "writes": {**names(), "minItems": 1},
             "in_place": mapping_of(TEXT),

@@ -9,7 +9,6 @@ formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
 pieces       all of a vector that is cut is stored where all of another one was, or none
 loop         what is carried is an input and a vector of its size and type, each once
-devices      several: without a loop, a limit, shared storage, `adjacent`, `placed`, regions and kernels on either side
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _in_place_of_pieces(graph)
     yield from _formulas(graph)
     yield from _loop(graph)
-    yield from _devices(graph)
 
 
 def _names(graph: Graph) -> Iterator[Problem]:
@@ -242,29 +240,6 @@ def _formulas(graph: Graph) -> Iterator[Problem]:
                 yield Problem(
                     ("kernels", k, "body"), f"{name} is of {dtype}, with which no formula computes; give a source"
                 )
-
-
-def _devices(graph: Graph) -> Iterator[Problem]:
-    """What stands beside kernels on several devices, and cannot."""
-    if not graph.several_devices:
-        return
-    why = "is for graphs on one device"
-    for key, there in (
-        ("loop", graph.loop),
-        ("limits", graph.limit_bytes is not None),
-        ("placed", graph.placed),
-        ("adjacent", len(graph.adjacent) > len(graph.cut)),
-        ("regions", graph.regions),
-    ):
-        if there:
-            yield Problem((key,), why)
-    for k, kernel in enumerate(graph.kernels):
-        if kernel.in_place:
-            yield Problem(("kernels", k, "in_place"), why)
-        if kernel.elsewhere is not None and graph.several_devices:
-            yield Problem(("kernels", k, "on"), f"either {why}")
-        if kernel.passed != ((), ()) and graph.several_devices:
-            yield Problem(("kernels", k), f"a part of a vector {why}")
 
 
 def _loop(graph: Graph) -> Iterator[Problem]:

@@ -191,7 +191,7 @@ class _Drafting:
         devices = sorted({each.device for each in self._captured.allocations if not each.host})
         if len(devices) > 1:
             said = ", ".join(map(str, devices))
-            yield f"Memory of several devices is used ({said}): say `on: device:1` where that is so."
+            yield f"Memory of several devices is used ({said}): its kernels are drafted on one."
 
 
 def _memory(lies: Allocation | None) -> str:

@@ -23,7 +23,6 @@ from fusiond_transfer.frontend.generator import usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
     DEVICE,
-    EITHER,
     HOST,
     MANAGED,
     MAPPED,
@@ -81,10 +80,6 @@ class KernelGraph:
         """A kernel on the host; see `kernel`."""
         return self.kernel(name, HOST, **kernel)  # type: ignore[arg-type]
 
-    def either(self, name: str, **kernel: object) -> tuple[str, ...]:
-        """A kernel that can run on either side, which the search chooses; see `kernel`."""
-        return self.kernel(name, EITHER, **kernel)  # type: ignore[arg-type]
-
     def kernel(
         self,
         name: str,
@@ -120,12 +115,11 @@ class KernelGraph:
         self._kernels.append(
             GraphKernel(
                 name=name,
-                on=DEVICE if on == EITHER else on,
+                on=on,
                 reads=tuple(reads),
                 writes=tuple(writes),
                 in_place=tuple((in_place or {}).items()),
                 body=body or Mix(),
-                elsewhere=(body or Mix()) if on == EITHER else None,
             )
         )
         return tuple(writes)
@@ -293,7 +287,7 @@ def _fill(fill: Fill) -> str:
 def _kernel(kernel: GraphKernel) -> str:
     keys = [
         f"name: {json.dumps(kernel.name)}",
-        f"on: {json.dumps(kernel.on if kernel.elsewhere is None else EITHER)}",
+        f"on: {json.dumps(kernel.on)}",
         f"reads: {json.dumps(kernel.read_operands)}",
     ]
     keys.append(f"writes: {json.dumps(kernel.write_operands)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusiond_transfer import memories, placements, together
+from fusiond_transfer import memories, together
 from fusiond_transfer.analysis import cost, lines, order, packing
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
@@ -49,8 +49,6 @@ def report(about: TransferAnalysis) -> dict[str, object]:
     }
     said["chunks"] = _chunks(about, assumed)
     said["memories"] = memories.report(about)
-    if graph.on_either:
-        said["placements"] = placements.report(about)
     if about.other_strategies is not None:
         said["together"] = together.report(about.other_strategies)
     if graph.limit_bytes is not None:

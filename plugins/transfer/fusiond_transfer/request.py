@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fusiond.model import Job, Rejection
 from fusiond_transfer import space, together
@@ -41,9 +40,3 @@ class TransferAnalysis:
     """What other strategies are asked for."""
     composed: dict[tuple[str, str], TransferAnalysis | Rejection] = field(default_factory=dict)
     """What is known of the graph with their answers in it, by label and answers."""
-    offering: Callable[[TransferRequest, Schedules, Schedules | None], space.Offer] | None = None
-    """What there is to choose for a graph; None where its kernels stay where they are."""
-    placements: dict[str, Any] = field(default_factory=dict)
-    """The placements that are offered, by the name of the answers (`placements` has them)."""
-    moved: dict[frozenset[str], TransferAnalysis | None] = field(default_factory=dict)
-    """What is known of the graph with these kernels on the host; None where that does not fit on the device."""

@@ -9,7 +9,6 @@ allocation   each | group | one | pooled        (where allocations are counted)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
-placement    device | host | host:a+b ...       (of kernels that can run on either side: which are on the host)
 mapped       none | once | all                  (what may lie in mapped memory; a grouping that is exact or searched
                                                  for, interval_stabbing or local_search, and pinned)
 managed      none | once | all                  (what may lie in managed memory; likewise, and no graph)
@@ -24,13 +23,13 @@ issue, order and moment: what a candidate gains over the fastest of them it gain
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fusiond.model import Config, Value
 from fusiond.search.space import Parameter, Space
 from fusiond_transfer.analysis.schedule import GROUPINGS
-from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS, UNDER_A_LIMIT
+from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS
 from fusiond_transfer.codegen.pipeline import ORDERS
 
 LARGE = ("interval_stabbing_pageable_one_stream", "separate")
@@ -76,84 +75,18 @@ class Offer:
     """Numbers of chunks; 1: nothing is cut."""
     together: tuple[str, ...] = ()
     """Which kernels other strategies make one launch of; empty where nobody is asked."""
-    placements: tuple[str, ...] = ()
-    """Of kernels that can run on either side; empty where there are none, or one placement only."""
-    lacking: tuple[tuple[str, str, tuple[Value, ...]], ...] = ()
-    """(placement, parameter, its values that this placement has not)."""
-
-
-def joined(offers: Mapping[str, Offer]) -> Offer:
-    """What there is to choose over placements, the plain one first: whatever one of them has."""
-    each = list(offers.values())
-    found = replace(
-        each[0],
-        paper=any(one.paper for one in each),
-        reordered=any(one.reordered for one in each),
-        graph=any(one.graph for one in each),
-        allocations=_in_order(UNDER_A_LIMIT, *(one.allocations for one in each)),
-        unfused_allocations=_in_order(UNDER_A_LIMIT, *(one.unfused_allocations for one in each)),
-        moments=_in_order(("late", "early"), *(one.moments for one in each)),
-        mapped=max((one.mapped for one in each), key=len),
-        managed=max((one.managed for one in each), key=len),
-        chunks=max((one.chunks for one in each), key=len),
-        placements=tuple(offers) if len(offers) > 1 else (),
-    )
-    lacking = []
-    for label, one in offers.items():
-        # Other strategies are asked for kernels as they are in the plain placement.
-        one = one if one is each[0] else replace(one, together=found.together[:1])
-        every, own = _values(found), _values(one)
-        for name, values in every.items():
-            gone = tuple(value for value in values if value not in own[name])
-            if gone and found.placements:
-                lacking.append((label, name, gone))
-    return replace(found, lacking=tuple(lacking))
-
-
-def _values(offer: Offer) -> dict[str, tuple[Value, ...]]:
-    """The values of all parameters that not every placement has."""
-    return {
-        "grouping": tuple(each for each in GROUPINGS if offer.paper or not each.startswith("paper")),
-        "issue": ("one_stream", "overlapped", "graph") if offer.graph else ("one_stream", "overlapped"),
-        "order": ("given", "reordered") if offer.reordered else ("given",),
-        "allocation": offer.allocations,
-        "when": offer.moments,
-        "mapped": offer.mapped or ("none",),
-        "managed": offer.managed or ("none",),
-        "chunks": offer.chunks,
-        "together": offer.together,
-    }
-
-
-def _in_order(order: tuple[str, ...], *found: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(each for each in order if any(each in one for one in found))
-
-
-def _lacking(offer: Offer, parameters: Collection[str]) -> list[str]:
-    """Restrictions of these parameters: each placement has what there is in it."""
-    found = []
-    for label, name, values in offer.lacking:
-        if name not in parameters:
-            continue
-        others = " and ".join(f"{name} != {_quoted(value)}" for value in values)
-        found.append(f"placement != '{label}' or ({others})")
-    return found
-
-
-def _quoted(value: Value) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 def fused(offer: Offer) -> Space:
     """All ways to transfer, the separate ones among them."""
+    groupings = tuple(each for each in GROUPINGS if offer.paper or not each.startswith("paper"))
     parameters = [
-        *_placement(offer.placements),
-        Parameter(name="grouping", values=_values(offer)["grouping"]),
+        Parameter(name="grouping", values=groupings),
         Parameter(name="when", values=offer.moments, when="grouping == 'separate'"),
         Parameter(name="send", values=("message", "batch"), when="grouping != 'separate'"),
         Parameter(name="memory", values=MEMORIES),
     ]
-    restrictions = _lacking(offer, _values(offer))
+    restrictions = []
     if offer.counted:
         parameters.append(Parameter(name="allocation", values=offer.allocations))
         if "each" in offer.allocations:
@@ -197,18 +130,9 @@ def _chunks(offer: Offer) -> list[Parameter]:
 
 def unfused(offer: Offer, memory: str, allocation: str) -> Space:
     """The knobs of a separate baseline, whose memory and allocation are fixed."""
-    unfit = {label for label, name, values in offer.lacking if name == "allocation" and allocation in values}
-    placements = tuple(label for label in offer.placements if label not in unfit)
     moments = offer.moments if allocation != "packed" else ("late",)
-    parameters = [*_placement(placements), Parameter(name="when", values=moments), *_schedule(offer)]
     restrictions = ("issue != 'graph'",) if offer.graph and memory != "pinned" else ()
-    return Space(
-        parameters=tuple(parameters), restrictions=(*_lacking(offer, ("issue", "order", "when")), *restrictions)
-    )
-
-
-def _placement(placements: tuple[str, ...]) -> list[Parameter]:
-    return [Parameter(name="placement", values=placements)] if placements else []
+    return Space(parameters=(Parameter(name="when", values=moments), *_schedule(offer)), restrictions=restrictions)
 
 
 def _schedule(offer: Offer) -> list[Parameter]:
@@ -234,11 +158,10 @@ def seeds(
     offer: Offer,
     space: Space,
     chunks: int = 1,
-    placement: str | None = None,
     memories: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose, the fewest, the fastest, the plain way, so many chunks, and vectors in these
-    `memories`, all in one `placement`; the fewest in the others, too: points of the space only, each once."""
+    `memories`: points of the space only, each once."""
     grouped = {"_".join(each): _grouped(offer, *each) for each in _GROUPED}
     first, *others = grouped.items()
     pinned = grouped["interval_stabbing_pinned_overlapped"]
@@ -257,8 +180,6 @@ def seeds(
         wanted = [each for each in wanted if each[0] in LARGE]
     if offer.together:
         wanted = _together(offer, wanted)
-    if placement is not None:
-        wanted = _placed(offer, wanted, placement)
     return _valid(
         [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
     )
@@ -307,20 +228,6 @@ def _together(offer: Offer, wanted: list[tuple[str, dict[str, Value]]]) -> list[
         if values is not None:
             found += [(f"{name}_{label}", {**values, "together": label}) for label in others]
     return found
-
-
-def _placed(
-    offer: Offer, wanted: list[tuple[str, dict[str, Value]]], placement: str
-) -> list[tuple[str, dict[str, Value]]]:
-    """All of them in one placement, and the fewest messages, pinned and overlapped, in each of the others."""
-    found = [(name, {**values, "placement": placement}) for name, values in wanted]
-    name = "interval_stabbing_pinned_overlapped"
-    there = dict(wanted).get(name, wanted[0][1])
-    others = (label for label in offer.placements if label != placement)
-    elsewhere: list[tuple[str, dict[str, Value]]] = [
-        (f"{name}_{label}", {**there, "placement": label}) for label in others
-    ]
-    return [*found[:3], *elsewhere, *found[3:]]
 
 
 def _cut(offer: Offer, values: Mapping[str, Value]) -> bool:

@@ -18,7 +18,7 @@ from fusiond.program import Memory, Program
 from fusiond.search.space import Space
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import memories, placements, space, together
+from fusiond_transfer import memories, space, together
 from fusiond_transfer.analysis import (
     chunks,
     cost,
@@ -83,7 +83,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        graph = _fitting(job, graph)
+        _refuse_too_large(job, graph)
         asks = _together(job)
         hashes = {path: text_key(inputs.text(path, where=where))}
         hashes |= {each: text_key(text) for each, text in found.sources.items()}
@@ -115,7 +115,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         schedules = Schedules(asked.graph, tries=asked.tries)
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
-        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer, offering=_offer)
+        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
         if asked.together is not None:
             known = dataclasses.replace(
                 known, other_strategies=together.found(asked.graph, asked.together, target.others)
@@ -125,7 +125,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
         said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.payload, answers)
-        said += placements.text(analysis.payload, answers)
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
 
@@ -148,24 +147,20 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def seeds(self, analysis: KnownGraph, space_: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
-        label = placements.fastest(about, answers)
-        there = about if label is None else placements.offered(about, answers)[label]
-        known, _ = self._costs(there, answers)
-        best = estimate(there, known)
+        known, _ = self._costs(about, answers)
+        best = estimate(about, known)
         count = 1 if best is None else best.count
-        return space.seeds(_offered(about, answers), space_, count, label, memories.best(there, answers))
+        return space.seeds(_offered(about, answers), space_, count, memories.best(about, answers))
 
-    def baselines(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
         about = analysis.payload
         found: list[Baseline] = []
-        offer = placements.offer(about, answers)
-        for name, memory, allocation in space.baselines(offer):
+        for name, memory, allocation in space.baselines(about.offer):
 
             def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
                 execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
                 name, early = f"{about.asked.graph.name}, separate", config["when"] == "early"
-                there = placements.of(about, config, answers)
-                schedule = _schedules_of(there, config).separate(early=early)
+                schedule = _schedules_of(about, config).separate(early=early)
                 return _program(schedule, script(schedule), execution, name)
 
             counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
@@ -173,7 +168,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
                 Baseline(
                     name=name,
                     detail=f"every vector in a message of its own, {memory} memory{counted}",
-                    space=space.unfused(offer, memory, allocation),
+                    space=space.unfused(about.offer, memory, allocation),
                     emit=program,
                 )
             )
@@ -252,8 +247,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if isinstance(about, Rejection):
             return config
         count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
-        said: dict[str, Value] = {**config, **placements.named(about, config)}
-        said |= {"grouping": f"{config['grouping']} ({counted(count, 'message')})"}
+        said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
         if config.get("together", together.APART) != together.APART:
             fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, FusedBody)]
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
@@ -294,14 +288,12 @@ def _together(job: Job) -> bool:
 def _offered(about: TransferAnalysis, answers: Answers) -> space.Offer:
     """What there is to choose, by what other strategies have answered."""
     if about.other_strategies is None:
-        return placements.offer(about, answers)
-    offer = dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
-    return placements.offer(dataclasses.replace(about, offer=offer), answers)
+        return about.offer
+    return dataclasses.replace(about.offer, together=about.other_strategies.labels(answers))
 
 
 def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> TransferAnalysis | Rejection:
     """What is known of the graph in which other strategies' launches are, as far as a config wants them."""
-    about = placements.of(about, config, answers)
     label = config.get("together", together.APART)
     if about.other_strategies is None or label == together.APART:
         return about
@@ -347,13 +339,12 @@ def _limit(job: Job) -> int | None:
     return value
 
 
-def _fitting(job: Job, graph: Graph) -> Graph:
-    """The graph, with kernels that can run on either side where they fit. Where not even separate messages fit, nothing
-    can be measured."""
+def _refuse_too_large(job: Job, graph: Graph) -> None:
+    """Where not even separate messages fit, nothing can be measured."""
     if graph.limit_bytes is None:
-        return graph
+        return
     try:
-        return placements.first_that_fits(graph)
+        Schedules(graph)
     except eviction.KernelTooLarge as problem:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(

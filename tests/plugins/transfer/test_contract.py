@@ -24,7 +24,6 @@ TEXTS = (
     "graph: cg\nsizes: {side: 4}",
     "graph: horner",
     "graph: fig2\nallocations: counted",
-    "graph: ./either.yaml",
     "graph: fig2\nlimits: {device_bytes: 100000}",
     "graph: ./mixed.yaml",
 )
@@ -51,18 +50,6 @@ kernels:
      grid: ["ceil_div(m, 128)", "part"], block: [128], shared: "4 * part"}
   - {name: both, on: device, reads: [e, s], writes: [f, g]}
 """
-EITHER = """\
-graph: either
-sizes: {n: 300}
-odd: {n: 77}
-elements: "n"
-inputs: [a]
-outputs: [d]
-kernels:
-  - {name: first, on: either, reads: [a], writes: [b]}
-  - {name: bound, on: host, reads: [b], writes: [c]}
-  - {name: last, on: either, reads: [c, b], writes: [d]}
-"""
 OWN = """\
 extern "C" __global__ void own(const unsigned* d, float* e, int m, int half) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -76,7 +63,6 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mixed.yaml").write_text(MIXED)
     (tmp_path / "own.cu").write_text(OWN)
-    (tmp_path / "either.yaml").write_text(EITHER)
 
 
 @pytest.mark.slow
@@ -168,13 +154,9 @@ def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse:
     name, *lines = text.splitlines()
     strategy = Transfer()
     analysis = analyse(name.removeprefix("graph: "), *lines)
-    points = [(each, config) for each in strategy.baselines(analysis) for config in each.space.points()]
-    unfused = [each.emit(config) for each, config in points]
+    unfused = [each.emit(config) for each in strategy.baselines(analysis) for config in each.space.points()]
     offered = {kinds(program) for program in unfused}
-    bytes_of: dict[object, set[int]] = {}  # of each placement of the kernels that can run on either side
-    for (_, config), program in zip(points, unfused, strict=True):
-        bytes_of.setdefault(config.get("placement"), set()).add(moved_bytes(program))
-    assert all(len(each) == 1 for each in bytes_of.values())
+    (bytes_of,) = {moved_bytes(program) for program in unfused}
     steps = {program.key for program in unfused}
     for config in strategy.space(analysis, {}).points():
         program = strategy.emit(analysis, config, {})
@@ -182,7 +164,7 @@ def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse:
             assert program.rule == "device_limit"
             continue
         assert kinds(program) in offered, config
-        assert moved_bytes(program) in bytes_of[config.get("placement")], config
+        assert moved_bytes(program) == bytes_of, config
         if config["grouping"] == "separate" and config.get("allocation") != "group":
             assert program.key in steps, f"{config} is not a baseline, so being separate could win"
 

@@ -21,7 +21,6 @@ from fusiond_transfer.strategy import Transfer
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "transfer.md").read_text(encoding="utf-8")
-FIG2 = (ROOT / "plugins/transfer/fusiond_transfer/graphs/fig2.yaml").read_text(encoding="utf-8")
 JOBS = sorted((ROOT / "configs" / "jobs").glob("transfer-*.yaml"))
 
 
@@ -42,7 +41,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert first_cells("| key | meaning | default |") == list(strategy.job_keys)
     assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
     assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
-    names = {"together", "mapped", "managed", "placement"}  # test_together.py, test_mapped.py and so on have them
+    names = {"together", "mapped", "managed"}  # test_together.py, test_mapped.py and so on have them
     for text in ("fig2", "fig2\nallocations: counted", "matmul", "fig2\nsizes: {elements: 100000}"):
         name, *lines = text.splitlines()
         names |= {each.name for each in strategy.space(analyse(name, *lines), {}).parameters}
@@ -51,8 +50,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
 
 def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis]) -> None:
     reports = [analyse("matmul").report, analyse("fig2", "limits: {device_bytes: 114688}").report, analyse("cg").report]
-    either = analyse(FIG2.replace("on: device", "on: either", 1)).report
-    keys = {key for report in (*reports, either) for key in report} | {"together"}
+    keys = {key for report in reports for key in report} | {"together"}
     assert keys == set(first_cells("| key of `analysis` | what |"))
     assert reports[-1]["paper"] == {"greedy": None, "tight": None}
 

@@ -41,6 +41,7 @@ MISTAKES = [
     ("name: k1", "name: 'k 1'", 8, "'k 1' is not a name"),
     ("on: host", "on: gpu", 8, "is 'gpu'; it can be host, device"),
     ("on: host", "on: device:1", 8, "is 'device:1', and graphs over several devices are not planned any more"),
+    ("on: host", "on: either", 8, "is 'either', and the side of a kernel is not searched for any more"),
     ("on: host, ", "", 8, "the key 'on' is missing"),
     ("writes: [d]", "write: [d]", 8, "unknown key 'write'; did you mean 'writes'?"),
     ("graph: good", "graph: good\ninput: [a]", 2, "unknown key 'input'; did you mean 'inputs'?"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
 from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
 from fusiond.strategy import Probe
@@ -14,16 +13,12 @@ from fusiond_transfer.frontend.graph import MANAGED, Graph, GraphKernel
 
 
 def probes(graph: Graph) -> tuple[Probe, ...]:
-    """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself, on
-    both sides where it can run on either. Where vectors may lie in one memory: prefetches of these sizes, and kernels
-    with mapped operands."""
+    """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself.
+    Where vectors may lie in one memory: prefetches of these sizes, and kernels with mapped operands."""
     found = [_copy(up, memory, size) for up in (True, False) for memory in KINDS for size in SIZES]
     seen = {each.key for each in found}
     code = body.code(graph)
-    moved = replace(graph, kernels=tuple(each.moved for each in graph.kernels)) if graph.on_either else graph
-    kernels = [(each, code) for each in graph.kernels]
-    kernels += [(each.moved, body.code(moved)) for each in graph.kernels if each.elsewhere is not None]
-    for kernel, code in kernels:
+    for kernel in graph.kernels:
         if len(found) - 4 * len(SIZES) >= MOST_KERNELS:
             break
         key = kernel_key(graph, kernel)
@@ -32,8 +27,7 @@ def probes(graph: Graph) -> tuple[Probe, ...]:
             found.append(_kernel(graph, kernel, code))
     if len(one_memory.choices(graph, MANAGED)) > 1:
         found += [_prefetch(up, size) for up in (True, False) for size in SIZES]
-    own = body.code(graph)
-    found += [_kernel(graph, kernel, own, mapped, key) for kernel, mapped, key in memory_costs.variants(graph)]
+    found += [_kernel(graph, kernel, code, mapped, key) for kernel, mapped, key in memory_costs.variants(graph)]
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The kernel graph: kernels on the host and on the device, and the vectors that flow between them.
 
     Graph   :=  vectors, kernels in schedule order, inputs, outputs, placed, loop, carried, limit, adjacent
-    Kernel  :=  name, on (host | device), reads, writes, in_place, body, elsewhere (of either side: the other body)
+    Kernel  :=  name, on (host | device), reads, writes, in_place, body
     Vector  :=  name, dtype, elements, fill, compare
     Body    :=  Mix | Formula (an expression for each output) | Text (source, entry, grid, block, values)
              |  FusedBody (a launch of another strategy's, in the place of several kernels)
@@ -24,7 +24,7 @@ from fusiond.composition.fragments import Fragment
 from fusiond.language.dtypes import DTYPES
 from fusiond.program import EQUAL, Compare, Fill
 
-HOST, DEVICE, EITHER = "host", "device", "either"
+HOST, DEVICE = "host", "device"
 MEMORIES = COPIED, MAPPED, MANAGED = "copied", "mapped", "managed"
 """Where a vector may lie that both sides use: in both memories, in memory of the host that the device reads, or in
 memory whose pages move."""
@@ -101,8 +101,6 @@ class GraphKernel:
     in_place: tuple[tuple[str, str], ...] = ()
     """(written, read): the first is stored where the second was."""
     body: Body = field(default_factory=Mix)
-    elsewhere: Body | None = None
-    """Of a kernel that can run on either side: what it computes on the other one than `on` (`moved`)."""
     rows: str = ""
     """Of a source that works row by row: the size that counts the rows (`frontend.row_wise`)."""
     whole: tuple[str, ...] = ()
@@ -116,13 +114,6 @@ class GraphKernel:
     @property
     def device(self) -> bool:
         return self.on == DEVICE
-
-    @property
-    def moved(self) -> GraphKernel:
-        """The kernel on the other side; itself, where it is bound to its own."""
-        if self.elsewhere is None:
-            return self
-        return replace(self, on=HOST if self.device else DEVICE, body=self.elsewhere, elsewhere=self.body)
 
     @property
     def read_operands(self) -> tuple[str, ...]:
@@ -298,11 +289,6 @@ class Graph:
                 first[new] = first[old]
                 shared.add(first[old])
         return MappingProxyType({name: f"{home}.store" if home in shared else home for name, home in first.items()})
-
-    @functools.cached_property
-    def on_either(self) -> tuple[str, ...]:
-        """The kernels that can run on either side, in schedule order; here they are on one."""
-        return tuple(kernel.name for kernel in self.kernels if kernel.elsewhere is not None)
 
     @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, ...], ...]:

@@ -33,7 +33,6 @@ from fusiond_transfer.frontend.generator import Shape, usual_fill
 from fusiond_transfer.frontend.graph import (
     COPIED,
     DEVICE,
-    EITHER,
     HOST,
     MEMORIES,
     Body,
@@ -131,7 +130,7 @@ class _Reader:
         elements = {name: each.elements for name, each in vectors.items()}
         elements |= {name: each.end - each.first for name, each in spans.items()}
         kernels = tuple(
-            dataclasses.replace(draft, **self._bodies(draft, node, elements))
+            dataclasses.replace(draft, body=self._body(draft, node, elements))
             for draft, node in zip(drafts, nodes, strict=True)
         )
         loop = "loop" in keys and keys["loop"].boolean()
@@ -265,14 +264,7 @@ class _Reader:
             whole=_names(keys["whole"]) if "whole" in keys else (),
         )
 
-    def _bodies(self, draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> dict[str, Any]:
-        """What a kernel computes on its side; of one on either side that is the device, and `elsewhere` the host."""
-        body = self._body(draft, node, elements)
-        if node.mapping()["on"].text() != EITHER:
-            return {"body": body}
-        return {"body": body, "elsewhere": self._body(draft, node, elements, HOST) if isinstance(body, Text) else body}
-
-    def _body(self, draft: GraphKernel, node: Node, elements: Mapping[str, int], side: str = DEVICE) -> Body:
+    def _body(self, draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Body:
         keys = node.mapping()
         if "body" in keys and "source" in keys:
             raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
@@ -285,16 +277,10 @@ class _Reader:
             return Mix()
         if "entry" not in keys:
             raise node.fail("the key 'entry' is missing")
-        either = keys["on"].text() == EITHER
-        text = Text(
-            text=self._source(_of_side(keys["source"], side, either=either)),
-            entry=_identifier(_of_side(keys["entry"], side, either=either and isinstance(keys["entry"].value, dict))),
+        return Text(
+            text=self._source(keys["source"]),
+            entry=_identifier(keys["entry"]),
             values=tuple(self._word(each) for each in keys["values"].sequence()) if "values" in keys else (),
-        )
-        if side == HOST:  # where a kernel of either side is a call
-            return text
-        return dataclasses.replace(
-            text,
             grid=self._dims(keys.get("grid"), MOST_GRID),
             block=self._dims(keys.get("block"), MOST_BLOCK),
             shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
@@ -369,19 +355,12 @@ def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Fo
 
 
 def _side(node: Node) -> str:
-    """Where a kernel runs; `either` begins on the device."""
+    """Where a kernel runs. What older versions took beside `host` and `device` is refused by name."""
     if re.fullmatch(rf"{DEVICE}:\d{{1,2}}", node.text()):
         raise node.fail(f"is {node.text()!r}, and graphs over several devices are not planned any more; say device")
-    return DEVICE if (on := node.choice(HOST, DEVICE, EITHER)) == EITHER else on
-
-
-def _of_side(node: Node, side: str, *, either: bool) -> Node:
-    """The key of a kernel, for one side where the kernel can run on either: `source: {device: k.cu, host: k.cpp}`."""
-    if isinstance(node.value, dict) is not either:
-        if either:
-            raise node.fail("is one file; a kernel on either side has two, {device: FILE, host: FILE}")
-        raise node.fail("is a mapping, which is for kernels with on: either")
-    return node.mapping(known=(DEVICE, HOST), required=(DEVICE, HOST))[side] if either else node
+    if node.text() == "either":
+        raise node.fail("is 'either', and the side of a kernel is not searched for any more; say host or device")
+    return node.choice(HOST, DEVICE)
 
 
 def _identifier(node: Node) -> str:

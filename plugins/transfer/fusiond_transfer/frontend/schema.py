@@ -18,7 +18,7 @@ from fusiond.inputs.schemas import (
     names,
 )
 from fusiond.language.dtypes import DTYPES
-from fusiond_transfer.frontend.graph import DEVICE, EITHER, HOST, MEMORIES
+from fusiond_transfer.frontend.graph import DEVICE, HOST, MEMORIES
 from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
 from fusiond_transfer.frontend.single_assignment import WAYS
 
@@ -31,24 +31,19 @@ _OF_A_SOURCE = ("entry", "values", "grid", "block", "shared", "rows", "whole")
 _NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions")
 
 
-def _of_sides(one: dict[str, Any]) -> dict[str, Any]:
-    """One for the kernel's side, or one for each side that it can run on."""
-    return {"anyOf": [one, closed({DEVICE: one, HOST: one}, [DEVICE, HOST])]}
-
-
 def graph() -> dict[str, Any]:
     """The schema of a graph."""
     vector = {"dtype": _DTYPE, "elements": EXPRESSION, "fill": FILL, "memory": {"enum": [*MEMORIES]}}
     kernel = closed(
         {
             "name": TEXT,
-            "on": {"enum": [HOST, DEVICE, EITHER]},
+            "on": {"enum": [HOST, DEVICE]},
             "reads": names(),
             "writes": {**names(), "minItems": 1},
             "in_place": mapping_of(TEXT),
             "body": {"anyOf": [_FORMULA, mapping_of(_FORMULA, least=1)]},
-            "source": _of_sides({**TEXT, "description": "a file beside this one"}),
-            "entry": _of_sides({"type": "string", "pattern": r"^[A-Za-z_]\w{0,63}$"}),
+            "source": {**TEXT, "description": "a file beside this one"},
+            "entry": {"type": "string", "pattern": r"^[A-Za-z_]\w{0,63}$"},
             "values": list_of(EXPRESSION),
             "grid": _DIMS,
             "block": _DIMS,

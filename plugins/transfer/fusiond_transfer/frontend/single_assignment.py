@@ -74,7 +74,6 @@ def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, 
         whole=tuple(before.get(name, name) for name in kernel.whole),
         in_place=tuple(pairs),
         body=_body(kernel.body, before),
-        elsewhere=None if kernel.elsewhere is None else _body(kernel.elsewhere, before),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond_transfer import memories, together
-from fusiond_transfer.analysis import cost, lines, order, packing
+from fusiond_transfer.analysis import cost, lines, order
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
 from fusiond_transfer.analysis.script import script
@@ -55,7 +55,6 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         said["limit"] = {
             "device_bytes": graph.limit_bytes,
             "peak_bytes": schedules.peak_bytes,
-            **_packed(about),
             **_evictions(schedules),
         }
     if about.other is not None:
@@ -67,14 +66,6 @@ def report(about: TransferAnalysis) -> dict[str, object]:
             "optimal": other.schedule.startups == order.bound(graph),
         }
     return said
-
-
-def _packed(about: TransferAnalysis) -> dict[str, object]:
-    """The fewest messages that were found with addresses used again."""
-    if "packed" not in about.offer.allocations:
-        return {}
-    found = about.schedules.packed()
-    return {"packed": {"startups": found.startups, "peak_bytes": packing.packed(script(found)).size_bytes}}
 
 
 def _evictions(schedules: Schedules) -> dict[str, object]:

@@ -5,7 +5,6 @@ when         late | early                       (separate: at the last slot, or 
 send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
 memory       pageable | pinned                  (on the host)
 allocation   each | group | one | pooled        (where allocations are counted)
-             | packed                           (under a limit; not in chunks)
 issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
@@ -63,7 +62,6 @@ class Offer:
     graph: bool
     """A CUDA graph can hold it."""
     allocations: tuple[str, ...] = ALLOCATIONS
-    unfused_allocations: tuple[str, ...] = ALLOCATIONS
     moments: tuple[str, ...] = ("late", "early")
     large: bool = False
     """Each Program takes seconds to make."""
@@ -92,10 +90,6 @@ def fused(offer: Offer) -> Space:
         if "each" in offer.allocations:
             # Neighbours in one message have to be in one allocation.
             restrictions.append("grouping == 'separate' or send == 'batch' or allocation != 'each'")
-        if "packed" in offer.allocations:
-            restrictions.append("allocation != 'packed' or when == 'late'")
-            if len(offer.chunks) > 1:
-                restrictions.append("allocation != 'packed' or chunks == 1")
     parameters += _schedule(offer)
     if offer.together:
         parameters.append(Parameter(name="together", values=offer.together))
@@ -128,11 +122,12 @@ def _chunks(offer: Offer) -> list[Parameter]:
     ]
 
 
-def unfused(offer: Offer, memory: str, allocation: str) -> Space:
-    """The knobs of a separate baseline, whose memory and allocation are fixed."""
-    moments = offer.moments if allocation != "packed" else ("late",)
+def unfused(offer: Offer, memory: str) -> Space:
+    """The knobs of a separate baseline, whose memory is fixed, and its allocation."""
     restrictions = ("issue != 'graph'",) if offer.graph and memory != "pinned" else ()
-    return Space(parameters=(Parameter(name="when", values=moments), *_schedule(offer)), restrictions=restrictions)
+    return Space(
+        parameters=(Parameter(name="when", values=offer.moments), *_schedule(offer)), restrictions=restrictions
+    )
 
 
 def _schedule(offer: Offer) -> list[Parameter]:
@@ -147,7 +142,7 @@ def baselines(offer: Offer) -> list[tuple[str, str, str]]:
     """(name, memory, allocation) of every separate baseline; a group of one is `each`."""
     if not offer.counted:
         return [(f"separate_{memory}", memory, "ahead") for memory in MEMORIES]
-    allocations = list(dict.fromkeys("each" if each == "group" else each for each in offer.unfused_allocations))
+    allocations = list(dict.fromkeys("each" if each == "group" else each for each in offer.allocations))
     return [
         (f"separate_{memory}_{allocation}", memory, allocation)
         for memory, allocation in itertools.product(MEMORIES, allocations)
@@ -173,8 +168,6 @@ def seeds(
     if offer.reordered:
         wanted.append(("reordered", {**first[1], "order": "reordered"}))
     wanted.append(("batch", {**grouped["interval_stabbing_pinned_one_stream"], "send": "batch"}))
-    if "packed" in offer.allocations:
-        wanted.insert(1, ("packed", {**pinned, "allocation": "packed"}))
     wanted.append(("separate", _plain(offer)))
     if offer.large:
         wanted = [each for each in wanted if each[0] in LARGE]

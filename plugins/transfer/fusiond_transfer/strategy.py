@@ -27,7 +27,6 @@ from fusiond_transfer.analysis import (
     heuristic,
     memory_costs,
     one_memory,
-    packing,
 )
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.drafts import ENDINGS, drafted
@@ -124,7 +123,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
-        said += describe.packed(analysis.report.get("limit", {})) + memories.text(analysis.payload, answers)
+        said += memories.text(analysis.payload, answers)
         asked = analysis.payload.other_strategies
         return said if asked is None else said + together.text(asked)
 
@@ -168,7 +167,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
                 Baseline(
                     name=name,
                     detail=f"every vector in a message of its own, {memory} memory{counted}",
-                    space=space.unfused(about.offer, memory, allocation),
+                    space=space.unfused(about.offer, memory),
                     emit=program,
                 )
             )
@@ -197,9 +196,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         name = f"{graph.name}, {config['grouping']}"
         schedule = self._schedule(about, config, answers)
         plan = one_memory.placed(schedule, **_one_memory(config))
-        if execution.allocation == "packed" and not packing.packable(plan):
-            detail = "what crosses together leaves gaps between: its addresses cannot be used again"
-            return Rejection(rule="not_packable", nodes=(graph.name,), detail=detail)
         program = _program(schedule, plan, execution, name)
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
@@ -217,8 +213,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         grouping = config.text("grouping")
         if grouping == "separate":
             return schedules.separate(early=config["when"] == "early")
-        if config.get("allocation") == "packed" and not grouping.startswith("paper"):
-            return schedules.packed()
         if grouping != "local_search":
             return schedules.grouping(grouping)
         known, name = self._costs(about, answers)
@@ -368,21 +362,19 @@ def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None
         return offer
     if offer.large:  # what fits is known without a Program: separate messages do, or were made to
         fitting = tuple(each for each in emit.ALLOCATIONS if each != "one")
-        return dataclasses.replace(offer, allocations=fitting, unfused_allocations=fitting, moments=("late",))
+        return dataclasses.replace(offer, allocations=fitting, moments=("late",))
 
     def fits(allocation: str, early: bool) -> bool:
         plan = script(schedules.separate(early=early))
-        if allocation == "packed" and not packing.packable(plan):
-            return False
         program = emit.program(plan, Execution(allocation=allocation), name=graph.name)
         return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
 
-    allocations = tuple(each for each in emit.UNDER_A_LIMIT if fits(each, False))
+    allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
     moments = tuple(
         name for name, early in (("late", False), ("early", True))
-        if all(fits(each, early) for each in allocations if each != "packed")
+        if all(fits(each, early) for each in allocations)
     )  # fmt: skip
-    return dataclasses.replace(offer, allocations=allocations, unfused_allocations=allocations, moments=moments)
+    return dataclasses.replace(offer, allocations=allocations, moments=moments)
 
 
 def _choices(graph: Graph, kind: str) -> tuple[str, ...]:

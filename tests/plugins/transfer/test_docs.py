@@ -57,7 +57,7 @@ def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis])
 
 def test_every_value_is_documented() -> None:
     table = PAGE.partition("| name | values | when |")[2].split("\n\n")[0]
-    for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.UNDER_A_LIMIT, *emit.STREAMS, *pipeline.ORDERS):
+    for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.ALLOCATIONS, *emit.STREAMS, *pipeline.ORDERS):
         assert f"`{value}`" in table, value
 
 

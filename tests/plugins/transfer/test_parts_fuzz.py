@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fusiond.program import Prefetch, Program, problems
-from fusiond_transfer.analysis import limited_cells, one_memory, packing
+from fusiond_transfer.analysis import limited_cells, one_memory
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
@@ -119,12 +119,6 @@ def limited(seed: int, graph: Callable[..., Graph]) -> int:
             program = emit.program(plan, execution, name="parts")
             is_numpys(drawn, plan, program, seed)
             assert simulate.run(plan, program).peak_bytes <= (found.limit_bytes or 0), (seed, allocation)
-    plan = script(schedules.packed())
-    if packing.packable(plan):
-        execution = Execution(allocation="packed", issue=draw.choice(["one_stream", "overlapped"]))
-        program = emit.program(plan, execution, name="parts")
-        is_numpys(drawn, plan, program, seed)
-        assert simulate.run(plan, program).peak_bytes == packing.packed(plan).size_bytes, seed
     return 0 if schedules.evictions is None else schedules.evictions.more
 
 

@@ -146,21 +146,6 @@ def test_what_cannot_be_stored_has_a_line(parse: Callable[..., Workload], old: s
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_addresses_of_pieces_are_used_again(
-    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
-    """z lies where half of x was, so it can come down with half of y."""
-    analysis = analyse(HALVES, "limits: {device_bytes: 20000}")
-    assert analysis.report["startups"] == 4
-    assert analysis.report["limit"]["packed"] == {"startups": 3, "peak_bytes": 16384}
-    program = _emitted(strategy, analysis, allocation="packed")
-    assert problems(program) == ()
-    x = np.random.default_rng(3).uniform(-1, 1, 1024)
-    y = np.concatenate([2 * x[:512], x[512:] + 1])
-    for seed in range(3):
-        np.testing.assert_array_equal(device.run(program, seed=seed, inputs={"x": x})["z"], y * y)
-
-
 MORE = """\
   - {name: ask, on: device, reads: [y], writes: [u], body: 3 * y}
   - {name: again, on: device, reads: ["u[n:]", "c[n:]"], writes: [t], body: u + c}

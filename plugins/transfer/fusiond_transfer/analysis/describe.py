@@ -40,15 +40,6 @@ def chunks(report: Mapping[str, Any]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def packed(limit: Mapping[str, Any]) -> str:
-    """What using addresses again comes to under a limit: `plan`'s key `limit` as a line; empty where nothing does."""
-    if "packed" not in limit:
-        return ""
-    found = limit["packed"]
-    messages = counted(found["startups"], "message")
-    return f"\naddresses used again (allocation packed): {messages} in {found['peak_bytes']} bytes\n"
-
-
 def timeline(schedule: Schedule) -> str:
     """Vectors across, slots down, as in the paper's section 4: a name where a vector may cross, in brackets where it
     does. A slot beyond the last kernel is in the next iteration of the loop."""

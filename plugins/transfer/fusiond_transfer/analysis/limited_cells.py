@@ -10,7 +10,7 @@ all divisions. The number of points without a limit is the bound beside it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fusiond_transfer.analysis import layout, schedule
 from fusiond_transfer.analysis.cells import Evict, Script, touched
@@ -66,15 +66,8 @@ def separate(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, *, ear
     return _leaving(schedule.alone(graph, crossings, schedule.separate(crossings, early=early)), leaves)
 
 
-def joined(
-    graph: Graph,
-    crossings: Sequence[Crossing],
-    leaves: Leaves,
-    alone: frozenset[str],
-    peak: Callable[[Script], int] = peak_bytes,
-) -> Schedule:
-    """As few messages as are found under the graph's limit. `alone` are vectors that are in no group; `peak` says what
-    a script takes on the device."""
+def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: frozenset[str]) -> Schedule:
+    """As few messages as are found under the graph's limit. `alone` are vectors that are in no group."""
     limit = graph.limit_bytes or 0
     best = separate(graph, crossings, leaves, early=False)
     if work(graph, crossings) > MOST_WORK:
@@ -96,12 +89,12 @@ def joined(
             if current is not None and together is not None:
                 tried = [each for each in groups if each not in (current, group)] + [together]
                 found = _scheduled(graph, crossings, leaves, tried)
-                if found.startups < best.startups and peak(script(found)) <= limit:
+                if found.startups < best.startups and peak_bytes(script(found)) <= limit:
                     best, groups, current = found, tried, together
                     continue
             current = group
     if len(crossings) <= EXHAUSTIVE and not graph.device_runs:
-        return _of_all_divisions(graph, crossings, leaves, alone, peak, best)
+        return _of_all_divisions(graph, crossings, leaves, alone, best)
     return best
 
 
@@ -110,7 +103,6 @@ def _of_all_divisions(
     crossings: Sequence[Crossing],
     leaves: Leaves,
     alone: frozenset[str],
-    peak: Callable[[Script], int],
     best: Schedule,
 ) -> Schedule:
     """The fewest messages of all divisions into groups that fit, each with its best layout; `best` where none has
@@ -121,7 +113,7 @@ def _of_all_divisions(
             break
         for division in divisions(memory, len(crossings), wanted, alone):
             found = _scheduled(graph, crossings, leaves, division)
-            if found.startups < best.startups and peak(script(found)) <= (graph.limit_bytes or 0):
+            if found.startups < best.startups and peak_bytes(script(found)) <= (graph.limit_bytes or 0):
                 best = found
     return best
 

@@ -22,10 +22,8 @@ from fusiond_transfer.analysis import (
     min_residency,
     one_memory,
     order,
-    packing,
     schedule,
 )
-from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.constrained_stabbing import constrained
 from fusiond_transfer.analysis.eviction import Residency
 from fusiond_transfer.analysis.intervals import Crossing
@@ -123,20 +121,6 @@ class Schedules:
             return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)
         return Least(schedule=schedule.scheduled(self.graph, self.crossings, slots), lower_bound=bound, proven=True)
 
-    def packed(self) -> Schedule:
-        """The fewest messages that are found where addresses on the device are used again (`packing`); only under a
-        limit, and where the separate ones can be packed."""
-        if "packed" not in self._kept:
-            self._kept["packed"] = self._packed()
-        return self._kept["packed"]
-
-    def _packed(self) -> Schedule:
-        if limited_cells.work(self.graph, self.crossings) <= packing.MOST_WORK:
-            return limited_cells.joined(self.graph, self.crossings, self._leaves, self._alone(), _packed_bytes)
-        groups = self.least().schedule  # which need less room when they are packed
-        fits = _packed_bytes(script(groups)) <= (self.graph.limit_bytes or 0)
-        return groups if fits else self.separate(early=False)
-
     def _alone(self) -> frozenset[str]:
         """What lies in a cell that is evicted."""
         cell = self.graph.cell
@@ -228,10 +212,6 @@ class Schedules:
 
     def byte_slots(self, found: Schedule) -> int:
         return min_residency.byte_slots(found.crossings, found.slots)
-
-
-def _packed_bytes(plan: Script) -> int:
-    return packing.packed(plan).size_bytes if packing.packable(plan) else 1 << 62
 
 
 def reordered(schedules: Schedules) -> Schedules | None:

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusiond.language.dtypes import DTYPES
-from fusiond.language.extents import ceil_div
 from fusiond.program import Buffer, Memory, Role
-from fusiond_transfer.analysis import layout, packing
+from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
 from fusiond_transfer.analysis.lines import cell_of
@@ -22,8 +21,6 @@ from fusiond_transfer.codegen import pipeline
 from fusiond_transfer.frontend.graph import Vector
 
 DEVICE_SUFFIX = "@device"
-PACKED = "packed@device"
-"""All cells on the device, where addresses are used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
         return ((*script.order, *rest),)
     if script.wholes:
         return _of_pieces(script, execution, (*script.order, *rest))
-    if execution.allocation in ("one", "packed"):
+    if execution.allocation == "one":
         return ((*script.order, *rest),)
     if execution.allocation == "each":
         return tuple((name,) for name in (*script.order, *rest) if name in on_device)
@@ -87,7 +84,7 @@ def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
 def _of_pieces(script: Script, execution: Execution, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The same where vectors are cut: without the pieces that nothing touches, and those together that have to be."""
     there = {each.name for each in script.cells if each.device} - script.spare
-    if execution.allocation in ("one", "packed"):
+    if execution.allocation == "one":
         return (tuple(name for name in order if name in there),)
     if execution.allocation == "each":
         with_others = {name: run for run in script.device_runs for name in run}
@@ -125,8 +122,6 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
                     places.setdefault(name, (name, 0))
                 found.append(_buffer(cell, name, where, places))
             found += _parts(found[-1], cut.cells.get(cell.name))
-    if execution.allocation == "packed":
-        found = [*_packed(script, places), *(_within(each) for each in found)]
     known = {each.name: each for each in found}
     return (*found, *dict.fromkeys(_over_pieces(script, cut, known)))
 
@@ -144,19 +139,6 @@ def _given_or_taken(script: Script, vector: Vector, role: Role) -> Iterator[Buff
         at += each.elements * DTYPES[each.dtype].bytes
 
 
-def _packed(script: Script, places: Mapping[str, tuple[str, int]]) -> Iterator[Buffer]:
-    """The buffer of which all cells on the device are parts."""
-    like = next(each.like for each in script.cells if each.device)
-    arena = next(arena for name, (arena, _) in places.items() if name.endswith(DEVICE_SUFFIX))
-    elements = ceil_div(packing.packed(script).size_bytes, DTYPES[like.dtype].bytes)
-    yield Buffer(name=PACKED, dtype=like.dtype, elements=elements, role=Role.SCRATCH, memory=Memory.DEVICE,
-                 arena=arena)  # fmt: skip
-
-
-def _within(buffer: Buffer) -> Buffer:
-    return replace(buffer, part_of=PACKED) if buffer.memory is Memory.DEVICE else buffer
-
-
 def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
     """Buffer of a piece -> the pieces with which it is part of one buffer; nothing where it is not there."""
     found: dict[str, tuple[str, ...]] = {}
@@ -165,8 +147,7 @@ def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
     if execution.allocation == "ahead" or not script.wholes:
         return found
     found |= {device(name): () for name in script.spare}
-    side_by_side = replace(execution, allocation="group") if execution.allocation == "packed" else execution
-    for group in arenas(script, side_by_side):
+    for group in arenas(script, execution):
         run: tuple[str, ...] = ()
         for name in (*group, ""):
             home, last = script.homes.get(name), script.homes.get(run[-1]) if run else None
@@ -193,10 +174,6 @@ def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) ->
     ):
         share("arena@host", script.order)
     groups = arenas(script, execution)
-    if execution.allocation == "packed":
-        (arena,) = arena_names(groups)
-        places.update({device(cell): (arena, at) for cell, at in packing.packed(script).offsets.items()})
-        groups = ()
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:
             share(name, group, DEVICE_SUFFIX)

@@ -11,7 +11,6 @@ allocation   ahead        everything is allocated before the run, and not counte
              group        one allocation for each group that crosses together
              one          one allocation for all
              pooled       as group, from the driver's stream-ordered pool
-             packed       one allocation, in which addresses are used again (`analysis.packing`)
 chunks       N            vectors of which kernels make row by row come and go in up to N chunks, if they are large
 streams      engines      of chunks: those of overlapped issue
              2, 3, 4      so many streams, which chunks take in turn, each with its copies and its kernels
@@ -48,8 +47,6 @@ from fusiond_transfer.frontend.graph import FusedBody
 
 ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
-UNDER_A_LIMIT = (*ALLOCATIONS, "packed")
-"""What is packed holds at its sizes only; under a limit, sizes are fixed anyway."""
 KERNELS, UPLOADS, DOWNLOADS, HOSTS, RING = range(5)
 """The streams of overlapped issue; from RING on those that chunks take in turn."""
 STREAMS = ("engines", "2", "3", "4")
@@ -116,7 +113,7 @@ class _Steps:
         ended: dict[tuple[int, int], int] = {}
         turn = dict.fromkeys(range(len(groups)), 0)
         for position, item in enumerate(found):
-            if isinstance(item.op, Evict) and item.op.cell in home and execution.allocation not in ("one", "packed"):
+            if isinstance(item.op, Evict) and item.op.cell in home and execution.allocation != "one":
                 turn[home[item.op.cell]] += 1
             for cell in _device_cells(item):
                 if cell in home:

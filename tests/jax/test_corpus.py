@@ -24,11 +24,8 @@ NAMES = (
     "int8 by rows", "int8 by tensor", "fp8 by tensor", "from int8", "graph messages", "edge softmax", "embedding",
     "embedding, gradient", "router", "experts",
 )  # fmt: skip
-XLAS = {
-    "transpose and scale", "heads to the front", "argmax", "advantage estimation", "selective scan", "matrix states",
-    "gated recurrence", "gated recurrence, backward",
-}  # fmt: skip
-"""One operation that has nothing to be fused with, and loops: nothing is asked."""
+XLAS = {"transpose and scale", "heads to the front", "argmax"}
+"""One operation that has nothing to be fused with: nothing is asked."""
 
 
 def inputs(shapes: Any) -> Any:

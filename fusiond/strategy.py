@@ -227,10 +227,7 @@ class Strategy(Protocol[Request, Analysed]):
 
     def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
-        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned.
-
-        `answers: Answers = NO_ANSWERS` may be a second parameter, where which ways there are depends on what was
-        answered. The reference may not."""
+        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
         ...
 
     def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...
@@ -276,18 +273,9 @@ class ReadsModules(Protocol):
         ...
 
 
-def baselines_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> tuple[Baseline, ...]:
-    """A strategy's unfused ways, by these answers where it takes any."""
-    return tuple(_by_answers(strategy.baselines, analysis, answers))
-
-
 def description_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> str:
     """A strategy's words on an analysis, by these answers where it takes any."""
-    found: str = _by_answers(strategy.describe, analysis, answers)
-    return found
-
-
-def _by_answers(method: Callable[..., Any], analysis: Analysis, answers: Answers) -> Any:
+    method: Callable[..., str] = strategy.describe
     try:
         inspect.signature(method).bind(analysis, answers)
     except TypeError:

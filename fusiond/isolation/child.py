@@ -29,7 +29,7 @@ from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Space
-from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, baselines_of, description_of
+from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, description_of
 from fusiond.system import faults
 
 Call = Callable[..., Any]
@@ -248,7 +248,6 @@ class Desk:
     def know(self, call: Call, number: int, answers: Answers) -> None:
         """What `known` is from here on, for requests about this analysis."""
         self._known[number] = answers
-        self._baselines.pop(number, None)
 
     def describe(self, call: Call, number: int) -> str:
         strategy, analysis = self._of(call, number)
@@ -309,7 +308,7 @@ class Desk:
     def _baselines_of(self, call: Call, number: int) -> tuple[Baseline, ...]:
         strategy, analysis = self._of(call, number)
         if number not in self._baselines:
-            self._baselines[number] = baselines_of(strategy, analysis, self._known[number])
+            self._baselines[number] = tuple(strategy.baselines(analysis))
         return self._baselines[number]
 
 

@@ -99,10 +99,10 @@ class IsolatedStrategy:
         found: tuple[tuple[str, Config], ...] = self._ask(analysis, "seeds", space, known=answers)
         return found
 
-    def baselines(self, analysis: Analysis, answers: Answers = NO_ANSWERS) -> tuple[Baseline, ...]:
-        found: tuple[dict[str, Any], ...] = self._ask(analysis, "baselines", known=answers)
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        found: tuple[dict[str, Any], ...] = self._ask(analysis, "baselines")
         return tuple(
-            Baseline(**each, emit=functools.partial(self._ask, analysis, "emit_baseline", index, known=answers))
+            Baseline(**each, emit=functools.partial(self._ask, analysis, "emit_baseline", index))
             for index, each in enumerate(found)
         )
 

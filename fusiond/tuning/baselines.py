@@ -16,7 +16,7 @@ from fusiond.errors import FusiondError
 from fusiond.keys import text_key
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Fill, Program, Role
-from fusiond.strategy import Baseline, baselines_of
+from fusiond.strategy import Baseline
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, UnfusedBaseline, outcome_of
 from fusiond.tuning.measuring import References
@@ -33,7 +33,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
     """
     best: dict[str, UnfusedBaseline] = {}
     given: UnfusedBaseline | None = None
-    for baseline in baselines_of(context.strategy, context.analysis, context.answers):
+    for baseline in context.strategy.baselines(context.analysis):
         context.phase("baseline", f"{baseline.name}: {baseline.detail}")
         plain = next(baseline.space.points())
         starts = [plain]

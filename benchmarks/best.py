@@ -39,9 +39,7 @@ def main() -> None:
         daemon = subprocess.Popen([command, "serve"], stderr=subprocess.DEVNULL)
         # The job is handed in once, before the clock; what the daemon does about it is none of ours.
         try:
-            while subprocess.run(
-                commands["submit"], capture_output=True
-            ).returncode:
+            while subprocess.run(commands["submit"], capture_output=True).returncode:
                 time.sleep(0.2)
             daemon.send_signal(signal.SIGSTOP)
             times: dict[str, list[float]] = {name: [] for name in commands}

@@ -15,10 +15,13 @@ from typing import Any
 
 DTYPES: Mapping[str, str] = {
     "bool": "pred", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64", "uint8": "u8", "uint16": "u16",
-    "uint32": "u32", "uint64": "u64", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
+    "uint32": "u32", "uint64": "u64", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "float16": "f16",
+    "bfloat16": "bf16", "float32": "f32", "float64": "f64",
 }  # fmt: skip
 """torch's element types -> HLO's; tensors of any other type stay torch's."""
-BYTES: Mapping[str, int] = {each: 1 if each == "pred" else int(each.lstrip("subf")) // 8 for each in DTYPES.values()}
+BYTES: Mapping[str, int] = {
+    each: 1 if each[:4] in ("pred", "f8e4", "f8e5") else int(each.lstrip("subf")) // 8 for each in DTYPES.values()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,10 @@ class FxNode:
     """None: nothing that can be computed here (a number that is not fixed, a type that is not known)."""
     effect: str = ""
     """`random` or `mutation`: it keeps its place among others of its kind."""
+    decomposed: FxGraph | None = None
+    """What torch says that it comes to, of its `reads` in their order; None: nothing, or it needs not be known."""
+    gives: Any = None
+    """A decomposed operator's result: a Ref, or a tuple of them (None where there is no such result)."""
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -45,9 +45,17 @@ def _written(writer: HloWriter, node: FxNode, values: Mapping[str, Written]) -> 
         if not isinstance(several, tuple) or not isinstance(index, int):
             raise Unsupported("it picks from what is not a tuple")
         return several[index]
-    if node.operator not in TABLE:
+    if node.operator in TABLE:
+        found = TABLE[node.operator](call)
+    elif node.decomposed is not None:
+        inner = dict(zip(node.decomposed.inputs, (values[each] for each in node.reads), strict=True))
+        for part in node.decomposed.nodes:
+            inner[part.name] = _written(writer, part, inner)
+        found = OperatorCall(writer, FxNode(name="", operator="", arguments=(node.gives,), results=()), inner).argument(
+            0
+        )
+    else:
         raise Unsupported(f"{node.operator} is not known")
-    found = TABLE[node.operator](call)
     for place, each in enumerate(found if isinstance(found, tuple) else (found,)):
         if each is not None and (each.dims, each.dtype) != (call.result_of(place).dims, call.result_of(place).dtype):
             raise Unsupported(f"{node.operator} would give {each.dtype}{list(each.dims)}")
@@ -58,9 +66,13 @@ def problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str
     """Why a node is left to torch; empty where it can be computed here."""
     if node.effect:
         return "it writes into what it is given" if node.effect == "mutation" else "it draws random numbers"
-    if node.operator not in TABLE:
+    if node.operator in TABLE:
+        return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
+    if node.decomposed is None:
         return "a library's"
-    return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
+    inner = node.decomposed.tensors()
+    found = (problem(each, inner) for each in node.decomposed.nodes if each.operator != "getitem")
+    return _tensor_problem(node, tensors) or next(filter(None, found), "") or _argument_problem(node, tensors)
 
 
 def _tensor_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:

@@ -157,15 +157,55 @@ class HloWriter:
     def reverse(self, x: HloValue, dimensions: Sequence[int]) -> HloValue:
         return self.add("reverse", x.dtype, x.dims, [x], f"dimensions={_list(dimensions)}")
 
-    def point_gather(self, x: HloValue, indices: HloValue) -> HloValue:
-        """Elements of x at points: the last dimension of the indices holds one number for each of x's."""
-        rank = len(x.dims)
-        every = _list(range(rank))
+    def gather(self, x: HloValue, indices: HloValue, dimensions: Sequence[int], at: int) -> HloValue:
+        """What lies at points: the last dimension of the indices holds one number for each of these dimensions of x.
+        The others are whole; in the result those of the points stand in front of the one with the number `at`."""
+        points = indices.dims[:-1]
+        rest = [size for each, size in enumerate(x.dims) if each not in dimensions]
+        dims = [*rest[:at], *points, *rest[at:]]
+        sizes = [1 if each in dimensions else size for each, size in enumerate(x.dims)]
         attributes = (
-            f"offset_dims={{}}, collapsed_slice_dims={every}, start_index_map={every}, "
-            f"index_vector_dim={len(indices.dims) - 1}, slice_sizes={_list([1] * rank)}"
+            f"offset_dims={_whole(dims, points, at)}, collapsed_slice_dims={_list(dimensions)}, "
+            f"start_index_map={_list(dimensions)}, index_vector_dim={len(points)}, slice_sizes={_list(sizes)}"
         )
-        return self.add("gather", x.dtype, indices.dims[:-1], [x, indices], attributes)
+        return self.add("gather", x.dtype, dims, [x, indices], attributes)
+
+    def scatter(
+        self, x: HloValue, indices: HloValue, updates: HloValue, dimensions: Sequence[int], at: int, operation: str
+    ) -> HloValue:
+        """x with updates at points, which are as `gather` has them; an operation as of `reduce`, or `replace`."""
+        points = indices.dims[:-1]
+        attributes = (
+            f"update_window_dims={_whole(updates.dims, points, at)}, inserted_window_dims={_list(dimensions)}, "
+            f"scatter_dims_to_operand_dims={_list(dimensions)}, index_vector_dim={len(points)}, "
+            f"to_apply={self._computation(operation, x.dtype)}"
+        )
+        return self.add("scatter", x.dtype, x.dims, [x, indices, updates], attributes)
+
+    def sort(self, keys: HloValue, places: HloValue, dimension: int, *, descending: bool) -> tuple[HloValue, HloValue]:
+        """(keys in order, the places they had), stable; what is not a number is the largest."""
+        name, before = f"before_{keys.dtype}_{int(descending)}", "GT" if descending else "LT"
+        of, number, other = (f"{name}_{each}" for each in ("a", "b", "c"))
+        lines = [f"{of} = {keys.dtype}[] parameter(0)", f"{number} = {keys.dtype}[] parameter(1)",
+                 *(f"{name}_i{at} = {places.dtype}[] parameter({at})" for at in (2, 3)),
+                 f"{other} = pred[] compare({of}, {number}), direction={before}"]  # fmt: skip
+        if keys.dtype[0] in "fb":
+            first, last = (of, number) if descending else (number, of)
+            lines += [f"{name}_x = pred[] compare({first}, {first}), direction=NE",
+                      f"{name}_y = pred[] compare({last}, {last}), direction=EQ",
+                      f"{name}_z = pred[] and({name}_x, {name}_y)",
+                      f"{name}_r = pred[] or({other}, {name}_z)"]  # fmt: skip
+        lines[-1] = f"ROOT {lines[-1]}"
+        self._computations[name] = "\n  ".join([f"{name} {{", *lines]) + "\n}\n"
+        shapes = [_shape(each.dtype, each.dims) for each in (keys, places)]
+        call = HloValue(f"v{len(self._lines)}", "", ())
+        attributes = f"dimensions={{{dimension}}}, is_stable=true, to_apply={name}"
+        self._lines.append(f"{call.name} = ({', '.join(shapes)}) sort({keys.name}, {places.name}), {attributes}")
+        found = [
+            self.add("get-tuple-element", each.dtype, each.dims, [call], f"index={at}")
+            for at, each in enumerate((keys, places))
+        ]
+        return found[0], found[1]
 
     # --- reductions ---
 
@@ -182,7 +222,7 @@ class HloWriter:
         """What `reduce` writes, or a `reduce-window` over the window of the attributes."""
         neutral = _REDUCTIONS[operation]
         if neutral is None:
-            neutral = _edge(x.dtype, least=operation == "maximum")
+            neutral = edge(x.dtype, least=operation == "maximum")
         first = self.constant(neutral, x.dtype)
         called = self._computation(operation, x.dtype)
         return self.add(opcode, x.dtype, dims, [x, first], f"{attributes}, to_apply={called}")
@@ -190,10 +230,11 @@ class HloWriter:
     def _computation(self, operation: str, dtype: str) -> str:
         name = f"{operation}_{dtype}"
         shape = f"{dtype}[]"
-        self._computations[name] = (
-            f"{name} {{\n  {name}_a = {shape} parameter(0)\n  {name}_b = {shape} parameter(1)\n"
-            f"  ROOT {name}_c = {shape} {operation}({name}_a, {name}_b)\n}}\n"
-        )
+        lines = [f"{name}_a = {shape} parameter(0)", f"{name}_b = {shape} parameter(1)"]
+        if operation != "replace":
+            lines.append(f"{name}_c = {shape} {operation}({name}_a, {name}_b)")
+        lines[-1] = f"ROOT {lines[-1]}"
+        self._computations[name] = "\n  ".join([f"{name} {{", *lines]) + "\n}\n"
         return name
 
 
@@ -201,11 +242,17 @@ def _shape(dtype: str, dims: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, dims))}]"
 
 
+def _whole(dims: Sequence[int], points: Sequence[int], at: int) -> str:
+    """The dimensions that are not those of the points, which begin here."""
+    return _list([each for each in range(len(dims)) if not at <= each < at + len(points)])
+
+
 def _list(numbers: Sequence[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-def _edge(dtype: str, *, least: bool) -> Number:
+def edge(dtype: str, *, least: bool) -> Number:
+    """The least number of a type, or the greatest."""
     if dtype == "pred":
         return not least
     if dtype[0] in "fb":

@@ -1,26 +1,35 @@
-"""FX to an `FxGraph`. Nothing of torch is imported: nodes say all that is needed."""
+"""FX to an `FxGraph`. An operator that the table does not have is recorded with torch's own decomposition, Inductor's
+first: the operators of the table that it comes to. So what is written rounds where Inductor's kernels do."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import logging
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
+from fusiond.torch.operators import TABLE
+
+log = logging.getLogger("fusiond.torch")
 
 
-def recorded(graph: Any) -> FxGraph:
+def recorded(graph: Any, *, decompose: bool = True) -> FxGraph:
     """A `torch.fx.Graph` whose nodes have `meta["val"]`, as AOTAutograd leaves them."""
     inputs: dict[str, Tensor | None] = {}
     nodes: list[FxNode] = []
     outputs: tuple[str, ...] = ()
+    known: dict[Any, tuple[FxGraph | None, Any]] = {}
     for each in graph.nodes:
         if each.op == "placeholder":
             (inputs[each.name],) = _results(each)
         elif each.op == "output":
             outputs = tuple(dict.fromkeys(_names(each.args)))
         else:
-            nodes.append(_node(each))
+            read = _node(each)
+            nodes.append(_decomposed(each, read, known) if decompose else read)
     return FxGraph(inputs=inputs, nodes=tuple(nodes), outputs=outputs)
 
 
@@ -43,6 +52,89 @@ def _node(node: Any) -> FxNode:
         results=_results(node),
         effect=effect,
     )
+
+
+def _decomposed(node: Any, read: FxNode, known: dict[Any, tuple[FxGraph | None, Any]]) -> FxNode:
+    """With what torch makes of it, where the table does not have it. `known`: of a call -> that."""
+    if node.op != "call_function" or read.effect or read.operator in TABLE or not hasattr(node.target, "_schema"):
+        return read
+    places = {name: place for place, name in enumerate(read.reads)}
+    values = [each.meta.get("val") for each in node.all_input_nodes]
+    if [each.name for each in node.all_input_nodes] != list(places) or any(_tensor(each) is None for each in values):
+        return read
+
+    def numbered(each: Any) -> Any:
+        return places[each.name] if hasattr(each, "meta") else each
+
+    key = (read.operator, _mapped(node.args, numbered), _mapped(node.kwargs, numbered), *map(_tensor, values))
+    key = (repr(key), read.results)
+    if key not in known:
+        try:
+            known[key] = _traced(node, values)
+        except Exception:  # torch has none for such arguments
+            log.debug("%s is not decomposed", read.operator, exc_info=True)
+            known[key] = (None, None)
+    graph, gives = known[key]
+    return dataclasses.replace(read, decomposed=graph, gives=gives)
+
+
+def _mapped(value: Any, function: Any) -> Any:
+    from torch.fx.node import map_arg
+
+    return map_arg(value, function)
+
+
+def _traced(node: Any, values: list[Any]) -> tuple[FxGraph | None, Any]:
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def called(*tensors: Any) -> Any:
+        given = dict(zip(node.all_input_nodes, tensors, strict=True))
+        arguments, named = _mapped(node.args, given.__getitem__), _mapped(node.kwargs, given.__getitem__)
+        name = node.target._schema.name
+        return _foreach(name, *arguments, **named) if "_foreach_" in name else node.target(*arguments, **named)
+
+    made = node.meta["val"]
+    first = next(each for each in (made if isinstance(made, tuple | list) else [made]) if each is not None)
+    with first.fake_mode, torch.no_grad():
+        found = make_fx(called, decomposition_table=_decompositions())(*values).graph
+    found.eliminate_dead_code()
+    graph = recorded(found, decompose=False)  # the table of decompositions went all the way
+    (output,) = (each for each in found.nodes if each.op == "output")
+    if any(each.operator == str(node.target) for each in graph.nodes):
+        return None, None
+    return graph, _argument(output.args[0])
+
+
+def _foreach(name: str, first: Sequence[Any], *rest: Any, **named: Any) -> list[Any]:
+    """One operator of each: `_foreach_add.List(xs, ys)` is `add(x, y)` of every pair."""
+    import torch
+
+    one = name.partition("_foreach_")[2]
+    function = torch.ops.aten.linalg_vector_norm if one == "norm" else getattr(torch.ops.aten, one)
+    if one.startswith("addc") and len(rest) == 3:
+        *rest, named["value"] = rest  # type: ignore[assignment]
+
+    def of(value: Any, at: int) -> Any:
+        return value[at] if isinstance(value, list | tuple) else value
+
+    return [
+        function(each, *(of(more, at) for more in rest), **{key: of(value, at) for key, value in named.items()})
+        for at, each in enumerate(first)
+    ]
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    from torch._decomp import decomposition_table
+
+    try:
+        from torch._inductor.decomposition import select_decomp_table
+    except ImportError:
+        preferred: dict[Any, Any] = {}
+    else:
+        preferred = select_decomp_table()
+    return {each: how for each, how in {**decomposition_table, **preferred}.items() if str(each) not in TABLE}
 
 
 def _effect(target: Any) -> str:

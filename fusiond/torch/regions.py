@@ -182,6 +182,10 @@ def _live(nodes: Sequence[FxNode], kept: set[str]) -> list[FxNode]:
 
 
 def _worth(nodes: Sequence[FxNode], kept: set[str]) -> FxSegment:
-    if sum(each.operator not in MOVEMENT for each in nodes) < LEAST:
+    if sum(map(_computes, nodes)) < LEAST:
         return _segment(nodes, kept, fusable=False, reason="too little to fuse")
     return _segment(nodes, kept, fusable=True)
+
+
+def _computes(node: FxNode) -> bool:
+    return any(map(_computes, node.decomposed.nodes)) if node.decomposed else node.operator not in MOVEMENT

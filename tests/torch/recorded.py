@@ -21,6 +21,7 @@ class Recorder:
         dims: tuple[int, ...] | None,
         effect: str = "",
         device: str = "cpu",
+        dtype: str = "f32",
         **named: Any,
     ) -> str:
         known = {*self.inputs, *(each.name for each in self.nodes)}
@@ -31,7 +32,7 @@ class Recorder:
             return tuple(map(given, value)) if isinstance(value, list | tuple) else value
 
         name = f"n{len(self.nodes)}"
-        result = None if dims is None else Tensor(dims, "f32", device=device)
+        result = None if dims is None else Tensor(dims, dtype, device=device)
         whole = operator if operator == "getitem" else f"aten.{operator}"
         self.nodes.append(
             FxNode(name=name, operator=whole, arguments=tuple(map(given, arguments)), named=named, results=(result,),
@@ -62,14 +63,18 @@ def perceptron() -> FxGraph:
     r = Recorder(
         x=F((8, 16), "f32"), scale=F((16,), "f32"), w=F((16, 32), "f32"), b=F((32,), "f32"), v=F((32, 4), "f32")
     )
-    found = r.several("native_layer_norm.default", "x", [16], "scale", None, 1e-5,
-                      results=(F((8, 16), "f32"), F((8, 1), "f32"), F((8, 1), "f32")))  # fmt: skip
-    twice = r("mul.Tensor", found[0], 2.0, dims=(8, 16))
+    spread, middle = r.several("var_mean.correction", "x", [1], 0, True,
+                               results=(F((8, 1), "f32"), F((8, 1), "f32")))  # fmt: skip
+    inverse = r("rsqrt.default", r("add.Tensor", spread, 1e-5, dims=(8, 1)), dims=(8, 1))
+    normal = r("mul.Tensor", r("sub.Tensor", "x", middle, dims=(8, 16)), inverse, dims=(8, 16))
+    twice = r("mul.Tensor", r("mul.Tensor", normal, "scale", dims=(8, 16)), 2.0, dims=(8, 16))
     hidden = r("mm.default", twice, "w", dims=(8, 32))
     moved = r("add.Tensor", hidden, "b", dims=(8, 32))
-    active = r("gelu.default", moved, dims=(8, 32))
+    bell = r("erf.default", r("mul.Tensor", moved, 0.5**0.5, dims=(8, 32)), dims=(8, 32))
+    half = r("mul.Tensor", moved, 0.5, dims=(8, 32))
+    active = r("mul.Tensor", half, r("add.Tensor", bell, 1, dims=(8, 32)), dims=(8, 32))
     result = r("mm.default", active, "v", dims=(8, 4))
-    return r.graph(result, found[1], active)
+    return r.graph(result, middle, active)
 
 
 def adam() -> FxGraph:
@@ -86,12 +91,16 @@ def adam() -> FxGraph:
 
 
 def cross_entropy() -> FxGraph:
-    """The loss of rows of classes, with the gradient for one of 1."""
-    r = Recorder(x=F((12, 7), "f32"), target=F((12,), "s64"))
-    logs = r("_log_softmax.default", "x", 1, False, dims=(12, 7))
-    loss, total = r.several("nll_loss_forward.default", logs, "target", None, 1, -100,
-                            results=(F((), "f32"), F((), "f32")))  # fmt: skip
-    above = r("full.default", [], 1.0, dims=())
-    back = r("nll_loss_backward.default", above, logs, "target", None, 1, -100, total, dims=(12, 7))
-    gradient = r("_log_softmax_backward_data.default", back, logs, 1, "float32", dims=(12, 7))
-    return r.graph(loss, gradient)
+    """The loss of rows of classes, with the gradient for one of 1, as Inductor decomposes them."""
+    rows, column = (12, 7), (12, 1)
+    r = Recorder(x=F(rows, "f32"), target=F((12,), "s64"))
+    off = r("sub.Tensor", "x", r("amax.default", "x", [1], True, dims=column), dims=rows)
+    total = r("sum.dim_IntList", r("exp.default", off, dims=rows), [1], True, dims=column)
+    logs = r("sub.Tensor", off, r("log.default", total, dims=column), dims=rows)
+    place = r("unsqueeze.default", "target", 1, dims=column, dtype="s64")
+    picked = r("gather.default", logs, 1, place, dims=column)
+    loss = r("div.Tensor", r("neg.default", r("sum.default", picked, dims=()), dims=()), 12.0, dims=())
+    back = r("scatter.value", r("full.default", rows, 0.0, dims=rows), 1, place, -1 / 12, dims=rows)
+    shares = r("mul.Tensor", r("exp.default", logs, dims=rows), r("sum.dim_IntList", back, [1], True, dims=column),
+               dims=rows)  # fmt: skip
+    return r.graph(loss, r("sub.Tensor", back, shares, dims=rows))

@@ -83,8 +83,8 @@ FLOATS, LONG = Tensor((4, 6), "f32"), Tensor((4, 1), "s64")
          "it writes into what it is given"),
         (FxNode(name="y", operator="aten.bernoulli.p", arguments=(Ref("x"),), results=(FLOATS,), effect="random"),
          "it draws random numbers"),
-        (FxNode(name="y", operator="aten.div.Tensor_mode", arguments=(Ref("x"), 2.0), named={"rounding_mode": "floor"},
-              results=(FLOATS,)), "a floored quotient of floats"),
+        (FxNode(name="y", operator="aten.sort.default", arguments=(Ref("l"),), results=(FLOATS, FLOATS)),
+         "a sort of more than 128 elements a row"),
         (FxNode(name="y", operator="aten.sum.dim_IntList", arguments=(Ref("x"), (0,)), results=(FLOATS,)),
          "its arguments are not understood"),
         (FxNode(name="y", operator="aten.slice.Tensor", arguments=(Ref("x"), 0, Ref("s")), results=(FLOATS,)),
@@ -96,7 +96,14 @@ FLOATS, LONG = Tensor((4, 6), "f32"), Tensor((4, 1), "s64")
 )  # fmt: skip
 def test_what_is_left_to_torch_has_its_reason(node: FxNode, reason: str) -> None:
     on_gpu = Tensor((4, 6), "f32", device="cuda:0")
-    tensors = {"x": (FLOATS,), "s": (None,), "e": (Tensor((0, 6), "f32"),), "g": (on_gpu,), "i": (LONG,)}
+    tensors = {
+        "x": (FLOATS,),
+        "s": (None,),
+        "e": (Tensor((0, 6), "f32"),),
+        "g": (on_gpu,),
+        "i": (LONG,),
+        "l": (Tensor((4, 129), "f32"),),
+    }
     found = importer.problem(node, tensors)
     assert bool(found) == bool(reason)
     assert found.startswith(reason)

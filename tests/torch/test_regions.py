@@ -25,9 +25,9 @@ def kinds(segments: Sequence[FxSegment]) -> list[tuple[bool, list[str]]]:
 
 def test_products_part_regions() -> None:
     assert kinds(regions.cut(perceptron())) == [
-        (True, ["native_layer_norm", "getitem", "getitem", "mul"]),
+        (True, ["var_mean", "getitem", "getitem", "add", "rsqrt", "sub", "mul", "mul", "mul"]),
         (False, ["mm"]),
-        (True, ["add", "gelu"]),
+        (True, ["add", "mul", "erf", "mul", "add", "mul"]),
         (False, ["mm"]),
     ]
     first = regions.cut(perceptron())[0]

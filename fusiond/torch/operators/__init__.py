@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fusiond.torch.operators import elementwise, losses, movement, normalisation, reductions, windows
+from fusiond.torch.operators import elementwise, movement, reductions, windows
 from fusiond.torch.operators.table import MOVEMENT, TABLE, VIEWS, OperatorCall, Unsupported
 
 __all__ = ["MOVEMENT", "TABLE", "VIEWS", "OperatorCall", "Unsupported"]
 
-_ = (elementwise, losses, movement, normalisation, reductions, windows)  # each fills the table
+_ = (elementwise, movement, reductions, windows)  # each fills the table

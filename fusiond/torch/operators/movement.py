@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from fusiond.torch.instructions import HloValue
-from fusiond.torch.operators.table import OperatorCall, Unsupported, hlo_type, number, operator
+from fusiond.torch.operators.table import OperatorCall, Unsupported, broadcast_dims, number, operator
 
 
 @operator("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
@@ -30,6 +32,15 @@ def _transpose(call: OperatorCall) -> HloValue:
     if order:
         order[a], order[b] = order[b], order[a]
     return call.writer.transpose(x, order)
+
+
+@operator("as_strided.default", view=True)
+def _as_strided(call: OperatorCall) -> HloValue:
+    x, dims, strides = call.tensor(0), call.integers(1, "size") or (), call.integers(2, "stride") or ()
+    rows = tuple(math.prod(dims[at + 1 :]) for at in range(len(dims)))
+    if math.prod(dims) != math.prod(x.dims) or strides != rows or call.argument(3, "storage_offset"):
+        raise Unsupported("memory read otherwise than row by row")
+    return call.writer.reshape(x, dims)
 
 
 @operator("expand.default", view=True)
@@ -86,16 +97,10 @@ def _split(call: OperatorCall) -> tuple[HloValue, ...]:
     return tuple(found)
 
 
-@operator("slice_scatter.default", "select_scatter.default", movement=True)
+@operator("slice_scatter.default", movement=True)
 def _slice_scatter(call: OperatorCall) -> HloValue:
     w, x, source = call.writer, call.tensor(0), call.tensor(1)
-    if "select" in call.node.operator:
-        dimension = call.dimension(x, 2)
-        start = int(number(call.argument(3, "index"))) % x.dims[dimension]
-        end, step = start + 1, 1
-        source = w.reshape(source, [1 if at == dimension else size for at, size in enumerate(x.dims)])
-    else:
-        dimension, start, end, step = _bounds(call, x, 2)
+    dimension, start, end, step = _bounds(call, x, 2)
     part = -(-(end - start) // step)
     if part == 0:
         return x
@@ -123,96 +128,90 @@ def _cat(call: OperatorCall) -> HloValue:
     return call.writer.concatenate([call.finished(each) for each in values], dimension)
 
 
-@operator("stack.default", movement=True)
-def _stack(call: OperatorCall) -> HloValue:
-    dimension = int(call.argument(1, "dim", 0)) % len(call.result.dims)
-    values: Any = call.argument(0, "tensors")
-    parts = [
-        call.writer.reshape(call.finished(each), (*each.dims[:dimension], 1, *each.dims[dimension:])) for each in values
-    ]
-    return call.writer.concatenate(parts, dimension)
-
-
-@operator("repeat.default", movement=True)
-def _repeat(call: OperatorCall) -> HloValue:
-    w, x = call.writer, call.tensor(0)
-    times = call.integers(1, "repeats") or ()
-    dims = (*(1,) * (len(times) - len(x.dims)), *x.dims)
-    both = [each for pair in zip(times, dims, strict=True) for each in pair]
-    wide = w.broadcast(w.reshape(x, dims), both, range(1, len(both), 2))
-    return w.reshape(wide, call.result.dims)
-
-
-@operator("flip.default", movement=True)
+@operator("flip.default", "prims.rev.default", movement=True)
 def _flip(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     return call.writer.reverse(x, sorted(call.dimensions(x, 1, "dims")))
 
 
-@operator("tril.default", "triu.default", movement=True)
-def _triangle(call: OperatorCall) -> HloValue:
-    w, x = call.writer, call.tensor(0)
-    rank = len(x.dims)
-    rows, columns = w.iota("s32", x.dims, rank - 2), w.iota("s32", x.dims, rank - 1)
-    limit = w.binary("add", rows, w.like(rows, int(number(call.argument(1, "diagonal", 0)))))
-    direction = "LE" if "tril" in call.node.operator else "GE"
-    return w.select(w.compare(direction, columns, limit), x, w.like(x, 0))
+@operator("copy.default", movement=True)
+def _copy(call: OperatorCall) -> HloValue:
+    return call.wide(1, dtype=call.result.dtype)
+
+
+def _points(call: OperatorCall, given: Sequence[Any], x: HloValue, dims: Sequence[int]) -> tuple[HloValue, list[int]]:
+    """(indices in x, of these dimensions with the numbers in the last; the dimensions of x that they are for)."""
+    w, parts, places = call.writer, [], []
+    for at, index in enumerate(given):
+        if index is None:
+            continue
+        if index.dtype in ("pred", "u8"):
+            raise Unsupported("a mask as an index")
+        index = w.expand(w.convert(index, "s64"), dims)
+        below = w.compare("LT", index, w.like(index, 0))
+        wrapped = w.select(below, w.binary("add", index, w.like(index, x.dims[at])), index)
+        parts.append(w.reshape(wrapped, (*dims, 1)))
+        places.append(at)
+    return w.concatenate(parts, len(dims)), places
+
+
+@operator("index.Tensor", "_unsafe_index.Tensor", movement=True)
+@operator("index_put.default", "_unsafe_index_put.default")
+def _index(call: OperatorCall) -> HloValue:
+    """Dimensions of the indices stand where the first of theirs was if theirs are neighbours, else in front."""
+    w, x, given = call.writer, call.tensor(0), call.argument(1, "indices")
+    dims = broadcast_dims([each.dims for each in given if each is not None])
+    indices, places = _points(call, given, x, dims)
+    at = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    if "put" not in call.node.operator:
+        return w.gather(x, indices, places, at)
+    sums = bool(call.argument(3, "accumulate", False))
+    x = call.floating(x) if sums else x
+    rest = [size for each, size in enumerate(x.dims) if each not in places]
+    updates = call.shaped(call.argument(2, "values"), x.dtype, (*rest[:at], *dims, *rest[at:]))
+    return call.finished(w.scatter(x, indices, updates, places, at, "add" if sums else "replace"))
 
 
 @operator("gather.default", movement=True)
+@operator("scatter_add.default")
+@operator("scatter.src", "scatter.value", movement=True)
 def _gather(call: OperatorCall) -> HloValue:
+    """Element by element: along one dimension as the index says, along the others where it is said."""
     w, x, index = call.writer, call.tensor(0), call.tensor(2)
     if not x.dims or len(index.dims) != len(x.dims):
         raise Unsupported("a gather of a number")
     dimension = call.dimension(x, 1)
-    dims = (*index.dims, 1)
-    parts = [
-        w.reshape(index if at == dimension else w.iota(index.dtype, index.dims, at), dims) for at in range(len(x.dims))
-    ]
-    return w.point_gather(x, w.concatenate(parts, len(index.dims)))
-
-
-@operator("scatter.src", "scatter.value", movement=True)
-def _scatter(call: OperatorCall) -> HloValue:
-    """One element of each row is another: where the place is the one that is asked for."""
-    w, x, index = call.writer, call.tensor(0), call.tensor(2)
-    dimension = call.dimension(x, 1)
-    expected = tuple(1 if at == dimension else size for at, size in enumerate(x.dims))
-    if index.dims != expected or not x.dims:
-        raise Unsupported("a scatter of more than one element in each row")
-    value = call.shaped(call.argument(3, "src"), x.dtype, expected)
-    here = w.compare("EQ", w.iota(index.dtype, x.dims, dimension), w.expand(index, x.dims))
-    return w.select(here, w.expand(value, x.dims), x)
+    sums = "scatter_add" in call.node.operator
+    if "scatter" in call.node.operator:
+        x = call.floating(x) if sums else x
+        source = call.argument(3, "value" if "value" in call.node.operator else "src")
+        if isinstance(source, HloValue) and len(source.dims) == len(index.dims):
+            source = w.slice(source, [0] * len(index.dims), index.dims, [1] * len(index.dims))
+        value = call.shaped(source, x.dtype, index.dims)
+        if not sums and index.dims == tuple(1 if at == dimension else size for at, size in enumerate(x.dims)):
+            here = w.compare("EQ", w.iota(index.dtype, x.dims, dimension), w.expand(index, x.dims))
+            return w.select(here, w.expand(value, x.dims), x)  # one element of each row is another
+    given = [index if at == dimension else w.iota("s64", index.dims, at) for at in range(len(x.dims))]
+    indices, places = _points(call, given, x, index.dims)
+    if call.node.operator == "aten.gather.default":
+        return w.gather(x, indices, places, 0)
+    return call.finished(w.scatter(x, indices, value, places, 0, "add" if sums else "replace"))
 
 
 # --- of nothing ---
 
 
-@operator("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default",
-          "ones_like.default", "new_zeros.default", "new_ones.default", "new_full.default",
-          "scalar_tensor.default", movement=True)  # fmt: skip
+@operator("full.default", "scalar_tensor.default", movement=True)
 def _full(call: OperatorCall) -> HloValue:
-    name = call.node.operator.split(".")[1]
-    at = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}.get(name)
-    value = number(call.argument(at, "fill_value")) if at is not None else int("ones" in name)
+    value = number(call.argument(int("full" in call.node.operator), "fill_value"))
     return call.writer.constant(value, call.result.dtype, call.result.dims)
 
 
-@operator("arange.default", "arange.start", "arange.start_step", "prims.iota.default", movement=True)
-def _arange(call: OperatorCall) -> HloValue:
+@operator("prims.iota.default", movement=True)
+def _iota(call: OperatorCall) -> HloValue:
     w, (size,) = call.writer, call.result.dims
-    overload = call.node.operator
-    if overload == "prims.iota.default":
-        start, step = call.argument(1, "start", 0), call.argument(2, "step", 1)
-    else:
-        start = 0 if overload == "aten.arange.default" else call.argument(0, "start")
-        step = call.argument(2, "step", 1) if overload == "aten.arange.start_step" else 1
-    dtype = call.result.dtype
-    hlo_type(call.node.named.get("dtype"))
-    work = "f32" if dtype in ("f16", "bf16") else dtype
-    found = w.iota(work, (size,), 0)
+    start, step = call.argument(1, "start", 0), call.argument(2, "step", 1)
+    found = w.iota(call.result.dtype, (size,), 0)
     if step != 1:
         found = w.binary("multiply", found, w.like(found, number(step)))
-    if start != 0:
-        found = w.binary("add", found, w.like(found, number(start)))
-    return call.finished(found)
+    return w.binary("add", found, w.like(found, number(start))) if start else found

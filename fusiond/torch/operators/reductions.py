@@ -6,17 +6,12 @@ import math
 from collections.abc import Sequence
 
 from fusiond.torch.instructions import HloValue, HloWriter
-from fusiond.torch.operators.table import OperatorCall, Unsupported, number, operator, working
+from fusiond.torch.operators.table import OperatorCall, Unsupported, category, operator, working
 
 
 def kept(w: HloWriter, x: HloValue, of: HloValue, dimensions: Sequence[int]) -> HloValue:
     """A reduced value with the dimensions that are gone back as 1."""
     return w.reshape(x, [1 if at in dimensions else size for at, size in enumerate(of.dims)])
-
-
-def over(w: HloWriter, operation: str, x: HloValue, dimensions: Sequence[int]) -> HloValue:
-    """A reduce whose result has x's shape again."""
-    return w.expand(kept(w, w.reduce(operation, x, dimensions), x, dimensions), x.dims)
 
 
 def count(x: HloValue, dimensions: Sequence[int]) -> int:
@@ -52,8 +47,15 @@ def _sum(call: OperatorCall) -> HloValue:
     return _ended(call, w.reduce("add" if name == "sum" else "multiply", x, dimensions))
 
 
-@operator("amax.default", "amin.default", "max.default", "min.default", "any.default", "any.dim", "any.dims",
-          "all.default", "all.dim", "all.dims")  # fmt: skip
+@operator(
+    "amax.default",
+    "amin.default",
+    "max.default",
+    "min.default",
+    "any.default",
+    "any.dim",
+    "any.dims",
+)
 def _extreme(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.tensor(0)
     name, overload = call.node.operator.split(".")[1:]
@@ -65,41 +67,63 @@ def _extreme(call: OperatorCall) -> HloValue:
     return _ended(call, w.reduce(operation, x, dimensions))
 
 
-@operator("var.correction", "var_mean.correction", "std.correction")
+@operator("var.correction", "var_mean.correction")
 def _variance(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
     x = call.floating(call.tensor(0))
     correction = call.argument(2, "correction")
     found, middle = variance(call.writer, x, call.dimensions(x, 1), 1.0 if correction is None else correction)
-    name = call.node.operator.split(".")[1]
-    if name == "var_mean":
+    if "var_mean" in call.node.operator:
         return _ended(call, found), _ended(call, middle, 1)
-    return _ended(call, call.writer.unary("sqrt", found) if name == "std" else found)
+    return _ended(call, found)
 
 
-@operator("logsumexp.default")
-def _logsumexp(call: OperatorCall) -> HloValue:
-    w = call.writer
-    x = call.floating(call.tensor(0))
-    dimensions = call.dimensions(x, 1)
-    largest = w.reduce("maximum", x, dimensions)
-    infinite = w.compare("EQ", w.unary("abs", largest), w.like(largest, math.inf))
-    largest = w.select(infinite, w.like(largest, 0), largest)
-    off = w.binary("subtract", x, w.expand(kept(w, largest, x, dimensions), x.dims))
-    total = w.reduce("add", w.unary("exponential", off), dimensions)
-    return _ended(call, w.binary("add", w.unary("log", total), largest))
+@operator("argmax.default", "argmin.default", "max.dim", "min.dim")
+def _place(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
+    """The first place of the extreme, or of what is not a number; with a dimension's extreme where it is asked for."""
+    w, x, whole = call.writer, call.floating(call.tensor(0)), call.argument(1, "dim") is None
+    if whole:
+        x = w.reshape(x, (math.prod(x.dims),))
+    rows = () if not x.dims else (0,) if whole else (call.dimension(x, 1),)
+    found = w.reduce("maximum" if "max" in call.node.operator else "minimum", x, rows)
+    here = w.compare("EQ", x, w.expand(kept(w, found, x, rows), x.dims))
+    if category(x.dtype) == 2:
+        here = w.binary("or", here, w.compare("NE", x, x))
+    places = w.iota("s32", x.dims, rows[0]) if rows else w.constant(0, "s32")
+    first = w.reduce("minimum", w.select(here, places, w.like(places, 2**31 - 1)), rows)
+    if "arg" in call.node.operator:
+        return _ended(call, first)
+    return _ended(call, found), _ended(call, first, 1)
 
 
-@operator("linalg_vector_norm.default")
-def _norm(call: OperatorCall) -> HloValue:
-    w = call.writer
-    x = call.floating(call.tensor(0))
-    order = number(call.argument(1, "ord", 2))
-    dimensions = call.dimensions(x, 2)
-    if order == 2:
-        return _ended(call, w.unary("sqrt", w.reduce("add", w.binary("multiply", x, x), dimensions)))
-    size = w.unary("abs", x)
-    if order == 1:
-        return _ended(call, w.reduce("add", size, dimensions))
-    if order == math.inf:
-        return _ended(call, w.reduce("maximum", size, dimensions))
-    raise Unsupported(f"a norm of order {order}")
+LONGEST = 128
+"""Elements of a row that is sorted: those of longer rows are left to torch."""
+
+
+@operator("sort.default", "sort.stable", "topk.default")
+def _sort(call: OperatorCall) -> tuple[HloValue, HloValue]:
+    w, x, name = call.writer, call.tensor(0), call.node.operator.split(".")[1]
+    if not x.dims:
+        return x, w.constant(0, "s64")
+    at = 2 if "stable" in call.node.operator or name == "topk" else 1
+    dimension = call.dimension(x, at, default=-1)
+    if x.dims[dimension] > LONGEST:
+        raise Unsupported(f"a sort of more than {LONGEST} elements a row")
+    order = call.argument(3, "largest", True) if name == "topk" else call.argument(at + 1, "descending", False)
+    if x.dtype == "pred":
+        raise Unsupported("a sort of truth values")
+    both = w.sort(x, w.iota("s32", x.dims, dimension), dimension, descending=bool(order))
+    first, second = (w.slice(each, [0] * len(x.dims), call.result.dims, [1] * len(x.dims)) for each in both)
+    return first, w.convert(second, "s64")
+
+
+@operator("cumsum.default", "cumprod.default")
+def _running(call: OperatorCall) -> HloValue:
+    w, x = call.writer, call.wide(0)
+    if not x.dims:
+        return call.finished(x)
+    at, rank = call.dimension(x, 1), range(len(x.dims))
+    sizes = "x".join(str(x.dims[at] if each == at else 1) for each in rank)
+    sides = "x".join(f"{x.dims[at] - 1 if each == at else 0}_0" for each in rank)
+    window = f"window={{size={sizes} pad={sides}}}"
+    operation = "add" if "sum" in call.node.operator else "multiply"
+    return call.finished(w.reduced(operation, x, x.dims, window, "reduce-window"))

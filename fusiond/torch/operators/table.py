@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fusiond.torch.graphs import DTYPES, FxNode, Ref, Tensor
+from fusiond.torch.graphs import FxNode, Ref, Tensor
 from fusiond.torch.instructions import HloValue, HloWriter, Number
 
 
@@ -26,8 +26,8 @@ MOVEMENT: set[str] = {"getitem"}
 VIEWS: set[str] = set()
 """Those of which torch makes no copy: where one leaves a region, torch does it."""
 
-_WIDTHS = {"pred": 0, "u8": 1, "s8": 1, "s16": 2, "u16": 2, "s32": 3, "u32": 3, "s64": 4, "u64": 4, "f16": 10,
-           "bf16": 10, "f32": 11, "f64": 12}  # fmt: skip
+_WIDTHS = {"pred": 0, "u8": 1, "s8": 1, "s16": 2, "u16": 2, "s32": 3, "u32": 3, "s64": 4, "u64": 4, "f8e4m3fn": 9,
+           "f8e5m2": 9, "f16": 10, "bf16": 10, "f32": 11, "f64": 12}  # fmt: skip
 
 
 def operator(*names: str, movement: bool = False, view: bool = False) -> Callable[[Function], Function]:
@@ -48,7 +48,7 @@ def operator(*names: str, movement: bool = False, view: bool = False) -> Callabl
 
 def working(dtype: str) -> str:
     """The type in which a value of this type is computed with."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return "f32" if dtype in ("f16", "bf16") or dtype.startswith("f8") else dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,11 @@ def _wider(a: str, b: str) -> str:
     return a if _WIDTHS[a] > _WIDTHS[b] else b
 
 
-def hlo_type(name: Any) -> str | None:
-    """Of a dtype as an argument (`float32`); None: none is named."""
-    if name is None:
-        return None
-    if name not in DTYPES:
-        raise Unsupported(f"the type {name} is not known")
-    return DTYPES[name]
+def broadcast_dims(several: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """NumPy's: trailing dimensions meet, and those of size 1 are repeated."""
+    rank = max(map(len, several))
+    wide = [(*(1,) * (rank - len(each)), *each) for each in several]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*wide, strict=True))
 
 
 def number(value: Any) -> Number:

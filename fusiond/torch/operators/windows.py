@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from fusiond.frameworks import is_stencil
-from fusiond.torch.instructions import HloValue, HloWriter
+from fusiond.torch.instructions import HloValue, HloWriter, edge
 from fusiond.torch.operators.table import OperatorCall, Unsupported, operator
 
 
@@ -101,6 +102,9 @@ def _window(
 
 # --- pooling ---
 
+MOST_PLACES = 64
+"""Elements of a window whose largest is to be said by its place."""
+
 
 @operator("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def _mean(call: OperatorCall) -> HloValue:
@@ -114,16 +118,78 @@ def _mean(call: OperatorCall) -> HloValue:
     return call.finished(w.binary("divide", total, pool.of(w, "add", ones)))
 
 
-@operator("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+@operator("max_pool2d_with_indices.default", "max_pool3d_with_indices.default",
+          "prims._low_memory_max_pool_with_offsets.default")  # fmt: skip
 def _most(call: OperatorCall) -> tuple[HloValue | None, ...]:
-    """Without the places, which a gradient asks for."""
-    x = call.tensor(0)
-    return _Pool(call, x, dilation=True).of(call.writer, "maximum", x), None
+    """(the largest of each window, where: in the plane, or as a number of the window)."""
+    w, x = call.writer, call.floating(call.tensor(0))
+    pool = _Pool(call, x, dilation=True)
+    wide = w.pad(x, edge(x.dtype, least=True), [(low, high, 0) for low, high in pool.edges])
+    best, which = None, w.constant(0, "s32", pool.dims)
+    for place, offset in enumerate(itertools.product(*map(range, pool.sizes))):
+        starts = [0] * pool.before + [each * step for each, step in zip(offset, pool.dilation, strict=True)]
+        steps = [1] * pool.before + list(pool.stride)
+        ends = [at + (size - 1) * step + 1 for at, size, step in zip(starts, pool.dims, steps, strict=True)]
+        value = w.slice(wide, starts, ends, steps)
+        if best is None:
+            best = value
+            continue
+        better = w.compare("GT", value, best)
+        if x.dtype[0] in "fb":
+            better = w.binary("or", better, w.compare("NE", value, value))
+        best, which = w.select(better, value, best), w.select(better, w.like(which, place), which)
+    if best is None or math.prod(pool.sizes) > MOST_PLACES:
+        raise Unsupported(f"a maximum over windows of more than {MOST_PLACES} elements")
+    if "offsets" not in call.node.operator:
+        which = _plane(w, which, x.dims[pool.before :], pool.sizes, pool.stride, pool.padding, pool.dilation)
+    places = None if call.node.results[1] is None else call.finished(which, 1)
+    return call.finished(pool.of(w, "maximum", x)), places
+
+
+@operator("prims._low_memory_max_pool_offsets_to_indices.default")
+def _offsets(call: OperatorCall) -> HloValue:
+    w = call.writer
+    offsets = w.convert(call.tensor(0), "s32")
+    return call.finished(_plane(w, offsets, *(call.integers(at) or () for at in (2, 1, 3, 4, 5))))
+
+
+def _plane(w: HloWriter, which: HloValue, dims: Sequence[int], *window: Sequence[int]) -> HloValue:
+    """Numbers of windows' elements as places in a plane. Of a window of nothing but -inf torch says the first place
+    that is inside: so does this."""
+    found, scale, front = w.like(which, 0), 1, len(which.dims) - len(dims)
+    for at, (size, taps, *steps) in reversed([*enumerate(zip(dims, *window, strict=True))]):
+        stride, padding, dilation = (w.like(which, each) for each in steps)
+        inner = w.binary("multiply", w.binary("remainder", which, w.like(which, taps)), dilation)
+        which = w.binary("divide", which, w.like(which, taps))
+        begin = w.binary("multiply", w.iota("s32", which.dims, front + at), stride)
+        place = w.binary("maximum", w.binary("subtract", w.binary("add", begin, inner), padding), w.like(which, 0))
+        found = w.binary("add", found, w.binary("multiply", place, w.like(which, scale)))
+        scale *= size
+    return found
+
+
+@operator("avg_pool2d_backward.default")
+def _mean_backward(call: OperatorCall) -> HloValue:
+    """Each window's share of the slope, to all of its elements: windows over the slopes, spread by the stride."""
+    w, slope = call.writer, call.floating(call.tensor(0))
+    sizes, stride, padding = (call.integers(at) or () for at in (2, 3, 4))
+    if call.argument(5) or call.argument(7) or (any(padding) and not call.argument(6)):
+        raise Unsupported("windows of several sizes")
+    stride, before = stride or sizes, len(slope.dims) - 2
+    share = w.binary("divide", slope, w.like(slope, math.prod(sizes)))
+    wide = w.pad(share, 0, [(0, 0, 0)] * before + [(0, 0, step - 1) for step in stride])
+    edges = [(0, 0)] * before + [
+        (tap - 1 - low, size + low - length)
+        for tap, low, size, length in zip(sizes, padding, call.result.dims[-2:], wide.dims[-2:], strict=True)
+    ]
+    window = _window([*[1] * before, *sizes], [1] * len(wide.dims), edges)
+    return call.finished(w.reduced("add", wide, call.result.dims, window, "reduce-window"))
 
 
 class _Pool:
     def __init__(self, call: OperatorCall, x: HloValue, *, dilation: bool) -> None:
-        rank = int(call.node.operator.split("pool")[1][0])
+        name = call.node.operator.split("pool")[1]
+        rank = len(call.integers(1) or ()) if name.startswith("_") else int(name[0])
 
         def numbers(place: int, name: str, default: Sequence[int]) -> tuple[int, ...]:
             found = call.integers(place, name) or tuple(default)
@@ -132,15 +198,23 @@ class _Pool:
         self.sizes = numbers(1, "kernel_size", ())
         self.stride, self.padding = numbers(2, "stride", self.sizes), numbers(3, "padding", (0,))
         self.dilation = numbers(4, "dilation", (1,)) if dilation else (1,) * rank
-        if call.argument(5 if dilation else 4, "ceil_mode", False):
-            raise Unsupported("windows reach beyond the padding")
         self.dims = (*x.dims[: len(x.dims) - rank], *call.result.dims[-rank:])
         self.before = len(x.dims) - rank
+        self.edges = [(0, 0)] * self.before + [(each, each) for each in self.padding]
+        if call.argument(5 if dilation else 4, "ceil_mode", False):
+            if not dilation:
+                raise Unsupported("windows reach beyond the padding")
+            self.edges[self.before :] = [
+                (low, (made - 1) * step + (taps - 1) * wide + 1 - size - low)
+                for low, made, step, taps, wide, size in zip(
+                    self.padding, self.dims[self.before :], self.stride, self.sizes, self.dilation,
+                    x.dims[self.before :], strict=True,
+                )
+            ]  # fmt: skip
 
     def of(self, w: HloWriter, operation: str, x: HloValue) -> HloValue:
-        ones, none = [1] * self.before, [(0, 0)] * self.before
-        edges = [*none, *((each, each) for each in self.padding)]
-        window = _window([*ones, *self.sizes], [*ones, *self.stride], edges, dilation=[*ones, *self.dilation])
+        ones = [1] * self.before
+        window = _window([*ones, *self.sizes], [*ones, *self.stride], self.edges, dilation=[*ones, *self.dilation])
         return w.reduced(operation, x, self.dims, window, "reduce-window")
 
 

@@ -25,7 +25,6 @@ from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, reference, sound
 from fusiond.search.space import Space
-from fusiond.strategy import baselines_of
 
 MOST_UNFUSED, MOST_FUSED = 24, 16
 
@@ -82,7 +81,7 @@ def write(
 def taken(found: Plan) -> Iterator[Entry]:
     """Every way unfused and fused, those as given and the seeds before what is turned."""
     strategy, analysis = found.prepared.strategy, found.analysis
-    baselines = baselines_of(strategy, analysis, {})
+    baselines = strategy.baselines(analysis)
     turned: list[Entry] = []
     for baseline in baselines:
         plain = next(baseline.space.points())

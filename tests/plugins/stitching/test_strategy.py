@@ -301,7 +301,7 @@ body { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
 
 test { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
-  n = s32[] constant(3)
+  n = s32[] constant(70000)
   ROOT c = pred[] compare(i, n), direction=LT
 }
 

@@ -22,6 +22,8 @@ from fusiond_stitching.frontend.loop_maps import Maps
 
 _SUMMED = ("f32", "f64")
 """Narrower sums are rounded in each trip, and would come out otherwise."""
+MOST_LAID = 16
+"""Times what a loop begins with and reads, that all trips' parts may be which it stores for a sum behind it."""
 GROUPS = (32, 16, 8)
 """How many neighbouring threads, of one warp, sum up what a trip stores."""
 
@@ -131,6 +133,8 @@ class Sums:
             for each in others:
                 first = self._maps.add("add", summand.dtype, summand.dims, [first, each])
             return first
+        if not all(self._fits(name) for name in summand.operands):
+            return None
         if summand.opcode == "dot" and not numbers["lhs_batch"]:
             operands = [self._all_trips(name) for name in summand.operands]
             moved = {key: (0, *(at + 1 for at in numbers[key])) for key in ("lhs_contracting", "rhs_contracting")}
@@ -162,6 +166,10 @@ class Sums:
         while each.opcode == "broadcast":
             each = self.body[each.operands[0]]
         return each.opcode == "constant" and not any(each.attributes["values"])
+
+    def _fits(self, name: str) -> bool:
+        whole = self._maps.trips * self.body[name].size_bytes
+        return whole <= MOST_LAID * sum(each.size_bytes for each in self.operands)
 
     def _all_trips(self, name: str) -> str:
         """A value of all trips, outside: where it is not a map, the loop stores it."""

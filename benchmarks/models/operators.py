@@ -27,7 +27,7 @@ SIDE = 64
 TOKENS = 48
 
 LIBRARY = frozenset(
-    """mm addmm bmm baddbmm _int_mm _scaled_mm convolution convolution_backward empty device_put
+    """mm addmm bmm baddbmm _int_mm _scaled_mm convolution convolution_backward empty empty_like device_put _unsafe_view
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     inductor_seeds inductor_seed inductor_lookup_seed inductor_random inductor_randint""".split()  # noqa: SIM905
 )

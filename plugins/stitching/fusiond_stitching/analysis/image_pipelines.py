@@ -28,17 +28,12 @@ from fusiond.model import Job, Rejection, frozen
 from fusiond.program import Launch, Pointer, Program, Role
 from fusiond.program.formulas import replaced
 from fusiond.strategy import Answers, Asked, Others
+from fusiond_stitching.analysis import image_borders, image_values
+from fusiond_stitching.analysis.image_borders import View
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 MOST_KERNELS, MOST_REACH, MOST_CHANNELS = 24, 15, 4
 _ENTRY = re.compile(r'extern "C" __global__ void (?:__\w+__\([^)]*\) )*(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{')
-_BINARY = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&&", "or": "||", "xor": "!="}
-_COMPARE = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
-_CALLS = {"maximum": "max", "minimum": "min", "abs": "abs", "sqrt": "sqrt", "rsqrt": "rsqrt", "exponential": "exp",
-          "log": "log", "sine": "sin", "cosine": "cos", "tan": "tan", "tanh": "tanh", "atan2": "atan2", "power": "pow",
-          "floor": "floor", "ceil": "ceil", "round-nearest-even": "rint"}  # fmt: skip
-_OTHERS = {"negate": "-{}", "not": "!{}", "copy": "{}", "select": "({} ? {} : {})", "clamp": "min(max({1}, {0}), {2})",
-           "logistic": "1.0f / (1.0f + exp(-{}))"}  # fmt: skip
 _FOLDS = {"add": "sum", "maximum": "largest", "minimum": "smallest"}
 _VIEWS = ("slice", "reverse", "concatenate", "pad")
 
@@ -99,7 +94,7 @@ def asked(module: HloModule, job: Job, others: Others | None) -> ImagePipeline |
         writer = _Document(module, interleaved=interleaved)
         try:
             text = json.dumps(writer.document())
-        except _NoPipeline:
+        except image_values.NoPipeline:
             continue
         strategy, key = taker
         name = f"{text_key(text)[:16]}.yaml"
@@ -110,22 +105,6 @@ def asked(module: HloModule, job: Job, others: Others | None) -> ImagePipeline |
         found = others.ask(own)
         return None if isinstance(found, str) else ImagePipeline(asked=found, planes=writer.planes)
     return None
-
-
-class _NoPipeline(Exception):
-    """This module is none."""
-
-
-@dataclass(slots=True)
-class _View:
-    """An image as something shows it: shifted, cut, with a border."""
-
-    image: str
-    maps: dict[str, np.ndarray[Any, Any]]
-    """Role of a dimension -> for each index along it, the index of the image that is seen there (-1: outside of it)."""
-    roles: list[str | None]
-    """Of the value's dimensions; None of one with one element."""
-    outside: float = 0.0
 
 
 @dataclass(slots=True)
@@ -152,21 +131,21 @@ class _Document:
     def document(self) -> dict[str, Any]:
         module = self.module
         images = [module[each] for each in (*module.parameters, *module.outputs)]
-        if len({(each.dtype, _sides(each)[:-3]) for each in images}) > 1 or images[0].dtype != "f32":
-            raise _NoPipeline
+        if len({(each.dtype, image_values.sides(each)[:-3]) for each in images}) > 1 or images[0].dtype != "f32":
+            raise image_values.NoPipeline
         for each in module.parameters:
             self._made[each] = module.buffer_of(each)
             self._enter(module[each])
         for one in module.instructions:  # what is read beside its own pixel is an image, whoever else reads it
             shown = one.opcode in _VIEWS and any(module[user].elementwise for user in module.users[one.name])
-            if (shown or one.opcode == "window") and _numbers(module, one.name) is None:
+            if (shown or one.opcode == "window") and image_values.numbers(module, one.name) is None:
                 self._view(one.name if shown else one.operands[0])
         for each in module.outputs:
             self._image(each)
         first = module[module.parameters[0]]
         height, width = self._size(first)
         if not self._masks and not any(each.get("mask", [1, 1]) != [1, 1] for each in self.kernels.values()):
-            raise _NoPipeline
+            raise image_values.NoPipeline
         inputs = [{"name": module.buffer_of(each), **self._sized(module[each])} for each in module.parameters]
         return {
             "pipeline": "images", "image": {"width": width, "height": height, "dtype": "float32",
@@ -179,42 +158,42 @@ class _Document:
 
     def _enter(self, image: HloInstruction) -> None:
         """The roles of an input's or a result's dimensions: planes or channels, height, width."""
-        sides = _sides(image)
+        sides = image_values.sides(image)
         rest = len(sides) - 2
         roles = ("h", "w", "c") if self.interleaved else (*(f"p{at}" for at in range(rest)), "h", "w")
         if len(sides) < 2 or (self.interleaved and (len(sides) != 3 or sides[-1] > MOST_CHANNELS)):
-            raise _NoPipeline
+            raise image_values.NoPipeline
         planes = 1 if self.interleaved else math.prod(sides[:rest])
         channels = sides[-1] if self.interleaved else 1
         if self.planes and (self.planes, self.channels) != (planes, channels):
-            raise _NoPipeline
+            raise image_values.NoPipeline
         self.planes, self.channels = planes, channels
         self._roles[image.name] = roles
 
     def _size(self, value: HloInstruction) -> tuple[int, int]:
-        at = dict(zip(self._roles[value.name], _sides(value), strict=True))
+        at = dict(zip(self._roles[value.name], image_values.sides(value), strict=True))
         return at["h"], at["w"]
 
     def _of(self, name: str) -> tuple[str, ...]:
         """The role of each dimension of more than one element."""
         if name not in self._roles:
             each = self.module[name]
-            self._roles[name] = self._derived(each, _sides(each))
+            self._roles[name] = self._derived(each, image_values.sides(each))
         return self._roles[name]
 
     def _derived(self, each: HloInstruction, sides: tuple[int, ...]) -> tuple[str, ...]:
         if not each.operands or each.opcode == "broadcast":
-            raise _NoPipeline
+            raise image_values.NoPipeline
         source = max((self.module[operand] for operand in each.operands), key=lambda operand: operand.elements)
         if each.elementwise:
-            images = [each for each in each.operands if _numbers(self.module, each) is None]
-            found = {self._of(operand) for operand in images if _sides(self.module[operand]) == sides}
+            images = [each for each in each.operands if image_values.numbers(self.module, each) is None]
+            found = {self._of(operand) for operand in images if image_values.sides(self.module[operand]) == sides}
             if len(found) != 1:
-                raise _NoPipeline
+                raise image_values.NoPipeline
             return found.pop()
         known = self._of(source.name)
         if each.opcode == "transpose":
-            roles = _spread(known, source.dims)
+            roles = image_values.spread(known, source.dims)
             return tuple(
                 role for at in each.attributes["dimensions"] if (role := roles[at]) is not None
             )  # fmt: skip
@@ -223,17 +202,17 @@ class _Document:
         if each.opcode in _VIEWS and len(sides) == len(known):
             return known
         if each.opcode == "reshape":
-            tail = _behind_planes(known)
-            if _sides(source)[-len(tail) :] == sides[-len(tail) :]:
+            tail = image_values.behind_planes(known)
+            if image_values.sides(source)[-len(tail) :] == sides[-len(tail) :]:
                 return (*(f"p{at}" for at in range(len(sides) - len(tail))), *tail)
         if each.opcode == "window":
-            roles = [*_spread(known, source.dims)]
+            roles = [*image_values.spread(known, source.dims)]
             taps = [roles[at] for at, size in enumerate(each.attributes["sizes"]) if size != 1]
             if not {*taps} <= {"h", "w"}:
-                raise _NoPipeline
+                raise image_values.NoPipeline
             return (*(role for role, dim in zip(roles, each.dims, strict=False) if dim > 1 and role),
                     *(f"k{role}" for role in taps))  # fmt: skip
-        raise _NoPipeline
+        raise image_values.NoPipeline
 
     # --- kernels ---
 
@@ -244,14 +223,14 @@ class _Document:
             return self._made[name]
         value = self.module[name]
         if value.dtype != "f32" or len(self.kernels) >= MOST_KERNELS:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         named = self.module.buffer_of(name) if name in self.module.is_output else f"k{self.module.number[name]}"
         roles = self._of(name)
         if name in self.module.is_output:
             self._roles.pop(name)
             self._enter(value)
-        if self._of(name) != roles or not {"h", "w"} <= {*_behind_planes(roles)}:
-            raise _NoPipeline
+        if self._of(name) != roles or not {"h", "w"} <= {*image_values.behind_planes(roles)}:
+            raise image_values.NoPipeline
         kernel = _Kernel()
         body = self._windowed(value, kernel) if value.opcode == "reduce" else self._expression(name, kernel, value)
         self.kernels[named] = self._written(value, kernel, body)
@@ -281,7 +260,10 @@ class _Document:
         """What is the same pixel for pixel: behind reshapes and transposes."""
         while name not in self._made and name not in self.module.is_output:
             each = self.module[name]
-            if each.opcode not in ("reshape", "transpose", "copy") or _numbers(self.module, name) is not None:
+            if (
+                each.opcode not in ("reshape", "transpose", "copy")
+                or image_values.numbers(self.module, name) is not None
+            ):
                 return name
             self._of(name)
             name = each.operands[0]
@@ -296,16 +278,19 @@ class _Document:
             sides = [self._bare(each) for each in source.operands]
             windows = [each for each in sides if module[each].opcode == "window"]
             if len(windows) != 1:
-                raise _NoPipeline
+                raise image_values.NoPipeline
             weights = module[next(each for each in sides if each != windows[0])]
             source = module[windows[0]]
             taps = self._taps(weights, source)
         if source.opcode != "window" or kind not in _FOLDS or len(value.operands) != 2:
-            raise _NoPipeline
-        given, roles = source.attributes, _spread(self._of(source.operands[0]), module[source.operands[0]].dims)
+            raise image_values.NoPipeline
+        given, roles = (
+            source.attributes,
+            image_values.spread(self._of(source.operands[0]), module[source.operands[0]].dims),
+        )
         at = {role: place for place, role in enumerate(roles) if role in ("h", "w")}
         if any(given["interior"]) or len(at) != 2:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         wanted = [role[1:] for role in self._of(source.name) if role[0] == "k"]
         grid = np.ones([given["sizes"][at[role]] for role in wanted]) if taps is None else taps
         grid = grid if wanted == ["h", "w"] else grid.T if wanted == ["w", "h"] else grid.reshape(
@@ -321,9 +306,10 @@ class _Document:
             first[role] = (step, dilation, grown)
         outside = module[source.operands[1]]
         if outside.opcode != "constant":
-            raise _NoPipeline
+            raise image_values.NoPipeline
         edge = float(outside.attributes["values"][0])
-        border, starts = self._border(view, {role: each[2] for role, each in first.items()}, edge, kind)
+        indices = {role: each[2] for role, each in first.items()}
+        border, starts = image_borders.border(view, self._area(view.image), indices, edge, kind)
         name = self._read(view, border, kernel)
         steps = [first[role][0] for role in ("w", "h")]
         if steps != [1, 1] or self._size(value) != self._area(view.image):
@@ -331,7 +317,7 @@ class _Document:
         offsets = {role: [starts[role] + k * first[role][1] for k in range(first[role][2].shape[1])] for role in first}
         reach = [max(abs(each) for each in offsets[role]) for role in ("h", "w")]
         if max(reach) > MOST_REACH:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         kernel.reach = reach
         mask: list[list[float | None]] = [[None] * (2 * reach[1] + 1) for _ in range(2 * reach[0] + 1)]
         for row, dy in enumerate(offsets["h"]):
@@ -344,15 +330,15 @@ class _Document:
         base = float(start.attributes["values"][0]) if start.opcode == "constant" else math.nan
         neutral = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}[str(kind)]
         if base != neutral:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         return f"{_FOLDS[str(kind)]}({known}, {name})"
 
     def _taps(self, weights: HloInstruction, window: HloInstruction) -> Any:
         """A filter's numbers, by the window's own dimensions; the same for all planes."""
-        found = _numbers(self.module, weights.name)
+        found = image_values.numbers(self.module, weights.name)
         roles = self._of(window.name)
-        if weights.opcode != "broadcast" or found is None or len(_sides(weights)) != len(roles):
-            raise _NoPipeline
+        if weights.opcode != "broadcast" or found is None or len(image_values.sides(weights)) != len(roles):
+            raise image_values.NoPipeline
         values, spread = found
         order = [at for at, dim in enumerate(weights.dims) if dim > 1]
         whole = values.reshape(
@@ -361,7 +347,7 @@ class _Document:
         for at, role in enumerate(roles):
             if role[0] != "k":
                 if not (whole == whole.take([0], at)).all():
-                    raise _NoPipeline
+                    raise image_values.NoPipeline
                 whole = whole.take([0], at)
         counted = [weights.dims[each] for each, role in zip(order, roles, strict=True) if role[0] == "k"]
         plain = whole.reshape([whole.shape[at] for at, role in enumerate(roles) if role[0] == "k"])
@@ -372,33 +358,33 @@ class _Document:
 
     # --- views and borders ---
 
-    def _view(self, name: str) -> _View:
+    def _view(self, name: str) -> View:
         """A value as an image with its indices moved."""
         each = self.module[name]
         mine = name in self._made or name in self.module.is_output
         if mine or each.opcode not in (*_VIEWS, "reshape", "transpose", "broadcast"):
-            image, roles = self._image(name), _spread(self._of(name), each.dims)
+            image, roles = self._image(name), image_values.spread(self._of(name), each.dims)
             height, width = self._size(each)
-            return _View(image, {"h": np.arange(height), "w": np.arange(width)}, roles)
+            return View(image, {"h": np.arange(height), "w": np.arange(width)}, roles)
         views = [self._view(operand) for operand in each.operands[: None if each.opcode == "concatenate" else 1]]
         first, given = views[0], each.attributes
-        found = _View(first.image, dict(first.maps), list(first.roles), first.outside)
+        found = View(first.image, dict(first.maps), list(first.roles), first.outside)
         missing = [role for role in ("h", "w") if role not in first.roles]
         if each.opcode == "transpose":
             found.roles = [first.roles[at] for at in given["dimensions"]]
         elif each.opcode == "reshape":
-            source, sides = self.module[each.operands[0]], _sides(each)
-            tail = _behind_planes(
+            source, sides = self.module[each.operands[0]], image_values.sides(each)
+            tail = image_values.behind_planes(
                 [role for role, dim in zip(first.roles, source.dims, strict=True) if role and dim > 1]
             )
-            if _sides(source)[-len(tail) :] != sides[-len(tail) :]:
-                raise _NoPipeline
+            if image_values.sides(source)[-len(tail) :] != sides[-len(tail) :]:
+                raise image_values.NoPipeline
             planes = [f"p{at}" for at in range(len(sides) - len(tail))]
-            found.roles = _spread((*planes, *tail), each.dims)
+            found.roles = image_values.spread((*planes, *tail), each.dims)
         elif each.opcode == "broadcast":  # of a row or a column: the edge of an image
             new = [at for at, dim in enumerate(each.dims) if at not in given["dimensions"] and dim > 1]
             if len(new) != 1 or len(missing) != 1 or len(found.maps[missing[0]]) != 1:
-                raise _NoPipeline
+                raise image_values.NoPipeline
             found.maps[missing[0]] = np.repeat(found.maps[missing[0]], each.dims[new[0]])
             own = dict(zip(given["dimensions"], first.roles, strict=True))
             found.roles = [missing[0] if at == new[0] else own.get(at) for at in range(len(each.dims))]
@@ -408,7 +394,7 @@ class _Document:
             other = {"h": "w", "w": "h"}.get(str(along), "")
             if not other or any(view.image != first.image or not np.array_equal(view.maps[other], first.maps[other])
                                 for view in views):  # fmt: skip
-                raise _NoPipeline
+                raise image_values.NoPipeline
             found.maps[str(along)] = np.concatenate([view.maps[str(along)] for view in views])
             found.roles[place] = along
         else:
@@ -416,7 +402,7 @@ class _Document:
                 self._moved(found, each, at, role)
         return found
 
-    def _moved(self, found: _View, each: HloInstruction, at: int, role: str | None) -> None:
+    def _moved(self, found: View, each: HloInstruction, at: int, role: str | None) -> None:
         """What a slice, a reverse or a pad does along one dimension."""
         given, size, cut = each.attributes, self.module[each.operands[0]].dims[at], slice(None)
         low, high = (given["low"][at], given["high"][at]) if each.opcode == "pad" else (0, 0)
@@ -427,54 +413,20 @@ class _Document:
         same = cut in (slice(None), slice(0, size, 1)) and (low, high) == (0, 0)
         if role not in found.maps:
             if not same and size > 1:
-                raise _NoPipeline
+                raise image_values.NoPipeline
             return
         found.maps[role] = found.maps[role][cut]
         if (low, high) != (0, 0):
             value = self.module[each.operands[1]]
             if given["interior"][at] or min(low, high) < 0 or value.opcode != "constant":
-                raise _NoPipeline
+                raise image_values.NoPipeline
             found.outside = float(value.attributes["values"][0])
             found.maps[role] = np.concatenate([np.full(low, -1), found.maps[role], np.full(high, -1)])
 
-    def _border(
-        self, view: _View, indices: Mapping[str, Any], edge: float, kind: str | None
-    ) -> tuple[str | dict[str, float], dict[str, int]]:
-        """The border by which an image is what the view shows at these indices (of each place and tap; `edge` lies
-        beyond the view), and how far from its own pixel the first tap is."""
-        height, width = self._area(view.image)
-        sizes = {"h": height, "w": width}
-        seen = {role: _looked(view.maps[role], each) for role, each in indices.items()}
-        inside = {role: (each >= 0) & (each < len(view.maps[role])) for role, each in indices.items()}
-        beyond = any(not each.all() for each in inside.values())
-        padded = any((each == -1).any() for each in seen.values())
-        if padded and beyond and edge != view.outside and any((view.maps[each] < 0).any() for each in view.maps):
-            raise _NoPipeline
-        value = view.outside if any((each < 0).any() for each in view.maps.values()) else edge
-        for mode in ("constant", "clamp", "mirror", "reflect", "repeat"):
-            starts = {}
-            for role, each in seen.items():
-                step = int(indices[role][1, 0] - indices[role][0, 0]) if len(each) > 1 else 1
-                start = _start(each, indices[role], step, sizes[role], mode)
-                if start is None:
-                    break
-                starts[role] = start
-            if len(starts) == len(seen):
-                if mode != "constant":
-                    return mode, starts
-                if not padded:
-                    return "clamp", starts
-                if kind in ("maximum", "minimum"):  # its neutral number is no pixel: the edge changes nothing
-                    if abs(value) != math.inf:
-                        raise _NoPipeline
-                    return "clamp", starts
-                return {"constant": value}, starts
-        raise _NoPipeline
-
-    def _read(self, view: _View, border: str | dict[str, float], kernel: _Kernel) -> str:
+    def _read(self, view: View, border: str | dict[str, float], kernel: _Kernel) -> str:
         known = kernel.reads.setdefault(view.image, border)
         if known != border:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         return view.image
 
     # --- expressions ---
@@ -483,9 +435,9 @@ class _Document:
         """The text of a value at the kernel's own pixel."""
         name = self._bare(name) if name != root.name else name
         value = self.module[name]
-        constant = _constant(self.module, name)
+        constant = image_values.constant(self.module, name)
         if constant is not None:
-            return _literal(constant[0], value.dtype)
+            return image_values.literal(constant[0], value.dtype)
         if name != root.name and (name in self._made or name in self.module.is_output or value.opcode == "reduce"):
             return self._pixel(self._view(name), kernel, root)
         if value.opcode in _VIEWS:
@@ -493,21 +445,21 @@ class _Document:
         if value.opcode in ("reshape", "transpose") and name == root.name:
             return self._expression(value.operands[0], kernel, root)
         if not value.elementwise or value.dtype not in ("f32", "pred"):
-            raise _NoPipeline
+            raise image_values.NoPipeline
         label = f"v{self.module.number[name]}"
         if label not in kernel.let:
-            if {*_behind_planes(self._of(name))} != {*_behind_planes(self._of(root.name))}:
-                raise _NoPipeline
+            if {*image_values.behind_planes(self._of(name))} != {*image_values.behind_planes(self._of(root.name))}:
+                raise image_values.NoPipeline
             given = [self._expression(each, kernel, root) for each in value.operands]
-            kernel.let[label] = _applied(value, given)
+            kernel.let[label] = image_values.applied(value, given)
         return label
 
-    def _pixel(self, view: _View, kernel: _Kernel, root: HloInstruction) -> str:
+    def _pixel(self, view: View, kernel: _Kernel, root: HloInstruction) -> str:
         height, width = self._size(root)
         if (len(view.maps["h"]), len(view.maps["w"])) != (height, width):
-            raise _NoPipeline
+            raise image_values.NoPipeline
         indices = {"h": np.arange(height)[:, None], "w": np.arange(width)[:, None]}
-        border, starts = self._border(view, indices, 0.0, None)
+        border, starts = image_borders.border(view, self._area(view.image), indices, 0.0, None)
         shift = (starts["w"], starts["h"])
         same = self._area(view.image) == (height, width)
         if border == "clamp" and view.image in kernel.reads:
@@ -519,116 +471,5 @@ class _Document:
             kernel.steps[view.image] = {"step": [1, 1], "origin": [0, 0]}
         kernel.reach = [max(kernel.reach[0], abs(shift[1])), max(kernel.reach[1], abs(shift[0]))]
         if max(kernel.reach) > MOST_REACH:
-            raise _NoPipeline
+            raise image_values.NoPipeline
         return f"{view.image}[{shift[0]}, {shift[1]}]" if shift != (0, 0) else view.image
-
-
-def _looked(view: Any, indices: Any) -> Any:
-    """What a view shows at indices; -1 outside of it."""
-    inside = (indices >= 0) & (indices < len(view))
-    return np.where(inside, view[np.clip(indices, 0, len(view) - 1)], -1)
-
-
-def _start(seen: Any, indices: Any, step: int, size: int, mode: str) -> int | None:
-    """The offset d by which the pixel of place i and tap t is what the image has at i * step + d + t, by a mode of its
-    border; None where there is none."""
-    places = np.arange(len(seen))[:, None] * step
-    taps = indices[:1] - indices[0, 0]
-    inner = np.argwhere(seen >= 0)
-    for row, column in inner[:: max(1, len(inner) // 8)]:
-        start = int(seen[row, column] - places[row, 0] - taps[0, column])
-        at = places + taps + start
-        if mode == "constant":
-            expected = np.where((at >= 0) & (at < size), at, -1)
-        elif mode == "clamp":
-            expected = np.clip(at, 0, size - 1)
-        elif mode == "mirror":
-            period = max(1, 2 * size - 2)
-            expected = size - 1 - np.abs(at % period - (size - 1))
-        elif mode == "reflect":
-            folded = at % (2 * size)
-            expected = np.minimum(folded, 2 * size - 1 - folded)
-        else:
-            expected = at % size
-        if np.array_equal(expected, seen):
-            return start
-    return None
-
-
-def _sides(value: HloInstruction) -> tuple[int, ...]:
-    return tuple(each for each in value.dims if each > 1)
-
-
-def _behind_planes(roles: Sequence[str]) -> tuple[str, ...]:
-    """The roles behind the planes, which have to lie in their order, in front of all others."""
-    at = sum(role[0] == "p" for role in roles)
-    if [*roles[:at]] != [f"p{each}" for each in range(at)]:
-        raise _NoPipeline
-    return tuple(roles[at:])
-
-
-def _spread(roles: Sequence[str], dims: Sequence[int]) -> list[str | None]:
-    """The role of each dimension; None of one with one element."""
-    left = iter(roles)
-    return [next(left) if dim > 1 else None for dim in dims]
-
-
-def _constant(module: HloModule, name: str) -> tuple[float] | None:
-    """The number that all elements of a value are, where it is known."""
-    while module[name].opcode in ("broadcast", "reshape", "convert"):
-        name = module[name].operands[0]
-    each = module[name]
-    values = {*each.attributes["values"]} if each.opcode == "constant" else set()
-    return (float(values.pop()),) if len(values) == 1 else None
-
-
-def _numbers(module: HloModule, name: str) -> tuple[Any, tuple[int, ...]] | None:
-    """(a constant's elements, as which of the dimensions of the value they are); None where they are not known."""
-    each = module[name]
-    if each.opcode == "constant":
-        return np.array(each.attributes["values"], np.float64).reshape(each.dims), tuple(range(len(each.dims)))
-    if each.opcode not in ("broadcast", "reshape", "transpose", "reverse", "slice", "convert"):
-        return None
-    found = _numbers(module, each.operands[0])
-    if found is None:
-        return None
-    source = module[each.operands[0]]
-    shape = [dim if at in found[1] else 1 for at, dim in enumerate(source.dims)]
-    values = np.broadcast_to(found[0].reshape(shape), source.dims) if math.prod(source.dims) <= 65536 else None
-    if each.opcode == "broadcast" and values is not None:
-        return values, each.attributes["dimensions"]
-    if values is None:
-        return None
-    given = each.attributes
-    if each.opcode == "reshape":
-        values = values.reshape(each.dims)
-    elif each.opcode == "transpose":
-        values = values.transpose(given["dimensions"])
-    elif each.opcode == "reverse":
-        values = np.flip(values, given["dimensions"])
-    elif each.opcode == "slice":
-        values = values[tuple(map(slice, given["starts"], given["limits"], given["strides"]))]
-    return values, tuple(range(len(each.dims)))
-
-
-def _literal(value: float, dtype: str) -> str:
-    if dtype == "pred":
-        return str(int(value))
-    if math.isinf(value):
-        return f"({'-' if value < 0 else ''}1.0f / 0.0f)"
-    if math.isnan(value):
-        raise _NoPipeline
-    text = repr(float(np.float32(value)))
-    return f"({text}f)" if text.startswith("-") else f"{text}f"
-
-
-def _applied(value: HloInstruction, given: Sequence[str]) -> str:
-    if value.opcode in _BINARY:
-        return f"{given[0]} {_BINARY[value.opcode]} {given[1]}"
-    if value.opcode in _CALLS:
-        return f"{_CALLS[value.opcode]}({', '.join(given)})"
-    if value.opcode == "compare":
-        return f"{given[0]} {_COMPARE[value.attributes['direction']]} {given[1]}"
-    if value.opcode in _OTHERS:
-        return _OTHERS[value.opcode].format(*given)
-    raise _NoPipeline

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 
 from fusiond.errors import FusiondError
 from fusiond.strategy import ReadsModules
+
+log = logging.getLogger("fusiond.frameworks")
 
 STRATEGY = "stitching"
 """That computes regions."""
@@ -33,3 +36,6 @@ def boundaries(text: str) -> tuple[str, ...]:
         return strategy.boundaries(text)
     except FusiondError as problem:
         return (str(problem),)
+    except Exception as problem:  # a fault of the strategy's: the loop stays the library's, and the rest is fused
+        log.warning("%s could not read a module", STRATEGY, exc_info=True)
+        return (f"{type(problem).__name__} while it was read",)

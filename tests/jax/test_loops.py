@@ -15,6 +15,7 @@ from jax import lax  # noqa: E402
 from jax.extend import core  # noqa: E402
 
 import fusiond.jax as fused  # noqa: E402
+from fusiond.frameworks import boundaries  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
 
 NUMBERS = np.random.default_rng(5)
@@ -192,3 +193,18 @@ def test_a_loop_with_its_products_apart_is_the_same_loop(reverse: bool) -> None:
     wanted = jax.tree.leaves(function(*given))
     for one, other in zip(core.jaxpr_as_fun(flat)(*given), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fault_of_the_strategy_leaves_a_loop_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def boundaries(self, text: str) -> tuple[str, ...]:
+            raise AssertionError("after simplify: the output is gone")
+
+    monkeypatch.setattr(boundaries, "_strategy", lambda: Broken())
+    boundaries.boundaries.cache_clear()
+    try:
+        report = fused.explain(fused.fuse(heat), floats(37, 21))
+    finally:
+        boundaries.boundaries.cache_clear()
+    (region,) = report.regions
+    assert (region.state, region.reason) == ("library", "scan: AssertionError while it was read")

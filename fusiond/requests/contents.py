@@ -179,8 +179,8 @@ def _digest_of(file: str, text: str) -> str | None:
     return None
 
 
-def _question(job: Job, workload: Workload) -> memory.Question:
-    return memory.Question(
+def _question(job: Job, workload: Workload) -> memory.RememberedWorkload:
+    return memory.RememberedWorkload(
         key=workload.key,
         content=workload.content_key,
         family=workload.content_family_key,
@@ -221,7 +221,12 @@ def best_of_jobs(
 
 
 def _best_of(
-    database: Path, registry: Registry, asked: memory.Question, device: str, cache: str, elsewhere: Elsewhere | None
+    database: Path,
+    registry: Registry,
+    asked: memory.RememberedWorkload,
+    device: str,
+    cache: str,
+    elsewhere: Elsewhere | None,
 ) -> dict[str, Any] | NothingKnown:
     document = memory.answer(database, asked, device, cache, says(registry))
     if document is None or (not isinstance(document, NothingKnown) and document["match"] == "nearest"):

@@ -33,7 +33,7 @@ _SETTLED_NS = 2_000_000_000
 """A file that changed so shortly before it was read may change again without looking newer."""
 
 
-class Question:
+class RememberedWorkload:
     """A workload that a job asks about, its content by its keys, with the device and search that the job names."""
 
     __slots__ = ("cache", "content", "device", "family", "key", "name", "path", "search", "sizes")
@@ -60,7 +60,7 @@ class Remembered:
 
     __slots__ = ("questions", "says")
 
-    def __init__(self, questions: tuple[Question, ...], says: lookup.Says) -> None:
+    def __init__(self, questions: tuple[RememberedWorkload, ...], says: lookup.Says) -> None:
         self.questions, self.says = questions, says
 
 
@@ -68,7 +68,7 @@ class Remembered:
 
 
 def answer(
-    database: os.PathLike[str] | str, asked: Question, device: str, cache: str, says: lookup.Says
+    database: os.PathLike[str] | str, asked: RememberedWorkload, device: str, cache: str, says: lookup.Says
 ) -> dict[str, Any] | NothingKnown | None:
     """The document of `best --json` from this store; None where it knows nothing, NothingKnown where what it knows is
     damaged."""
@@ -90,7 +90,7 @@ def answer(
         return problem
 
 
-def unknown(database: os.PathLike[str] | str, asked: Question, device: str) -> NothingKnown:
+def unknown(database: os.PathLike[str] | str, asked: RememberedWorkload, device: str) -> NothingKnown:
     """Why there is no answer, and what there is instead."""
     try:
         known = lookup.contents(database, asked.name, version=__version__)
@@ -152,7 +152,7 @@ def recall(
         says = lookup.Says(
             versions=entry["versions"], wrong=entry["wrong"], kinds={}, catalogue={}, fusiond={__version__}
         )
-        return Remembered(tuple(Question(**each) for each in entry["questions"]), says)
+        return Remembered(tuple(RememberedWorkload(**each) for each in entry["questions"]), says)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -173,7 +173,7 @@ def remember(
     database: os.PathLike[str] | str,
     path: os.PathLike[str] | str,
     text: str,
-    questions: Iterable[Question],
+    questions: Iterable[RememberedWorkload],
     sizes: Mapping[str, int] | None,
     *,
     files: Mapping[str, str],
@@ -202,7 +202,7 @@ def remember(
             "packages": here.packages,
             "versions": dict(says.versions),
             "wrong": {name: sorted(each) for name, each in says.wrong.items()},
-            "questions": [{name: getattr(each, name) for name in Question.__slots__} for each in questions],
+            "questions": [{name: getattr(each, name) for name in RememberedWorkload.__slots__} for each in questions],
         }
         data = json.dumps(entry).encode()
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)

@@ -19,7 +19,7 @@ import jax
 from benchmarks import runs
 from benchmarks.models import counted, in_jax, measured, models, page
 from fusiond.frameworks.asking import Question
-from fusiond.jax import fusing
+from fusiond.jax import lowering
 
 Tree = Mapping[str, np.ndarray]
 
@@ -178,7 +178,7 @@ def test_totals_of_planted_rows() -> None:
 def test_a_region_is_planned_without_its_arrays() -> None:
     """64 GiB in, 64 GiB out: one kernel that reads and writes each once."""
     x = jax.ShapeDtypeStruct((4096, 4096, 1024), np.float32)
-    text = fusing._hlo("grown", jax.make_jaxpr(lambda x: jax.numpy.exp(x) * 2 + x)(x))
+    text = lowering.hlo("grown", jax.make_jaxpr(lambda x: jax.numpy.exp(x) * 2 + x)(x))
     program, row = counted.region(Question("grown", text, "cuda:0"))
     assert program is not None
     assert (row["kernels"], row["least_bytes"], row["planned_bytes"]) == (1, 2**37, 2**37)

@@ -49,7 +49,6 @@ kernels:
 WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "chunks": (HALVES, "", {"chunks": 4, "streams": "engines", "chunk_order": "depth_first"}),
     "group": (HALVES, "allocations: counted\n", {"allocation": "group"}),
-    "packed": (HALVES, "limits: {device_bytes: 330000}\n", {"allocation": "packed"}),
     "managed": (HALVES.replace("inputs", "memory: managed\ninputs"), "", {"managed": "all", "chunks": 1}),
     "stored": (STORED, "", {}),
 }

@@ -30,7 +30,7 @@ JOBS = {
     "stitching": "strategy: stitching\nmodule: nmt_fig3\n",
     "transfer": "strategy: transfer\ngraph: fig2\nsizes: {elements: 257}\n",
     "transfer, allocating": "strategy: transfer\ngraph: fig2\nallocations: counted\nsizes: {elements: 65}\n",
-    "transfer, packed": "strategy: transfer\ngraph: fig2\nlimits: {device_bytes: 7680}\nsizes: {elements: 256}\n",
+    "transfer, limited": "strategy: transfer\ngraph: fig2\nlimits: {device_bytes: 7680}\nsizes: {elements: 256}\n",
 }
 exported = test_launch_py.exported
 

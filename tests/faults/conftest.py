@@ -192,8 +192,11 @@ class Disturbed:
         document = json.loads(best.out)
         kept = {name: document[name] for name in ("match", "config", "verdict", "processes", "program_key", "ended")}
         kept["unfused"] = {name: document["unfused"][name] for name in ("name", "config", "program_key")}
-        # What plugins registered is remembered by whoever came to it; a job does without.
-        remembered = [each for each in self.folder.rglob("*.plugins*") if each.is_file()]
+        # What plugins registered and what job files stood for is remembered by whoever came to it; a job does without.
+        remembered = [
+            each for each in self.folder.rglob("*")
+            if each.is_file() and (".plugins" in each.name or each.parent.suffix == ".asked")
+        ]  # fmt: skip
         alone = {each.parent for each in remembered if not set(each.parent.iterdir()) - set(remembered)}
         there = [each for each in self.folder.rglob("*") if each not in remembered and each not in alone]
         files = [each.relative_to(self.folder).as_posix() for each in there if not each.is_dir()]

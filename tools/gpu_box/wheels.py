@@ -57,7 +57,7 @@ def wanted() -> list[str]:
     extras = project["optional-dependencies"]
     tests = [each for each in extras["dev"] if re.split(r"[<>=\[]", each)[0] in TESTS]
     of_jax = [each for each in extras["jax"] if not each.startswith("jax")]  # that is there, with its libraries
-    return [*project["dependencies"], *extras["hfuse"], *extras["cuda"], *of_jax, *tests]
+    return [*project["dependencies"], *extras["cuda"], *of_jax, *tests]
 
 
 def name_of(wheel: Path) -> str:

@@ -13,7 +13,7 @@ from fusiond.search import gaussian
 from fusiond.search.features import Feature
 from fusiond.search.gaussian import Process, Reals
 from fusiond.search.points import Levels, Points
-from fusiond.search.values import CLIPPED, chosen, standardised
+from fusiond.search.values import chosen, standardised
 
 MODELLED = 250
 """Trials in the model: of more, the best half and as many of the others."""
@@ -36,7 +36,7 @@ class DonorTrials:
         """`clip`: how slow the slow ones are says nothing about the fast ones; how many registers they take may."""
         rows = np.stack([points.levels(config) for config, _ in donor])
         logs = np.array([np.nan if value is None else value for _, value in donor])
-        values = standardised(logs, np.isnan(logs), clipped=CLIPPED if clip else 0.0)
+        values = standardised(logs, np.isnan(logs), clip=clip)
         kept = chosen(values, MODELLED)
         fitted = chosen(values, FITTED)
         lengths = gaussian.fit(features, rows[fitted], values[fitted])

@@ -41,15 +41,14 @@ def spreads(values: Reals, failed: NDArray[np.bool_], errors: Reals) -> Reals:
     return np.minimum(found, MOST_SPREAD)
 
 
-def standardised(values: Reals, failed: NDArray[np.bool_], *, clipped: float = CLIPPED) -> Reals:
+def standardised(values: Reals, failed: NDArray[np.bool_], *, clip: bool = True) -> Reals:
     """Values with mean 0 and variance 1, NaN where they are out. The lowest are clipped: how slow the slow ones are
-    says nothing about the fast ones, and takes lengths for it. What failed is as slow as the slowest then. `clipped`:
-    their share."""
+    says nothing about the fast ones, and takes lengths for it. What failed is as slow as the slowest then."""
     known = np.isfinite(values) | failed
     found = np.full(len(values), np.nan)
     measured = values[np.isfinite(values)]
     if known.any():
-        lowest = float(np.quantile(measured, clipped)) if len(measured) else 0.0
+        lowest = float(np.quantile(measured, CLIPPED if clip else 0.0)) if len(measured) else 0.0
         told = np.maximum(np.where(failed, lowest, values)[known], lowest)
         found[known] = (told - told.mean()) / (told.std() + 1e-9)
     return found

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.search import community, cost, drive, page, samplers
+from benchmarks.search import community, constants, cost, drive, page, samplers
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
 from fusiond.model import Config
+from fusiond.search import sampler, values
 from fusiond.search.study import Study
 from fusiond_replay import t4
 
@@ -150,6 +151,44 @@ def test_every_ask_of_a_case_is_timed(capsys: pytest.CaptureFixture[str], monkey
     assert 0 < found["median_ms"] <= found["most_ms"]
     assert main(["--cost"]) == 0
     assert "| small |" in capsys.readouterr().out
+
+
+def test_constants_are_chosen_in_the_other_spaces(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """START=6 is a gain in two of three spaces and a loss in the first, so only the first is searched with it, where
+    the searches are those that were made before."""
+    packs = [small, *(small.with_name(f"{name}.jsonl.gz") for name in ("second", "third"))]
+    for each in packs[1:]:
+        each.write_bytes(small.read_bytes())
+    near = {"": (50, 50, 50), "sampler.START=6": (None, 20, 20), "sampler.START=16": (60, 60, 60)}
+    spaces: list[Recorded] = []
+    searched: list[tuple[str, int, int]] = []
+
+    def search(setting: str, space: Recorded, seed: int) -> int | None:
+        if space not in spaces:
+            spaces.append(space)
+        searched.append((setting, spaces.index(space), seed))
+        return near[setting][spaces.index(space)]
+
+    monkeypatch.setattr(constants, "TRIED", "sampler.START=6,16")
+    monkeypatch.setattr(constants, "_searched", search)
+    for _ in range(2):
+        constants.main(small.with_name("found"), 2, packs)
+        said = capsys.readouterr().out
+        assert "| sampler.START=6 | 66.7% | +30.0 ± 120.0 |" in said
+        assert "| chosen in the other spaces | 66.7% | +50.0 ± 100.0 |" in said
+        assert said.endswith("small: sampler.START=6\nsecond: as kept\nthird: as kept\n")
+    assert sorted(searched) == sorted(itertools.product(near, range(3), range(2)))
+
+
+def test_a_search_has_the_constants_that_are_named(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, seen = (sampler.START, values.CLIPPED), []
+    monkeypatch.setattr(samplers, "own", lambda *given: seen.append((sampler.START, values.CLIPPED)) or ())
+    recorded = Recorded(t4.read(small))
+    assert constants._searched("sampler.START=6,values.CLIPPED=0.5", recorded, 0) is None
+    assert seen == [(6, 0.5)]
+    assert kept == (sampler.START, values.CLIPPED)
 
 
 def test_the_page_is_what_is_kept() -> None:

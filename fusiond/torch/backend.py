@@ -188,6 +188,7 @@ class Running:
     def __init__(self, options: BackendOptions, module: Any, part: str, inner: Any) -> None:
         self._options, self._module, self._inner = options, module, inner
         self._lock = threading.Lock()
+        recording.folded(module)
         self._graph: FxGraph = recording.recorded(module.graph)
         self._shapes = self._graph.tensors()
         self._asker: Asker = asking.of(options.db)

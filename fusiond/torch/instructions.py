@@ -6,8 +6,9 @@ All tensors are row-major. Equal computations give equal text: names are numbers
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class HloValue:
     name: str
     dtype: str
     dims: tuple[int, ...]
+    numbers: tuple[Number, ...] = ()
+    """A constant's elements."""
 
 
 Number = bool | int | float
@@ -46,7 +49,14 @@ class HloWriter:
         shapes = ", ".join(_shape(each.dtype, each.dims) for each in results)
         names = ", ".join(each.name for each in results)
         lines = [f"HloModule {name}", "", *self._computations.values(), "ENTRY main {"]
-        lines += [f"  {each}" for each in self._lines]
+        live = {each.name for each in results}
+        kept = []
+        for line in reversed(self._lines):
+            made, _, text = line.partition(" = ")
+            if made in live or " parameter(" in text:
+                live |= {*re.findall(r"\bv\d+\b", text)}
+                kept.append(f"  {line}")
+        lines += kept[::-1]
         return "\n".join([*lines, f"  ROOT result = ({shapes}) tuple({names})", "}", ""])
 
     def add(
@@ -75,6 +85,17 @@ class HloWriter:
             else:
                 self._constants[key] = self._add(dtype, (), f"constant({text})")
         return self.broadcast(self._constants[key], dims, ())
+
+    def literal(self, values: Sequence[Number], dtype: str, dims: Sequence[int]) -> HloValue:
+        """A constant of several numbers, row by row."""
+        if len({*map(repr, values)}) == 1:
+            return self.constant(values[0], dtype, dims)
+        if dtype in ("f16", "bf16") or dtype.startswith("f8"):
+            return self.convert(self.literal(values, "f32", dims), dtype)
+        parts = [_literal(each, dtype) for each in values]
+        for size in reversed(dims):
+            parts = [f"{{{', '.join(parts[at : at + size])}}}" for at in range(0, len(parts), size)]
+        return replace(self._add(dtype, dims, f"constant({parts[0]})"), numbers=tuple(values))
 
     def iota(self, dtype: str, dims: Sequence[int], dimension: int) -> HloValue:
         return self._add(dtype, dims, "iota()", f"iota_dimension={dimension}")

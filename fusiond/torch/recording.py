@@ -6,14 +6,73 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
 from fusiond.torch.operators import TABLE
+from fusiond.torch.operators.movement import runs
 
 log = logging.getLogger("fusiond.torch")
+
+SMALL = 256
+"""Elements of a constant that is written out: a filter of up to 15 x 15."""
+RUNS, LONG = 8, 2**16
+"""Of an index that is written as slices: parts with a fixed step, elements."""
+
+
+def folded(module: Any) -> None:
+    """What depends on no input and is small becomes constants of the graph, each with one reader: filters that a
+    function computes or holds, and the indices that borders of images are decomposed into."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    values: dict[Any, Any] = {}
+
+    def value(of: Any) -> Any:
+        if of not in values:
+            given = _mapped((of.args, of.kwargs), value)
+            values[of] = _attribute(module, of.target) if of.op == "get_attr" else of.target(*given[0], **given[1])
+        return values[of]
+
+    fixed: set[Any] = set()
+    for node in module.graph.nodes:
+        pure = node.op == "get_attr" or (node.op == "call_function" and not _effect(node.target))
+        if pure and "empty" not in str(node.target) and fixed.issuperset(node.all_input_nodes):
+            made = node.meta.get("val")
+            if all(_size(each) <= LONG for each in (made if isinstance(made, tuple | list) else [made])):
+                fixed.add(node)
+    with _disable_current_modes(), torch.no_grad():
+        for node in list(module.graph.nodes):
+            if str(node.target) == "aten._assert_async.msg" and node.args[0] in fixed and bool(value(node.args[0])):
+                module.graph.erase_node(node)
+            for read in () if node in fixed else [each for each in node.all_input_nodes if each in fixed]:
+                index = "index.Tensor" in str(node.target) and read in (node.args[1] or ())
+                known = _size(read.meta.get("val")) <= (LONG if index else SMALL)
+                if not known or (not index and read.op != "get_attr" and not read.all_input_nodes):
+                    continue
+                if index and (value(read).dim() != 1 or len(runs(value(read).tolist())) > RUNS):
+                    continue
+                name = f"_fusiond_constant_{len(module.graph.nodes)}"
+                module.register_buffer(name, value(read).detach().clone(), persistent=False)
+                with module.graph.inserting_before(node):
+                    constant = module.graph.get_attr(name)
+                constant.meta |= {"val": read.meta["val"], "numbers": tuple(value(read).flatten().tolist())}
+                node.replace_input_with(read, constant)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _attribute(module: Any, target: str) -> Any:
+    return operator.attrgetter(target)(module)
+
+
+def _size(value: Any) -> float:
+    """Elements of a tensor that can be a constant."""
+    found = _tensor(value)
+    return math.inf if found is None else found.elements
 
 
 def recorded(graph: Any, *, decompose: bool = True) -> FxGraph:
@@ -35,7 +94,12 @@ def recorded(graph: Any, *, decompose: bool = True) -> FxGraph:
 
 def _node(node: Any) -> FxNode:
     effect = ""
-    if node.op == "call_function" and node.target is operator.getitem:
+    results, arguments = _results(node), tuple(_argument(each) for each in node.args)
+    if "numbers" in node.meta and results[0] is not None:
+        name, arguments, (reader,) = "constant", (node.meta["numbers"],), node.users
+        made = next((each for each in _results(reader) if each is not None), results[0])
+        results = (dataclasses.replace(results[0], strides=None, device=made.device),)
+    elif node.op == "call_function" and node.target is operator.getitem:
         name = "getitem"
     elif node.op == "call_function":
         name = str(node.target)
@@ -47,9 +111,9 @@ def _node(node: Any) -> FxNode:
     return FxNode(
         name=node.name,
         operator=name,
-        arguments=tuple(_argument(each) for each in node.args),
+        arguments=arguments,
         named=named,
-        results=_results(node),
+        results=results,
         effect=effect,
     )
 

@@ -74,7 +74,7 @@ def case(operator: str, *arguments: Any, gives: Any, **named: Any) -> Case:
         return tuple(given(each) for each in value) if isinstance(value, list | tuple) else value
 
     arguments = tuple(given(each) for each in arguments)
-    whole = operator if operator.startswith("prims.") else f"aten.{operator}"
+    whole = operator if operator.startswith("prims.") or "." not in operator else f"aten.{operator}"
     return Case(f"{operator}-{next(_numbers)}", whole, arguments, named, tuple(inputs), gives)
 
 
@@ -271,6 +271,9 @@ def _movement() -> list[Case]:
         case("scatter.src", X, 1, column, floats(4, 1, seed=10), gives=replaced),
         case("scatter_add.default", X, 1, turns, Y, gives=summed),
         *(case(f"{name}.Tensor", CUBE, [None, rows], gives=CUBE[:, rows]) for name in ("index", "_unsafe_index")),
+        case("constant", tuple(X.flatten().tolist()), gives=X),
+        case("constant", (True,) * 6, gives=np.ones((2, 3), bool)),
+        case("constant", (0.5, -np.inf, 2.0), gives=np.array([0.5, -np.inf, 2], np.float16)),
         case("index.Tensor", CUBE, [rows % 2, None, rows], gives=CUBE[rows % 2, :, rows]),
         *(case(f"{name}.default", X, [rows], Y[:2], gives=put) for name in ("index_put", "_unsafe_index_put")),
         case("index_put.default", X, [None, turns[0]], Y[:, :3], True, gives=added),

@@ -74,6 +74,34 @@ def test_a_model_gives_what_it_gave(answers: Callable[..., Any], tmp_path: Path,
     assert asked
 
 
+def filtered(x: Any) -> Any:
+    """As kornia writes it: taps computed from a sigma, a border, a filter for each channel; and a check of numbers."""
+    torch._assert_async(torch.tensor(1.5) > 0)
+    taps = torch.exp(-((torch.arange(5) - 2.0) ** 2) / torch.tensor([[2 * 1.5**2]]))
+    taps = (taps / taps.sum(-1, keepdim=True)).expand(3, 1, 1, 5)
+    wide = torch.nn.functional.pad(x, (2, 2, 0, 0), mode="reflect")
+    blurred = torch.nn.functional.conv2d(wide, taps, groups=3)
+    mean = torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1)
+    return (x + 0.7 * (x - blurred) - mean) / torch.tensor(0.25)
+
+
+@pytest.mark.parametrize("fallback", ["eager", "inductor"])
+def test_numbers_of_a_function_are_constants_of_its_region(
+    answers: Callable[..., Any], tmp_path: Path, fallback: str
+) -> None:
+    asked = answers(emitted)
+    x = torch.randn(2, 3, 9, 14)
+    options = {"always": True, "fallback": fallback, "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(filtered, backend=backend, options=options)
+    with torch.no_grad():
+        same([compiled(x)], [filtered(x)])
+    (region,) = [each for each in explain(compiled).regions if each.state != "library"]
+    assert region.state == "fused", region.reason
+    assert asked[0].text.count("parameter(") == 1 + asked[0].text.split("ENTRY")[0].count("parameter(")
+    assert "gather" not in asked[0].text
+    assert "exponential" not in asked[0].text
+
+
 def test_an_answer_is_taken_up_between_two_calls(answers: Callable[..., Any], tmp_path: Path) -> None:
     known: list[bool] = []
     changed: list[Callable[[], None]] = []

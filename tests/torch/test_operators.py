@@ -41,6 +41,20 @@ def test_every_operator_of_the_table_is_tried() -> None:
     assert set(TABLE) == {each.operator for each in CASES}
 
 
+@pytest.mark.parametrize("places", [(2, 1, 0, 1, 2, 3, 4, 3), (0, 0, 0, 1, 2, 3, 4, 4), (4, 3, 2, 1, 0), (0, 2, -1, 1)])
+def test_what_lies_at_fixed_places_is_slices(places: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).random((3, 5, 2), np.float32)
+    fixed = FxNode(name="at", operator="constant", arguments=(places,), results=(Tensor((len(places),), "s64"),))
+    wanted = x[:, np.array(places)]
+    index = FxNode(name="y", operator="aten._unsafe_index.Tensor", arguments=(Ref("x"), (None, Ref("at"))),
+                   results=(Tensor(wanted.shape, "f32"),))  # fmt: skip
+    graph = FxGraph(inputs={"x": Tensor(x.shape, "f32")}, nodes=(fixed, index), outputs=("y",))
+    text = written(graph)
+    assert "gather" not in text
+    assert "constant(" not in text
+    np.testing.assert_array_equal(computed(text, [x])[0], wanted)
+
+
 def test_memory_is_passed_as_it_lies() -> None:
     """A transposed tensor is a parameter in the order of its memory, and so is a result."""
     x = Tensor((4, 6), "f32", (1, 4))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fusiond.torch.instructions import HloValue
+from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators.table import OperatorCall, Unsupported, broadcast_dims, number, operator
 
 
@@ -139,6 +139,33 @@ def _copy(call: OperatorCall) -> HloValue:
     return call.wide(1, dtype=call.result.dtype)
 
 
+def runs(numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(first, step, count) of a sequence's parts; a step is -1, 0 or 1."""
+    found: list[tuple[int, int, int]] = []
+    for each in numbers:
+        first, step, count = found[-1] if found else (0, 0, 0)
+        if found and count == 1 and abs(each - first) <= 1:
+            found[-1] = first, each - first, 2
+        elif found and count > 1 and each == first + step * count:
+            found[-1] = first, step, count + 1
+        else:
+            found.append((each, 0, 1))
+    return found
+
+
+def _picked(w: HloWriter, x: HloValue, at: int, numbers: Sequence[Any]) -> HloValue:
+    """The elements at fixed places of a dimension: slices, turned and repeated."""
+    parts = []
+    for first, step, count in runs([each % x.dims[at] for each in numbers]):
+        low, high = sorted((first, first + step * (count - 1)))
+        ends = [(low, high + 1) if each == at else (0, dim) for each, dim in enumerate(x.dims)]
+        part = w.slice(x, [low for low, _ in ends], [high for _, high in ends], [1] * len(x.dims))
+        if step == 0:
+            part = w.expand(part, [count if each == at else dim for each, dim in enumerate(x.dims)])
+        parts.append(w.reverse(part, [at]) if step < 0 else part)
+    return w.concatenate(parts, at)
+
+
 def _points(call: OperatorCall, given: Sequence[Any], x: HloValue, dims: Sequence[int]) -> tuple[HloValue, list[int]]:
     """(indices in x, of these dimensions with the numbers in the last; the dimensions of x that they are for)."""
     w, parts, places = call.writer, [], []
@@ -160,6 +187,9 @@ def _points(call: OperatorCall, given: Sequence[Any], x: HloValue, dims: Sequenc
 def _index(call: OperatorCall) -> HloValue:
     """Dimensions of the indices stand where the first of theirs was if theirs are neighbours, else in front."""
     w, x, given = call.writer, call.tensor(0), call.argument(1, "indices")
+    fixed = [(at, each.numbers) for at, each in enumerate(given) if each is not None]
+    if len(fixed) == 1 and fixed[0][1] and "put" not in call.node.operator:
+        return _picked(w, x, *fixed[0])
     dims = broadcast_dims([each.dims for each in given if each is not None])
     indices, places = _points(call, given, x, dims)
     at = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
@@ -199,6 +229,11 @@ def _gather(call: OperatorCall) -> HloValue:
 
 
 # --- of nothing ---
+
+
+@operator("constant", view=True)
+def _constant(call: OperatorCall) -> HloValue:
+    return call.writer.literal(call.node.arguments[0], call.result.dtype, call.result.dims)
 
 
 @operator("full.default", "scalar_tensor.default", movement=True)

@@ -35,7 +35,7 @@ def operator(*names: str, movement: bool = False, view: bool = False) -> Callabl
 
     def entered(function: Function) -> Function:
         for name in names:
-            whole = name if name.startswith("prims.") else f"aten.{name}"
+            whole = name if name.startswith("prims.") or "." not in name else f"aten.{name}"
             TABLE[whole] = function
             if movement or view:
                 MOVEMENT.add(whole)

@@ -84,11 +84,31 @@ class FxNode:
     """What torch says that it comes to, of its `reads` in their order; None: nothing, or it needs not be known."""
     gives: Any = None
     """A decomposed operator's result: a Ref, or a tuple of them (None where there is no such result)."""
+    loop: Loop | None = None
+    """What it does again and again; its arguments are then the state, the tensors of rows, and the others."""
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of what it reads, each once."""
         return tuple(dict.fromkeys(refs((self.arguments, tuple(self.named.values())))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """`state, stored rows = body(state, a row of each tensor of rows, others)`, of which the results are the last state
+    and, along a first dimension, what was stored; or `state = body(state, others)` while a condition holds."""
+
+    body: FxGraph
+    gives: tuple[Any, ...]
+    """The body's results."""
+    states: int
+    rows: int = 0
+    """Tensors of which a trip gets a row each."""
+    associative: bool = False
+    """The first row is the first state, each state is stored, and only that is a result."""
+    condition: FxGraph | None = None
+    holds: Any = None
+    """The condition's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

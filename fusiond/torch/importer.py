@@ -6,11 +6,13 @@ behind (before) it: the launcher passes the memory as it is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from fusiond.torch.graphs import FxNode, Tensor
+from fusiond.torch.graphs import FxGraph, FxNode, Loop, Tensor
 from fusiond.torch.instructions import HloValue, HloWriter
-from fusiond.torch.operators import TABLE, OperatorCall, Unsupported
+from fusiond.torch.operators import PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
 
 LARGEST = 2**31 - 1
@@ -47,13 +49,10 @@ def _written(writer: HloWriter, node: FxNode, values: Mapping[str, Written]) -> 
         return several[index]
     if node.operator in TABLE:
         found = TABLE[node.operator](call)
+    elif node.loop is not None:
+        return _looped(call, node.loop)
     elif node.decomposed is not None:
-        inner = dict(zip(node.decomposed.inputs, (values[each] for each in node.reads), strict=True))
-        for part in node.decomposed.nodes:
-            inner[part.name] = _written(writer, part, inner)
-        found = OperatorCall(writer, FxNode(name="", operator="", arguments=(node.gives,), results=()), inner).argument(
-            0
-        )
+        found = _evaluated(writer, node.decomposed, node.gives, [values[each] for each in node.reads])
     else:
         raise Unsupported(f"{node.operator} is not known")
     for place, each in enumerate(found if isinstance(found, tuple) else (found,)):
@@ -62,17 +61,85 @@ def _written(writer: HloWriter, node: FxNode, values: Mapping[str, Written]) -> 
     return found
 
 
+def _evaluated(writer: HloWriter, graph: FxGraph, gives: Any, inputs: Sequence[Written]) -> Any:
+    """What a graph gives for such inputs."""
+    values: dict[str, Written] = dict(zip(graph.inputs, inputs, strict=True))
+    for each in graph.nodes:
+        values[each.name] = _written(writer, each, values)
+    return OperatorCall(writer, FxNode(name="", operator="", arguments=(gives,), results=()), values).argument(0)
+
+
+def _looped(call: OperatorCall, loop: Loop) -> tuple[HloValue, ...]:
+    """A `while`: its state are a counter of trips, the loop's state, what is stored, and all that the trips read."""
+    given: list[Any] = [call.argument(at) for at in range(len(call.node.arguments))]
+    given = [call.writer.constant(each, "s64") if isinstance(each, int) else each for each in given]
+    if not all(isinstance(each, HloValue) for each in given):
+        raise Unsupported("a loop over what is not a tensor")
+    if loop.associative:
+        zero = call.writer.constant(0, "s32")
+        given = [*(call.writer.row(each, zero) for each in given[: loop.rows]), *given]
+    kept = () if loop.condition else call.node.results[0 if loop.associative else loop.states :]
+    stored = [call.writer.constant(0, each.dtype, each.dims) for each in kept if each is not None]
+    ends = list(itertools.accumulate((loop.states, len(stored), loop.rows)))
+    state = [*given[: ends[0]], *stored, *given[ends[0] :]]
+
+    def again(w: HloWriter, state: list[HloValue]) -> HloValue:
+        if loop.condition is not None:
+            return cast(HloValue, _evaluated(w, loop.condition, loop.holds, state))
+        return w.compare("LT", state[-1], w.constant(trips, "s32"))
+
+    def body(w: HloWriter, state: list[HloValue]) -> list[HloValue]:
+        states, stores, rows, rest = (state[a:b] for a, b in itertools.pairwise((0, *ends, len(state))))
+        if loop.condition is not None:
+            made = _evaluated(w, loop.body, loop.gives, state)
+            return [*_as_before(w, made, states), *rest]
+        at, rows = state[-1], [w.row(each, state[-1]) for each in rows]
+        made = list(_evaluated(w, loop.body, loop.gives, [*states, *rows, *rest[:-1]]))
+        if loop.associative:
+            first = w.compare("EQ", at, w.constant(0, "s32"))
+            made = [w.select(w.expand(first, one.dims), row, one) for one, row in zip(made, rows, strict=True)] * 2
+        last = [w.with_row(*each, at) for each in zip(stores, made[loop.states :], strict=True)]
+        counted = w.binary("add", at, w.constant(1, "s32"))
+        return [*_as_before(w, made[: loop.states], states), *last, *state[ends[1] : -1], counted]
+
+    if loop.condition is None:
+        if not loop.rows:
+            raise Unsupported("a loop over no rows")
+        trips = state[ends[1]].dims[0]
+        state.append(call.writer.constant(0, "s32"))
+    found = call.writer.loop(state, again, body)
+    return tuple(found[loop.states if loop.associative else 0 : ends[1]])
+
+
+def _as_before(w: HloWriter, made: Sequence[Any], states: Sequence[HloValue]) -> list[HloValue]:
+    """The state that a trip leaves, which has the types and shapes that it found."""
+    found = [w.constant(one, was.dtype, was.dims) if isinstance(one, int | float) else one
+             for one, was in zip(made, states, strict=True)]  # fmt: skip
+    if [(one.dims, one.dtype) for one in found] != [(was.dims, was.dtype) for was in states]:
+        raise Unsupported("a loop whose state changes its shape or its type")
+    return found
+
+
 def problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
     """Why a node is left to torch; empty where it can be computed here."""
     if node.effect:
         return "it writes into what it is given" if node.effect == "mutation" else "it draws random numbers"
+    if node.operator in PRODUCTS:
+        return "a library's"
     if node.operator in TABLE:
         return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
-    if node.decomposed is None:
+    loop = node.loop
+    graphs = [node.decomposed] if loop is None else [loop.body, loop.condition]
+    if graphs == [None]:
         return "a library's"
-    inner = node.decomposed.tensors()
-    found = (problem(each, inner) for each in node.decomposed.nodes if each.operator != "getitem")
-    return _tensor_problem(node, tensors) or next(filter(None, found), "") or _argument_problem(node, tensors)
+    for graph in filter(None, graphs):
+        inner = graph.tensors()
+        for each in graph.nodes:
+            if each.operator == "getitem" or (loop is not None and each.operator in PRODUCTS):
+                continue
+            if why := problem(each, inner):
+                return why if loop is None else f"{node.operator}: {each.operator} is {why}"
+    return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
 
 
 def _tensor_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -38,15 +38,15 @@ _REDUCTIONS: Mapping[str, Number | None] = {
 class HloWriter:
     """A module in the making."""
 
-    def __init__(self) -> None:
+    def __init__(self, computations: dict[str, str] | None = None, prefix: str = "") -> None:
         self._lines: list[str] = []
         self._parameters = 0
-        self._computations: dict[str, str] = {}
+        self._computations = {} if computations is None else computations
+        self._prefix = prefix
         self._constants: dict[tuple[str, str], HloValue] = {}
 
     def module(self, name: str, results: Sequence[HloValue]) -> str:
         """The text, with these results in a tuple."""
-        shapes = ", ".join(_shape(each.dtype, each.dims) for each in results)
         names = ", ".join(each.name for each in results)
         lines = [f"HloModule {name}", "", *self._computations.values(), "ENTRY main {"]
         live = {each.name for each in results}
@@ -57,7 +57,7 @@ class HloWriter:
                 live |= {*re.findall(r"\bv\d+\b", text)}
                 kept.append(f"  {line}")
         lines += kept[::-1]
-        return "\n".join([*lines, f"  ROOT result = ({shapes}) tuple({names})", "}", ""])
+        return "\n".join([*lines, f"  ROOT result = {_shapes(results)} tuple({names})", "}", ""])
 
     def add(
         self, opcode: str, dtype: str, dims: Sequence[int], operands: Sequence[HloValue], attributes: str = ""
@@ -65,7 +65,7 @@ class HloWriter:
         return self._add(dtype, dims, f"{opcode}({', '.join(each.name for each in operands)})", attributes)
 
     def _add(self, dtype: str, dims: Sequence[int], call: str, attributes: str = "") -> HloValue:
-        made = HloValue(f"v{len(self._lines)}", dtype, tuple(dims))
+        made = HloValue(f"{self._prefix}v{len(self._lines)}", dtype, tuple(dims))
         self._lines.append(f"{made.name} = {_shape(dtype, dims)} {call}{', ' if attributes else ''}{attributes}")
         return made
 
@@ -218,15 +218,65 @@ class HloWriter:
                       f"{name}_r = pred[] or({other}, {name}_z)"]  # fmt: skip
         lines[-1] = f"ROOT {lines[-1]}"
         self._computations[name] = "\n  ".join([f"{name} {{", *lines]) + "\n}\n"
-        shapes = [_shape(each.dtype, each.dims) for each in (keys, places)]
-        call = HloValue(f"v{len(self._lines)}", "", ())
         attributes = f"dimensions={{{dimension}}}, is_stable=true, to_apply={name}"
-        self._lines.append(f"{call.name} = ({', '.join(shapes)}) sort({keys.name}, {places.name}), {attributes}")
-        found = [
-            self.add("get-tuple-element", each.dtype, each.dims, [call], f"index={at}")
-            for at, each in enumerate((keys, places))
-        ]
+        found = self._several((keys, places), f"sort({keys.name}, {places.name}), {attributes}")
         return found[0], found[1]
+
+    def _several(self, like: Sequence[HloValue], call: str) -> list[HloValue]:
+        """What a call gives in a tuple, of such types and shapes."""
+        made = HloValue(f"{self._prefix}v{len(self._lines)}", "", ())
+        self._lines.append(f"{made.name} = {_shapes(like)} {call}")
+        return [
+            self.add("get-tuple-element", each.dtype, each.dims, [made], f"index={at}") for at, each in enumerate(like)
+        ]
+
+    # --- loops ---
+
+    def loop(
+        self,
+        state: Sequence[HloValue],
+        condition: Callable[[HloWriter, list[HloValue]], HloValue],
+        body: Callable[[HloWriter, list[HloValue]], Sequence[HloValue]],
+    ) -> list[HloValue]:
+        """The last state of a `while`. Both functions write what they make of a state by the writer that they get."""
+        name, called = f"{self._prefix}loop{len(self._lines)}", []
+        for kind, function in (("condition", condition), ("body", body)):
+            inner = HloWriter(self._computations, f"{name}_{kind}_")
+            made = function(inner, inner._several(state, "parameter(0)"))
+            if isinstance(made, HloValue):
+                inner.add("copy", made.dtype, made.dims, [made])
+            else:
+                inner._tuple(made)
+            inner._lines[-1] = f"ROOT {inner._lines[-1]}"
+            self._computations[f"{name}_{kind}"] = "\n  ".join([f"{name}_{kind} {{", *inner._lines]) + "\n}\n"
+            called.append(f"{kind}={name}_{kind}")
+        return self._several(state, f"while({self._tuple(state).name}), {', '.join(called)}")
+
+    def _tuple(self, values: Sequence[HloValue]) -> HloValue:
+        made = HloValue(f"{self._prefix}v{len(self._lines)}", "", ())
+        self._lines.append(f"{made.name} = {_shapes(values)} tuple({', '.join(each.name for each in values)})")
+        return made
+
+    def row(self, x: HloValue, at: HloValue) -> HloValue:
+        """x[at], where `at` is a value."""
+        start = [x, at, *[self.constant(0, at.dtype)] * (len(x.dims) - 1)]
+        dims = (1, *x.dims[1:])
+        found = self.add("dynamic-slice", x.dtype, dims, start, f"dynamic_slice_sizes={_list(dims)}")
+        return self.reshape(found, x.dims[1:])
+
+    def with_row(self, x: HloValue, row: HloValue, at: HloValue) -> HloValue:
+        """x, with a row of it replaced."""
+        start = [at, *[self.constant(0, at.dtype)] * (len(x.dims) - 1)]
+        return self.add("dynamic-update-slice", x.dtype, x.dims, [x, self.reshape(row, (1, *x.dims[1:])), *start])
+
+    def dot(self, a: HloValue, b: HloValue) -> HloValue:
+        """A product of matrices, or one of each pair of matrices."""
+        batch = list(range(len(a.dims) - 2))
+        rank = len(batch)
+        text = f"lhs_contracting_dims={{{rank + 1}}}, rhs_contracting_dims={{{rank}}}"
+        if batch:
+            text = f"lhs_batch_dims={_list(batch)}, rhs_batch_dims={_list(batch)}, {text}"
+        return self.add("dot", a.dtype, (*a.dims[:-1], b.dims[-1]), [a, b], text)
 
     # --- reductions ---
 
@@ -261,6 +311,10 @@ class HloWriter:
 
 def _shape(dtype: str, dims: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, dims))}]"
+
+
+def _shapes(values: Sequence[HloValue]) -> str:
+    return f"({', '.join(_shape(each.dtype, each.dims) for each in values)})"
 
 
 def _whole(dims: Sequence[int], points: Sequence[int], at: int) -> str:

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
+from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Loop, Ref, Tensor
 from fusiond.torch.operators import TABLE
 from fusiond.torch.operators.movement import runs
 
@@ -75,35 +75,46 @@ def _size(value: Any) -> float:
     return math.inf if found is None else found.elements
 
 
-def recorded(graph: Any, *, decompose: bool = True) -> FxGraph:
-    """A `torch.fx.Graph` whose nodes have `meta["val"]`, as AOTAutograd leaves them."""
+LOOPS = ("scan", "while_loop", "associative_scan")
+_PURE = (*LOOPS, "while_loop_stack_output", "cond")
+"""Operators of higher order that write into nothing."""
+
+
+def recorded(graph: Any, *, decompose: bool = True, numbers: bool = False) -> FxGraph:
+    """A `torch.fx.Graph` whose nodes have `meta["val"]`, as AOTAutograd leaves them. Graphs that are arguments belong
+    to the operator that they are for. `numbers`: those that are not fixed (counters of loops) are tensors."""
     inputs: dict[str, Tensor | None] = {}
     nodes: list[FxNode] = []
     outputs: tuple[str, ...] = ()
     known: dict[Any, tuple[FxGraph | None, Any]] = {}
     for each in graph.nodes:
         if each.op == "placeholder":
-            (inputs[each.name],) = _results(each)
+            (inputs[each.name],) = _results(each, numbers)
         elif each.op == "output":
             outputs = tuple(dict.fromkeys(_names(each.args)))
-        else:
-            read = _node(each)
+        elif each.op != "get_attr" or "val" in each.meta:
+            read = _node(each, numbers)
             nodes.append(_decomposed(each, read, known) if decompose else read)
     return FxGraph(inputs=inputs, nodes=tuple(nodes), outputs=outputs)
 
 
-def _node(node: Any) -> FxNode:
-    effect = ""
-    results, arguments = _results(node), tuple(_argument(each) for each in node.args)
+def _node(node: Any, numbers: bool = False) -> FxNode:
+    effect, loop = "", None
+    results, arguments = _results(node, numbers), tuple(_argument(each) for each in node.args)
     if "numbers" in node.meta and results[0] is not None:
         name, arguments, (reader,) = "constant", (node.meta["numbers"],), node.users
         made = next((each for each in _results(reader) if each is not None), results[0])
         results = (dataclasses.replace(results[0], strides=None, device=made.device),)
     elif node.op == "call_function" and node.target is operator.getitem:
         name = "getitem"
+    elif node.op == "call_function" and str(node.target) in LOOPS:
+        name, (loop, arguments) = str(node.target), _loop(node)
     elif node.op == "call_function":
         name = str(node.target)
+        name = name if name in TABLE else name.replace("_copy.", ".")  # a view's copy, as the bodies of loops have it
         effect = _effect(node.target)
+        if str(getattr(node.target, "__module__", "")) == "_operator":
+            name = f"aten.{getattr(node.target, '__name__', '')}.Tensor"  # of numbers that a loop counts
     else:
         name = f"{node.op} {node.target}"
         effect = "" if node.op == "get_attr" else "mutation"
@@ -115,7 +126,28 @@ def _node(node: Any) -> FxNode:
         named=named,
         results=results,
         effect=effect,
+        loop=loop,
     )
+
+
+def _loop(node: Any) -> tuple[Loop, tuple[Any, ...]]:
+    """(what it does, of which arguments)"""
+    graphs: list[tuple[FxGraph, Any]] = []
+    for each in node.args:
+        if getattr(each, "op", "") == "get_attr":
+            graph = _attribute(node.graph.owning_module, each.target).graph
+            (output,) = (one for one in graph.nodes if one.op == "output")
+            graphs.append((recorded(graph, numbers=True), _argument(output.args[0])))
+    (body, given), *first = reversed(graphs)
+    parts = [_argument(part) for part in node.args[len(graphs) :]]
+    arguments, gives = tuple(each for part in parts for each in part), given if isinstance(given, tuple) else (given,)
+    several = len(parts[1]) if str(node.target) == "scan" else 0
+    loop = Loop(body=body, gives=gives, states=len(parts[0]), rows=several)
+    if str(node.target) == "associative_scan":
+        loop = dataclasses.replace(loop, rows=len(gives), associative=True)
+    for condition, holds in first:
+        loop = dataclasses.replace(loop, condition=condition, holds=holds)
+    return loop, arguments
 
 
 def _decomposed(node: Any, read: FxNode, known: dict[Any, tuple[FxGraph | None, Any]]) -> FxNode:
@@ -204,6 +236,8 @@ def _decompositions() -> dict[Any, Any]:
 def _effect(target: Any) -> str:
     schema = getattr(target, "_schema", None)
     if schema is None:
+        if str(target) in _PURE:
+            return ""
         return "" if str(getattr(target, "__module__", "")).startswith(("_operator", "math")) else "mutation"
     if schema.is_mutable:
         return "mutation"
@@ -228,8 +262,10 @@ def _names(value: Any) -> Iterable[str]:
             yield from _names(each)
 
 
-def _results(node: Any) -> tuple[Tensor | None, ...]:
+def _results(node: Any, numbers: bool = False) -> tuple[Tensor | None, ...]:
     value = node.meta.get("val")
+    if numbers and type(value).__name__ in ("SymInt", "SymBool"):
+        return (Tensor((), "s64" if type(value).__name__ == "SymInt" else "pred"),)
     if isinstance(value, tuple | list):
         return tuple(_tensor(each) for each in value)
     return (_tensor(value),)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond.frameworks.boundaries import boundaries
 from fusiond.torch import importer
-from fusiond.torch.graphs import FxGraph, FxNode, Tensor
-from fusiond.torch.operators import MOVEMENT, VIEWS
+from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
+from fusiond.torch.operators import MOVEMENT, VIEWS, Unsupported
 
 LEAST = 2
 """Nodes of a region that compute something: with fewer there is nothing to fuse."""
@@ -40,13 +41,38 @@ class FxSegment:
 class _Place:
     depth: int
     library: bool
+    ends: bool
+    """Whether what reads it lies deeper."""
 
 
 def cut(graph: FxGraph) -> tuple[FxSegment, ...]:
     """Segments in an order in which they can be computed."""
     tensors = graph.tensors()
     problems = _problems(graph, tensors)
-    places = _sunk(graph, _places(graph, problems), tensors)
+    found = _cut(graph, tensors, problems, apart=False)
+    loops = [each for each in found if each.fusable and sum(node.loop is not None for node in each.nodes) > 1]
+    if any(_left(each.nodes, each.outputs, tensors) for each in loops):
+        # Each of its loops is one launch by itself: what one lays down for another is stored, then.
+        found = _cut(graph, tensors, problems, apart=True)
+    return found
+
+
+def _left(nodes: Sequence[FxNode], outputs: Sequence[str], tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+    """Why the kernels of a region would not compute all of it; empty where they would."""
+    made = {each.name for each in nodes}
+    read = dict.fromkeys(name for each in nodes for name in each.reads if name not in made)
+    inputs = {name: each for name in read for each in tensors[name] if each is not None}
+    try:
+        return "; ".join(boundaries(importer.text("tried", nodes, inputs, outputs)))
+    except Unsupported as why:
+        return str(why)
+
+
+def _cut(
+    graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]], problems: Mapping[str, str], *, apart: bool
+) -> tuple[FxSegment, ...]:
+    """`apart`: what reads a loop is in another region than that."""
+    places = _sunk(graph, _places(graph, problems, apart), tensors)
     groups: dict[tuple[int, bool], list[FxNode]] = {}
     for node in graph.nodes:
         place = places[node.name]
@@ -76,6 +102,8 @@ def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) ->
     """FxNode -> why it is left to torch; a `getitem` goes with what it picks from. Regions lie on the device that most
     of the graph is on."""
     found: dict[str, str] = {}
+    constant: dict[str, FxNode] = {}
+    """What is made of nothing."""
     devices = [each.device for node in graph.nodes for each in node.results if each is not None]
     device = max(dict.fromkeys(devices), key=devices.count, default="cpu")
     for node in graph.nodes:
@@ -87,10 +115,25 @@ def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) ->
         found[node.name] = importer.problem(node, tensors)
         if not found[node.name] and any(each is not None and each.device != device for each in node.results):
             found[node.name] = f"it is not on {device}"
+        if node.loop is not None and not found[node.name]:
+            found[node.name] = _loop_problem(node, constant, tensors)
+        if not node.effect and not found[node.name] and all(each in constant for each in node.reads):
+            constant[node.name] = node
     return found
 
 
-def _places(graph: FxGraph, problems: Mapping[str, str]) -> dict[str, _Place]:
+def _loop_problem(node: FxNode, constant: Mapping[str, FxNode], tensors: Mapping[str, Sequence[Tensor | None]]) -> str:
+    """Why a loop cannot be one launch, with the constants that it is given."""
+    before, picks = _live(list(constant.values()), set(node.reads)), []
+    for at, each in enumerate(node.results):
+        if each is not None:
+            picks.append(FxNode(name=f"{node.name}.{at}", operator="getitem", arguments=(Ref(node.name), at),
+                                results=(each,)))  # fmt: skip
+    why = _left([*before, node, *picks], [each.name for each in picks], tensors)
+    return f"{node.operator}: {why}" if why else ""
+
+
+def _places(graph: FxGraph, problems: Mapping[str, str], apart: bool) -> dict[str, _Place]:
     places: dict[str, _Place] = {}
     last: dict[str, str] = {}
     """Kind of effect -> the node before which no other of the kind, and behind a mutation nothing, may run."""
@@ -101,13 +144,13 @@ def _places(graph: FxGraph, problems: Mapping[str, str]) -> dict[str, _Place]:
         depth = 0
         for each in before:
             if each in places:
-                depth = max(depth, places[each].depth + (places[each].library and not library))
+                depth = max(depth, places[each].depth + (places[each].ends and not library))
         if node.effect == "mutation":
             depth = max(depth, deepest)
         if node.effect:
             last[node.effect] = node.name
         deepest = max(deepest, depth)
-        places[node.name] = _Place(depth, library)
+        places[node.name] = _Place(depth, library, library or (apart and node.loop is not None))
     return places
 
 
@@ -126,7 +169,7 @@ def _sunk(
         picks = node.operator == "getitem" or len(node.results) > 1
         sinks = not place.library and not picks and node.name not in kept and node.name in wanted
         if sinks and _bytes(tensors, node.reads) <= _bytes(tensors, [node.name]):
-            place = _Place(max(place.depth, wanted[node.name]), False)
+            place = _Place(max(place.depth, wanted[node.name]), False, False)
             found[node.name] = place
         for each in node.reads:
             # A library call reads in front of the region of the next depth.
@@ -182,7 +225,7 @@ def _live(nodes: Sequence[FxNode], kept: set[str]) -> list[FxNode]:
 
 
 def _worth(nodes: Sequence[FxNode], kept: set[str]) -> FxSegment:
-    if sum(map(_computes, nodes)) < LEAST:
+    if sum(LEAST if each.loop else _computes(each) for each in nodes) < LEAST:
         return _segment(nodes, kept, fusable=False, reason="too little to fuse")
     return _segment(nodes, kept, fusable=True)
 

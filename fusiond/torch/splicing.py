@@ -162,6 +162,9 @@ def _part(
         made[each] = graph.placeholder(each)
         made[each].meta = dict(by_name[each].meta)
     for node in nodes:
+        for each in node.all_input_nodes:
+            if each.op == "get_attr" and each.name not in made:  # the body of a loop
+                made[each.name] = graph.node_copy(each)
         made[node.name] = graph.node_copy(node, lambda each: made[each.name])
     graph.output(tuple(made[each] for each in outputs))
     return fx.GraphModule(module, graph)

@@ -228,6 +228,17 @@ def _reductions() -> list[Case]:
     ]  # fmt: skip
 
 
+def _products() -> list[Case]:
+    a, b, c, many, other = floats(5, 3), floats(3, 7, seed=1), floats(7, seed=2), floats(2, 5, 3), floats(2, 3, 7)
+    return [
+        case("mm.default", a, b, gives=np.matmul),
+        case("bmm.default", many, other, gives=np.matmul),
+        case("bmm.default", many[:, :1], other, gives=np.matmul),
+        case("bmm.default", many, other[:, :, :1], gives=np.matmul),
+        case("addmm.default", c, a, b, gives=lambda c, a, b: a @ b + c),
+    ]
+
+
 def _movement() -> list[Case]:
     column = np.array([[0], [5], [2], [1]])
     scattered = X.copy()
@@ -356,4 +367,4 @@ def _pooled_mean(x: Array, size: int, step: int) -> Array:
     return np.lib.stride_tricks.sliding_window_view(x, size, -1)[..., ::step, :].mean(-1)
 
 
-CASES = [*_elementwise(), *_reductions(), *_movement(), *_windows()]
+CASES = [*_elementwise(), *_reductions(), *_products(), *_movement(), *_windows()]

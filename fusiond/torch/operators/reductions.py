@@ -77,6 +77,23 @@ def _variance(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
     return _ended(call, found)
 
 
+@operator("mm.default", "bmm.default", "addmm.default")
+def _product(call: OperatorCall) -> HloValue:
+    w, adds = call.writer, "addmm" in call.node.operator
+    if {call.argument(3, "beta", 1), call.argument(4, "alpha", 1)} != {1}:
+        raise Unsupported("a product with factors")
+    a, b = (call.floating(call.tensor(at + adds)) for at in (0, 1))
+    if "bmm" in call.node.operator and 1 in (a.dims[1], b.dims[2]):  # of a matrix and a vector: a sum
+        every = (*a.dims, b.dims[2])
+        terms = [
+            w.expand(w.reshape(a, (*a.dims, 1)), every),
+            w.expand(w.reshape(b, (a.dims[0], 1, *b.dims[1:])), every),
+        ]
+        return call.finished(w.reduce("add", w.binary("multiply", *terms), [2]))
+    found = w.dot(a, b)
+    return call.finished(w.binary("add", found, call.wide(0, dtype=found.dtype)) if adds else found)
+
+
 @operator("argmax.default", "argmin.default", "max.dim", "min.dim")
 def _place(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
     """The first place of the extreme, or of what is not a number; with a dimension's extreme where it is asked for."""

@@ -23,6 +23,8 @@ Function: TypeAlias = "Callable[[OperatorCall], Written]"
 TABLE: dict[str, Function] = {}
 MOVEMENT: set[str] = {"getitem"}
 """Operators that compute nothing."""
+PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default"})
+"""Those that are a library's outside loops."""
 VIEWS: set[str] = set()
 """Those of which torch makes no copy: where one leaves a region, torch does it."""
 

@@ -25,7 +25,7 @@ from fusiond_replay import t4
 
 TRIALS = 100
 TRIED = """
-    features.EVEN=0.1,0.6 features.MOST_TWOS=4 gaussian.LENGTH=0.5,1.0 gaussian.LENGTH_SPREAD=1.0,2.0
+    features.EVEN=0.6 features.MOST_TWOS=4 gaussian.LENGTH=0.5,1.0 gaussian.LENGTH_SPREAD=1.0,2.0
     gaussian.NOISE=0.0001,0.01 gaussian.NOISE_SPREAD=1.0,2.5 gaussian.SIGNAL_WEIGHT=0.5,6.0 models.GROWTH=1.1,1.35
     safety.FAILURE_SHARPNESS=2.0,8.0 sampler.MOVES=3 sampler.STALL=20,1000 sampler.START=6,16 values.CLIPPED=0.15,0.5
 """
@@ -80,4 +80,6 @@ def _row(name: str, mine: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit("usage: python -m benchmarks.search.constants FOUND SEEDS PACK...")
     main(Path(sys.argv[1]), int(sys.argv[2]), [Path(each) for each in sys.argv[3:]])

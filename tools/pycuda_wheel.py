@@ -21,9 +21,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import platformdirs
-
 from fusiond.build import gxx, nvcc
+from fusiond.system import folders
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 BUILD_SECS = 1200.0
@@ -59,7 +58,7 @@ def kept() -> Path:
         raise CannotBuild(f"{toolkit.root}/include has no cuda.h (pip install 'fusiond[nvcc]' has it)")
     version = pinned()
     release = ".".join(toolkit.version.split(".")[:2])
-    folder = Path(platformdirs.user_cache_dir("fusiond")) / "wheels" / f"cuda-{release}"
+    folder = Path(folders.cache()) / "wheels" / f"cuda-{release}"
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
     for wheel in folder.glob(f"pycuda-{version}-*-{tag}-{sysconfig.get_platform().replace('-', '_')}.whl"):
         return wheel

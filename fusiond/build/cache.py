@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
-from fusiond.system import faults
+from fusiond.system import faults, folders
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,7 @@ _LOG_CHARACTERS = 20_000
 
 def default_folder() -> Path:
     """FUSIOND_CACHE, or `builds` in the user's cache directory."""
-    named = os.environ.get("FUSIOND_CACHE")
-    return Path(named) if named else _of_user(os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
-
-
-@functools.lru_cache(maxsize=4)  # asked for with every lookup
-def _of_user(*_environment: str | None) -> Path:
-    try:
-        import platformdirs  # not at the top: a bundle runs where it is not installed
-    except ImportError:
-        return Path.home() / ".cache" / "fusiond" / "builds"
-    return Path(platformdirs.user_cache_dir("fusiond")) / "builds"
+    return Path(os.environ.get("FUSIOND_CACHE") or os.path.join(folders.cache(), "builds"))
 
 
 @functools.lru_cache(maxsize=16)

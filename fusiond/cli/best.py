@@ -6,9 +6,9 @@ import what they need.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 
 from fusiond.cli import answer, options, output
@@ -60,7 +60,7 @@ def quick(words: Sequence[str]) -> Any:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    database = options.database(arguments)
+    database = options.database_name(arguments)
     if arguments.job is not None:
         return _of_job(arguments, database)
     document = find(
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find(
-    database: Path, name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
+    database: str | os.PathLike[str], name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
 ) -> dict[str, Any]:
     """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
     problem: NothingKnown | None = None
@@ -83,10 +83,12 @@ def find(
     except NothingKnown as missing:
         document, problem = None, missing
     if document is None:
+        from pathlib import Path
+
         from fusiond.client import elsewhere  # a hit goes without
 
         folder = best.current_folder()
-        document = elsewhere.by_name(database, name, device=device, sizes=sizes, cache=cache, folder=folder)
+        document = elsewhere.by_name(Path(database), name, device=device, sizes=sizes, cache=cache, folder=folder)
     if document is not None:
         return document
     if problem is not None:
@@ -99,7 +101,7 @@ def find(
     raise NothingKnown(f"nothing is known about {name}{on}{with_caches} yet{hint}")
 
 
-def _check_device(database: Path, device: str | None) -> None:
+def _check_device(database: str | os.PathLike[str], device: str | None) -> None:
     """UnknownName for a device that neither is one by its name nor has an answer."""
     if device is None or re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
         return
@@ -126,9 +128,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise RequestError("is for --export", where="--arch")
 
 
-def _of_job(arguments: argparse.Namespace, database: Path) -> int:
+def _of_job(arguments: argparse.Namespace, database: str) -> int:
     """What a job file asks: one document for each of its workloads."""
-    if not arguments.job.endswith((".yaml", ".yml")) and not Path(arguments.job).exists():
+    if not arguments.job.endswith((".yaml", ".yml")) and not os.path.exists(arguments.job):
         option = "--pair" if "," in arguments.job else "--workload"
         raise RequestError(f"there is no file {arguments.job}; a name is asked for with {option}", where="JOB.yaml")
     found = best.by_job(
@@ -170,13 +172,15 @@ def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | Not
 
 
 def _elsewhere(
-    arguments: argparse.Namespace, database: Path, found: tuple[dict[str, Any] | NothingKnown, ...]
+    arguments: argparse.Namespace, database: str, found: tuple[dict[str, Any] | NothingKnown, ...]
 ) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """The same, with what the upstreams know in place of what is not known here."""
+    from pathlib import Path
+
     from fusiond.client import elsewhere  # a hit goes without
 
     asked = elsewhere.by_job(
-        database,
+        Path(database),
         arguments.job,
         None,
         device=options.device(arguments),
@@ -191,16 +195,18 @@ def _elsewhere(
     )
 
 
-def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]) -> int:
+def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any]) -> int:
     if document["match"] == "ambiguous":
         if arguments.json:
             options.say_json(document)
         output.complain(*answer.ambiguous(document))
         return AMBIGUOUS
     if arguments.export is not None:
+        from pathlib import Path
+
         from fusiond.client.exporting import export  # builds the strategy's files: plugins and all
 
-        files = export(database, document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
+        files = export(Path(database), document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
         if arguments.json:
             options.say_json({**document, "files": [str(path) for path in files]})
         else:
@@ -230,12 +236,13 @@ def _source(arguments: argparse.Namespace, document: dict[str, Any]) -> str:
     if not path:
         raise NothingKnown("this answer has no generated source: nothing is fused; --unfused prints what to use")
     try:
-        return Path(path).read_text()
+        with open(path) as stream:
+            return stream.read()
     except OSError as problem:
         raise StoreError(f"the source of this answer cannot be read: {problem}") from None
 
 
-def _unfused_sources(database: Path, document: dict[str, Any]) -> Iterator[str]:
+def _unfused_sources(database: str, document: dict[str, Any]) -> Iterator[str]:
     """The sources of the stored program, word for word; a line of comment names each where there are several."""
     key = document["unfused"]["program_key"]
     plan = lookup.program(database, key) if key else None

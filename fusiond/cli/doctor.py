@@ -173,7 +173,7 @@ def _cache() -> Diagnosis:
 
 
 def _store(database: Path) -> Iterator[Diagnosis]:
-    kind = file_system(Path(os.path.realpath(database)), _mounts()) or "unknown file system"
+    kind = file_system(os.path.realpath(database), _mounts()) or "unknown file system"
     if not database.exists():
         yield Diagnosis(name="store", state="ok", detail=f"{database} ({kind}): not made yet")
         return

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from fusiond.errors import RequestError
-from fusiond.store.location import default_path
+from fusiond.store.location import default_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
     import argparse
+    from pathlib import Path
     from typing import Any
 
 
@@ -67,10 +68,17 @@ def cache(arguments: argparse.Namespace) -> str | None:
 
 def database(arguments: argparse.Namespace) -> Path:
     """The store that was asked for: `--db`, FUSIOND_DB, or the user's own."""
+    from pathlib import Path  # 7 ms that `best` does without
+
+    return Path(database_name(arguments))
+
+
+def database_name(arguments: argparse.Namespace) -> str:
+    """The same, as a string."""
     if arguments.db is not None and not str(arguments.db).strip():
         raise RequestError("is empty; name a file", where="--db")
-    path = default_path() if arguments.db is None else Path(arguments.db).expanduser()
-    if path.is_dir():
+    path = default_name() if arguments.db is None else os.path.expanduser(arguments.db)
+    if os.path.isdir(path):
         where = "FUSIOND_DB" if arguments.db is None else "--db"
         raise RequestError(f"{path} is a folder; name a file", where=where)
     return path

@@ -18,14 +18,13 @@ from fusiond.system import driver
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `fusiond best` pays for everything that is imported here
     from collections.abc import Mapping
-    from pathlib import Path
     from typing import Any
 
     from fusiond.requests.memory import Remembered
 
 
 def by_name(
-    database: Path,
+    database: os.PathLike[str] | str,
     name: str,
     *,
     device: str | None = None,
@@ -77,8 +76,8 @@ def by_name(
 
 
 def by_job(
-    database: Path,
-    path: Path | str,
+    database: os.PathLike[str] | str,
+    path: os.PathLike[str] | str,
     text: str | None = None,
     *,
     device: str | None = None,
@@ -102,7 +101,7 @@ def by_job(
 
 
 def _remembered(
-    database: Path, known: Remembered, device: str | None, cache: str | None
+    database: os.PathLike[str] | str, known: Remembered, device: str | None, cache: str | None
 ) -> tuple[dict[str, Any] | NothingKnown, ...] | None:
     """The same for questions that are known; None where another box may know better, or the store has to be indexed."""
     from fusiond.requests import memory
@@ -125,16 +124,21 @@ def _remembered(
 
 
 def _parsed(
-    database: Path, path: Path | str, text: str | None, device: str | None, sizes: Mapping[str, int] | None,
+    database: os.PathLike[str] | str,
+    path: os.PathLike[str] | str,
+    text: str | None,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
     cache: str | None,
-) -> tuple[dict[str, Any] | NothingKnown, ...]:  # fmt: skip
+) -> tuple[dict[str, Any] | NothingKnown, ...]:
     from pathlib import Path
 
     from fusiond.isolation import registry as plugins
     from fusiond.requests import contents, jobs  # plugins and YAML: a question by name does without
     from fusiond.system import files
 
-    text = files.read_text(Path(path), where=str(path)) if text is None else text
+    database, path = Path(database), Path(path)
+    text = files.read_text(path, where=str(path)) if text is None else text
     wanted = jobs.read(path, text)
     registry = plugins.load()
     contents.index_file(database, registry)
@@ -144,7 +148,7 @@ def _parsed(
 
 
 def _imported(
-    database: Path,
+    database: os.PathLike[str] | str,
     name: str,
     folder: str | None,
     own: dict[str, Any] | None,
@@ -157,10 +161,13 @@ def _imported(
     for what the files here and the catalogue say: it takes the plugins to know that it is the same content."""
     if not os.path.exists(exchange_file(os.fspath(database))):
         return own
+    from pathlib import Path
+
     from fusiond.exchange import find
     from fusiond.isolation import registry as plugins
     from fusiond.requests import contents  # a hit of this store's own goes without all of this
 
+    database = Path(database)
     families = find.known_name(database, name, cache)
     if not families:
         return own
@@ -185,11 +192,13 @@ def current_folder() -> str | None:
         return None
 
 
-def _settled(database: Path, name: str, folder: str | None) -> tuple[lookup.Says, frozenset[str]]:
+def _settled(database: os.PathLike[str] | str, name: str, folder: str | None) -> tuple[lookup.Says, frozenset[str]]:
     """What the plugins say, in general and of a name; the store keeps the former."""
+    from pathlib import Path
+
     from fusiond.isolation import registry as plugins
     from fusiond.requests import contents  # half a second that a settled name need not wait for
 
     registry = plugins.load()
-    contents.index_file(database, registry)
+    contents.index_file(Path(database), registry)
     return contents.says(registry), contents.families(registry, name, folder)

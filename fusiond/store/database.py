@@ -70,7 +70,7 @@ class Store(Devices, Jobs, Trials, Probes, Profiles, Answers, Said, Serving):
                 raise disk_full(str(where)) from problem
             doing = f"{where.parent}: the folder cannot be made"
             raise faults.of_system(problem, doing) or StoreError(f"{doing}: {problem.strerror}") from problem
-        if where.parent == default_folder():
+        if str(where.parent) == default_folder():
             tighten(str(where.parent), FOLDER_MODE)
         return cls(where)
 

@@ -51,7 +51,7 @@ def test_a_trial_runs_from_its_bundle(fusiond: Run, ran: str, tmp_path: Path) ->
         # Nothing but NumPy, the standard library and fusiond itself may be imported.
         code = (
             "import sys, importlib.abc\n"
-            "absent = {'yaml', 'optuna', 'sqlite_utils', 'pluggy', 'rich', 'platformdirs'}\n"
+            "absent = {'yaml', 'optuna', 'sqlite_utils', 'pluggy', 'rich'}\n"
             "class No(importlib.abc.MetaPathFinder):\n"
             "    def find_spec(self, name, path, target=None):\n"
             "        if name.partition('.')[0] in absent:\n"

@@ -118,7 +118,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_the_file_system_is_that_of_the_innermost_last_mount(path: str, kind: str) -> None:
-    assert location.file_system(Path(path), MOUNTS) == kind
+    assert location.file_system(path, MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -637,7 +637,7 @@ def test_a_check_needs_a_job_and_a_file_that_can_be_written(store: Store, make: 
 _IMPORTS = """
 import sys
 import fusiond.store.lookup
-heavy = {"sqlite_utils", "dataclasses", "typing", "inspect", "pathlib", "numpy", "yaml", "optuna", "platformdirs"}
+heavy = {"sqlite_utils", "dataclasses", "typing", "inspect", "pathlib", "numpy", "yaml", "optuna"}
 print(*(heavy & set(sys.modules)), *(name for name in sys.modules if name.startswith("fusiond")))
 """
 

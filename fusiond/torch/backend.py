@@ -17,7 +17,7 @@ import torch
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
-from fusiond.torch import explaining, importer, recording, regions, splicing
+from fusiond.torch import explaining, importer, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.operators import Unsupported
@@ -58,10 +58,23 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
     if chosen.fallback != "eager" and not _inductor():
         record.notes.append("Inductor is not there: the rest runs eagerly")
     eager = chosen.fallback == "eager" or not _inductor()
-    compiling = functools.partial(
-        _eager if eager else _by_inductor, compiling=functools.partial(_compiled, chosen, record)
+
+    def compiling(graph: Any, inputs: Sequence[Any], record: CompiledGraphs = record, rolled: Any = None) -> Any:
+        part = functools.partial(_compiled, chosen, record, rolled)
+        return (_eager if eager else _by_inductor)(graph, inputs, part)
+
+    if _varies(inputs):
+        return _ByShape(graph, compiling, record).called()
+    try:
+        module, steps = rolling.rolled(splicing.copied(graph))
+    except Exception:  # a graph that nobody foresaw is as it was
+        log.warning("a graph's loops could not be looked for", exc_info=True)
+        steps = ()
+    if not steps:
+        return compiling(graph, inputs)
+    return _Rolled((module, steps), compiling, lambda inputs: _torchs(graph, inputs, chosen), record).called(
+        inputs, lambda: compiling(graph, inputs)
     )
-    return _ByShape(graph, compiling, record).called() if _varies(inputs) else compiling(graph, inputs)
 
 
 def _varies(inputs: Sequence[Any]) -> bool:
@@ -98,6 +111,68 @@ class _ByShape:
             log.info("a shape is not compiled", exc_info=True)
             self._record.notes.append(f"a shape is eager torch's, for {type(problem).__name__}: {_line(problem)}")
             return self._graph.forward
+
+
+class _Rolled:
+    """A graph in which unrolled loops were found: rolled up once all that its loops are in has answers, forward and
+    backward; torch's, unrolled, until then."""
+
+    def __init__(
+        self, found: tuple[Any, Sequence[int]], compiling: Callable[..., Any], torchs: Any, record: CompiledGraphs
+    ) -> None:
+        (self._module, self._steps), self._compiling, self._torchs, self._record = found, compiling, torchs, record
+        self.waiting: list[tuple[Asker, Question]] = []
+        self.left: list[Region] = []
+        """Regions with loops that are not fused: those with unknown answers, and all of them."""
+        self._renewed = False
+        self._current: Any = None
+
+    def called(self, inputs: Sequence[Any], default: Callable[[], Any]) -> Any:
+        """Something to call; the default where its loops cannot be one launch each."""
+        self._current = self._tried(inputs)
+        if self._current is not None:
+            return self._current
+        refused = [each.reason for each in self.left if each.state in ("library", "refused")]
+        if refused:
+            said = " and ".join(map(str, self._steps))
+            self._record.graphs.clear()
+            self._record.notes.append(f"loops of {said} steps stay unrolled: {'; '.join(dict.fromkeys(refused))}")
+            return default()
+        self._current = self._torchs(inputs)
+        return torch._dynamo.disable(self._call, reason="do not trace what fusiond compiles")
+
+    def _call(self, *inputs: Any) -> Any:
+        if self._renewed:
+            self._renewed = False
+            self._current = self._tried(inputs) or self._current
+        return self._current(*inputs)
+
+    def _tried(self, inputs: Sequence[Any]) -> Any:
+        """The graph rolled up; None where a loop of it is not fused."""
+        self.waiting, self.left = [], []
+        self._record.graphs.clear()
+        from torch._functorch import config as functorch
+
+        try:
+            with functorch.patch(force_non_lazy_backward_lowering=True):
+                found = self._compiling(splicing.copied(self._module), inputs, self._record, self)
+        except Exception as problem:
+            log.info("a rolled graph is not compiled", exc_info=True)
+            self.left.append(Region(name="", state="refused", reason=_line(problem), operators=()))
+            return None
+        me = weakref.ref(self)
+        for asker, question in self.waiting:
+            asker.want(question, functools.partial(_renewed, me))
+        return None if self.left else found
+
+    def renew(self) -> None:
+        self._renewed = True
+
+
+def _renewed(rolled: weakref.ref[_Rolled]) -> None:
+    me = rolled()
+    if me is not None:
+        me.renew()
 
 
 def _shape(value: Any) -> Any:
@@ -159,17 +234,28 @@ def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any
 
 
 def _compiled(
-    options: BackendOptions, record: CompiledGraphs, module: Any, part: str, default: Callable[[], Any], inner: Any
-) -> Any:
-    """A graph of AOTAutograd's as something to call with a list of its inputs."""
+    options: BackendOptions, record: CompiledGraphs, rolled: _Rolled | None, module: Any, part: str,
+    default: Callable[[], Any], inner: Any,
+) -> Any:  # fmt: skip
+    """A graph of AOTAutograd's as something to call with a list of its inputs. Of one that is `rolled`, and is not
+    called where a loop in it is not fused, what is left is noted."""
     try:
         running = Running(options, module, part, inner)
         record.graphs.append(running.regions)
+        if rolled is not None and running.loops_left(rolled):
+            return _uncalled
     except Exception as problem:  # whatever is wrong here, the graph is torch's
         log.info("a graph is not fused", exc_info=True)
         record.notes.append(f"{part}: torch's, for {type(problem).__name__}: {_line(problem)}")
         return default()
     return running.started(default)
+
+
+def _uncalled(inputs: list[Any]) -> Any:
+    raise AssertionError("a rolled graph without answers is not called")
+
+
+_uncalled._boxed_call = True  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True)
@@ -204,6 +290,14 @@ class Running:
             problem = getattr(each.code, "problem", "")
             found.append(each.region if not problem else _region(each.region, "refused", problem))
         return found
+
+    def loops_left(self, rolled: _Rolled) -> bool:
+        """Whether a loop is not fused; which, and what is waited for."""
+        left = [each for each in self._parts if each.code is None and any(node.loop for node in each.segment.nodes)]
+        rolled.left += [each.region for each in left]
+        rolled.waiting += [(self._asker, each.question) for each in left
+                           if each.question is not None and each.region.state == "unknown"]  # fmt: skip
+        return bool(rolled.left)
 
     def started(self, default: Callable[[], Any]) -> Any:
         """Something to call with a list of inputs."""

@@ -235,6 +235,8 @@ def _products() -> list[Case]:
         case("bmm.default", many, other, gives=np.matmul),
         case("bmm.default", many[:, :1], other, gives=np.matmul),
         case("bmm.default", many, other[:, :, :1], gives=np.matmul),
+        case("bmm.default", many[:, :, :1], other[:, :1], gives=np.matmul),
+        case("mm.default", a, b[:, :1], gives=np.matmul),
         case("addmm.default", c, a, b, gives=lambda c, a, b: a @ b + c),
     ]
 

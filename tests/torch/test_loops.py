@@ -14,7 +14,9 @@ from torch._higher_order_ops.associative_scan import associative_scan  # noqa: E
 from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
-from fusiond.torch import explain  # noqa: E402
+from fusiond.frameworks import asking  # noqa: E402
+from fusiond.frameworks.asking import Found  # noqa: E402
+from fusiond.torch import explain, rolling  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from tests.frameworks.answered import answer  # noqa: E402
 
@@ -143,3 +145,180 @@ def test_a_loop_that_stays_torch_s_says_why(tmp_path: Path) -> None:
     x = rand(37).abs()
     torch.testing.assert_close(fast(x), function(x))
     assert "how often it runs is not known" in str(explain(fast))
+
+
+# --- unrolled ---
+
+
+def advantages(rewards: Any, values: Any, done: Any) -> Any:
+    """As CleanRL has it: backwards, written into a tensor."""
+    found, last = torch.zeros_like(rewards), 0
+    for t in reversed(range(len(rewards))):
+        following = values[t + 1] * (1 - done[t])
+        delta = rewards[t] + 0.99 * following - values[t]
+        found[t] = last = delta + 0.99 * 0.95 * (1 - done[t]) * last
+    return found, found + values[:-1]
+
+
+def averaged(x: Any) -> Any:
+    h, every = x[:, 0], []
+    for each in x.unbind(1):
+        h = 0.9 * h + 0.1 * each
+        every.append(h)
+    return torch.stack(every, dim=1) * 2
+
+
+def integrated(x: Any, force: Any) -> Any:
+    """Two states, of which only the last is read; what is given to each step has a dimension of 1."""
+    v = torch.zeros_like(x)
+    for t in range(force.shape[1]):
+        v = v - 0.1 * torch.sin(x) + force[:, t : t + 1]
+        x = x + 0.1 * v
+    return x, v
+
+
+def selective(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+    """Mamba's reference, with an einsum in each step."""
+    decay = torch.exp(delta[..., None] * a)
+    h, every = torch.zeros(x.shape[0], x.shape[2], a.shape[1]), []
+    for i in range(x.shape[1]):
+        h = decay[:, i] * h + delta[:, i, :, None] * b[:, i, None, :] * x[:, i, :, None]
+        every.append(torch.einsum("bdn,bn->bd", h, c[:, i, :]))
+    return torch.stack(every, 1)
+
+
+def relaxed(x: Any) -> Any:
+    """Nothing is given to the steps."""
+    for _ in range(20):
+        x = x - 0.1 * (x * x * x - x)
+    return x
+
+
+class Cell(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.nn.Linear(11, 11, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        h, every = torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = torch.tanh(x[:, t] + self.own(h))
+            every.append(h.unsqueeze(1))
+        return torch.cat(every, 1)
+
+
+UNROLLED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int, bool]] = {
+    # Function, arguments, steps, whether its gradients are fused.
+    "advantages": (advantages, (rand(13, 37), rand(14, 37), (rand(13, 37) > 1).float()), 12, True),
+    "averaged": (averaged, (rand(3, 13, 7),), 13, True),
+    "integrated": (integrated, (rand(37, 1), rand(37, 11)), 11, True),
+    "selective": (selective, (rand(2, 9, 5), rand(2, 9, 5).abs(), -rand(5, 3).abs(), rand(2, 9, 3), rand(2, 9, 3)), 9,
+                  True),
+    "relaxed": (relaxed, (rand(37),), 20, True),
+    "cell": (Cell(), (rand(3, 9, 11),), 9, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNROLLED)
+def test_unrolled_loops_are_rolled_up(name: str, tmp_path: Path) -> None:
+    function, arguments, _, _ = UNROLLED[name]
+    fast = compiled(function, tmp_path)
+    with torch.no_grad():
+        got, wanted = fast(*arguments), function(*arguments)
+    torch.testing.assert_close(got, wanted, rtol=2e-5, atol=1e-6)
+    report = explain(fast)
+    assert [each.count("scan") for each in fused(report)] == [1], str(report)
+
+
+@pytest.mark.parametrize("name", [name for name, each in UNROLLED.items() if each[3]])
+def test_their_gradients_are_rolled_up(name: str, tmp_path: Path) -> None:
+    function, arguments, _, _ = UNROLLED[name]
+    fast = compiled(function, tmp_path)
+    torch.testing.assert_close(gradients(fast, arguments), gradients(function, arguments), rtol=2e-4, atol=1e-5)
+    report = explain(fast)
+    assert sum(each.count("scan") for each in fused(report)) == 2, str(report)
+
+
+def test_a_loop_is_unrolled_until_its_answers_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known: list[bool] = []
+    changed: list[Callable[[], None]] = []
+    answer(monkeypatch, lambda question: emitted(question) if known else Found(state="unknown"))
+    monkeypatch.setattr(asking.Asker, "want", lambda self, question, told: changed.append(told))
+    fast = compiled(averaged, tmp_path)
+    x = rand(3, 13, 7)
+    wanted = gradients(averaged, (x,))
+    torch.testing.assert_close(gradients(fast, (x,)), wanted, rtol=0, atol=0)  # eager torch's
+    assert {each.state for each in explain(fast).regions} >= {"unknown"}
+    assert len(changed) == 2  # forward and backward
+    known.append(True)
+    for each in changed:
+        each()
+    torch.testing.assert_close(gradients(fast, (x,)), wanted, rtol=2e-4, atol=1e-5)
+    assert sum(each.count("scan") for each in fused(explain(fast))) == 2
+
+
+def unequal(x: Any) -> Any:
+    """Steps of which one is another, and what is handed on skips one."""
+    a = b = x[0]
+    for t in range(12):
+        a, b = b, torch.tanh(a + x[t] if t != 6 else a - x[t])
+    return b
+
+
+def jumping(x: Any) -> Any:
+    """The elements do not follow each other evenly."""
+    h = x[0]
+    for t in (0, 1, 2, 3, 5, 8, 9, 10, 11, 12, 4, 6):
+        h = torch.tanh(h + x[t])
+    return h
+
+
+def overwritten(x: Any) -> Any:
+    """Each step reads what the one before wrote into a tensor."""
+    x = x.clone()
+    for t in range(1, 13):
+        x[t] = torch.tanh(x[t - 1]) + x[t]
+    return x
+
+
+def layers(x: Any) -> Any:
+    """Short: four equal layers are no loop."""
+    for _ in range(4):
+        x = torch.tanh(x + 1)
+    return x
+
+
+@pytest.mark.parametrize("function", [unequal, jumping, overwritten, layers])
+def test_steps_that_are_not_equal_stay_as_they_are(function: Callable[..., Any], tmp_path: Path) -> None:
+    fast = compiled(function, tmp_path)
+    x = rand(13, 37)
+    torch.testing.assert_close(fast(x), function(x), rtol=2e-5, atol=1e-6)
+    assert "scan" not in str(explain(fast))
+
+
+def test_a_loop_that_cannot_be_one_launch_stays_unrolled(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        for _ in range(9):
+            x = torch.sort(torch.tanh(x)).values
+        return x
+
+    fast = compiled(function, tmp_path)
+    x = rand(3, 1000)
+    torch.testing.assert_close(fast(x), function(x), rtol=2e-5, atol=1e-6)
+    assert "loops of 9 steps stay unrolled: scan: aten.sort.default is a sort of more than" in str(explain(fast))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_rolled_loop_is_the_same_to_the_last_bit(dtype: Any) -> None:
+    """As eager torch has both: the operators are the same, in the same order."""
+    for function, arguments in ((advantages, UNROLLED["advantages"][1]), (integrated, UNROLLED["integrated"][1])):
+        given, found = tuple(each.to(dtype) for each in arguments), []
+
+        def kept(module: Any, inputs: Any, found: list[Any] = found) -> Any:
+            found.append(rolling.rolled(module))
+            return found[-1][0].forward
+
+        torch._dynamo.reset()
+        got = torch.compile(function, backend=kept, dynamic=False)(*given)
+        assert found[0][1]
+        torch.testing.assert_close(got, function(*given), rtol=0, atol=0)

@@ -83,14 +83,14 @@ def _product(call: OperatorCall) -> HloValue:
     if {call.argument(3, "beta", 1), call.argument(4, "alpha", 1)} != {1}:
         raise Unsupported("a product with factors")
     a, b = (call.floating(call.tensor(at + adds)) for at in (0, 1))
-    if "bmm" in call.node.operator and 1 in (a.dims[1], b.dims[2]):  # of a matrix and a vector: a sum
-        every = (*a.dims, b.dims[2])
-        terms = [
-            w.expand(w.reshape(a, (*a.dims, 1)), every),
-            w.expand(w.reshape(b, (a.dims[0], 1, *b.dims[1:])), every),
-        ]
-        return call.finished(w.reduce("add", w.binary("multiply", *terms), [2]))
-    found = w.dot(a, b)
+    if a.dims[-1] == 1 or b.dims[-1] == 1 or ("bmm" in call.node.operator and a.dims[1] == 1):
+        every = (*a.dims, b.dims[-1])  # of a matrix and a vector, or two vectors
+        wide = (w.reshape(a, (*a.dims, 1)), w.reshape(b, (*b.dims[:-2], 1, *b.dims[-2:])))
+        terms = w.binary("multiply", *(w.expand(each, every) for each in wide))
+        dims = (*a.dims[:-1], b.dims[-1])
+        found = w.reshape(terms, dims) if a.dims[-1] == 1 else w.reduce("add", terms, [len(a.dims) - 1])
+    else:
+        found = w.dot(a, b)
     return call.finished(w.binary("add", found, call.wide(0, dtype=found.dtype)) if adds else found)
 
 

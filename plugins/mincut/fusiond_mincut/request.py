@@ -93,7 +93,7 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
     names = blocks.block(pipeline, given).kernels
     if len(names) < len(given):
         raise RequestError("a kernel stands twice", where=where)
-    refused = next(legality.general(pipeline, names), None)
+    refused = next(legality.general(pipeline, names, connected=False), None)
     if refused is not None:
         raise RequestError(f"this block cannot be fused: {refused.detail}", where=where)
     return names

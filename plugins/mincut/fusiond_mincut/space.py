@@ -112,7 +112,7 @@ def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, Blo
     not a config of this pipeline."""
     found = blocks.read(pipeline, config.text("partition"))
     for block in found.blocks:
-        refused = next(legality.general(pipeline, block.kernels), None)
+        refused = next(legality.general(pipeline, block.kernels, connected=False), None)
         if refused is not None:
             raise ValueError(refused.detail)
     way = config.text("shapes")

@@ -65,15 +65,17 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> It
         yield from rule()
 
 
-def general(pipeline: Pipeline, kernels: Iterable[str]) -> Iterator[Rejection]:
-    """Every rule of the general level that a block breaks; nothing when the generated kernels can compute it."""
+def general(pipeline: Pipeline, kernels: Iterable[str], *, connected: bool = True) -> Iterator[Rejection]:
+    """Every rule of the general level that a block breaks; nothing when the generated kernels can compute it, which
+    they can without it being `connected` too: then nothing is gained but a launch."""
     members = _ordered(pipeline, kernels)
     if len(members) < 2:
         return
     yield from _global(pipeline, members)
     yield from _gather(pipeline, members)
     yield from _stored_sizes(pipeline, members)
-    yield from _connected(pipeline, members, shared=True)
+    if connected:
+        yield from _connected(pipeline, members, shared=True)
     yield from _convex(pipeline, members)
 
 

@@ -109,7 +109,7 @@ class _Split:
 
     def _extreme(self, expr: Expr) -> Expr | None:
         dtype = expr.dtype
-        if not self._free(dtype) or not isinstance(expr, FunctionCall) or expr.function not in ("min", "max"):
+        if not self._free(dtype) or not isinstance(expr, FunctionCall) or expr.function not in tree.EXTREMES:
             return None
         found: dict[Source, set[tuple[int, int]]] = {}
         if not gathered(expr, expr.function, found) or len(found) != 1:

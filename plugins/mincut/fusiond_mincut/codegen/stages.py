@@ -112,7 +112,14 @@ def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
     )
     small = UCHAR + ("typedef unsigned short ushort;\n" if held & {"uint16", "float16"} else "")
     small = "#include <cuda_fp16.h>\n" * ("float16" in held) + small
-    return small, INT.replace(_FIRST, wide + _FIRST) if wide else INT
+    called = {each.function for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)
+              if isinstance(each, FunctionCall)}  # fmt: skip
+    extremes = "".join(
+        f"template <class T> __device__ __forceinline__ T {name}(T a, T b) {{ return a != a || a {sign} b ? a : b; }}\n"
+        for name, sign in (("minimum", "<"), ("maximum", ">"))
+        if name in called
+    )
+    return small, (INT.replace(_FIRST, wide + _FIRST) if wide else INT) + extremes
 
 
 def index_maps(modes: Iterable[str]) -> list[str]:
@@ -318,5 +325,5 @@ class _Trees:
             return _Trees._call("min", [_Trees._call("max", [value, low], dtype), high], dtype)
         if dtype.startswith("float"):
             name = {"min": "fmin", "max": "fmax", "abs": "fabs"}.get(name, name)
-            name += "f" if dtype == "float32" else ""
+            name += "f" if dtype == "float32" and name not in tree.EXTREMES else ""
         return call(name, *arguments)

@@ -95,7 +95,7 @@ class _Finder:
         return self._window("sum", expr.dtype, source, window)
 
     def _extreme(self, expr: Expr) -> Window | None:
-        if not isinstance(expr, FunctionCall) or expr.function not in ("min", "max"):
+        if not isinstance(expr, FunctionCall) or expr.function not in tree.EXTREMES:
             return None
         pixels: dict[Source, set[tuple[int, int]]] = {}
         if expr.dtype not in ("int32", "float32") or not gathered(expr, expr.function, pixels) or len(pixels) != 1:

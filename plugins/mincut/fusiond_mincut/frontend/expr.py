@@ -22,7 +22,8 @@ the result open, it is defined here:
 - A shift takes the low five bits of its count; `>>` keeps the sign.
 - A float becomes an int32 by truncation; what does not fit becomes the nearest int32, NaN becomes 0. A uint8 is the low
   eight bits of the int32, an int16 or uint16 the low sixteen.
-- `min` and `max` of floats: a NaN loses against a number. `clamp(x, low, high)` is `min(max(x, low), high)`.
+- `min` and `max` of floats: a NaN loses against a number; in `minimum` and `maximum` it wins, as NumPy has it.
+  `clamp(x, low, high)` is `min(max(x, low), high)`.
 - `&&`, `||` and `?:` evaluate all their operands; nothing here has a side effect.
 - Each float operation is rounded by itself, products and sums are not contracted.
 """
@@ -192,6 +193,8 @@ _ALU, _SFU = Operations(alu=1), Operations(sfu=1)
 FUNCTIONS = {
     "min": FunctionSignature(arity=2, real=False, cost=_ALU),
     "max": FunctionSignature(arity=2, real=False, cost=_ALU),
+    "minimum": FunctionSignature(arity=2, real=False, cost=Operations(alu=3)),
+    "maximum": FunctionSignature(arity=2, real=False, cost=Operations(alu=3)),
     "abs": FunctionSignature(arity=1, real=False, cost=_ALU),
     "clamp": FunctionSignature(arity=3, real=False, cost=Operations(alu=2)),
     "floor": FunctionSignature(arity=1, real=True, cost=_ALU),
@@ -214,6 +217,7 @@ FUNCTIONS = {
     "pow": FunctionSignature(arity=2, real=True, cost=_SFU),
 }
 """min, max, clamp and abs are the type's own; `rint` rounds half to even."""
+EXTREMES = ("min", "max", "minimum", "maximum")
 
 
 # --- typed constructors ---------------------------------------------------------------------------------

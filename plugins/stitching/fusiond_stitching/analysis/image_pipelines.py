@@ -1,22 +1,25 @@
 """A module that is a pipeline of images, as a document for the strategy that takes pipelines (`Others.taking`).
 
     k = reduce(window(image) * taps)         -->   k: {pattern: local, mask, border, body: "sum(taps, image)"}
-    k = reduce(window(image))                -->   ... "sum(ones, image)", "largest(ones, image)", "smallest(...)"
+    k = reduce(window(image))                -->   ... "sum(ones, image)", "maximum(image[-1, 0], ...)"
     y = f(k, image, slice(image))            -->   y: {let: {...}, body: "..."}, with shifted pixels where slices say so
 
-Stencils of stencils are one kernel there, with rows in registers, where a plan of ours stores what lies between. Images
-are f32, all planes of a batch or of channels alike (one launch, with planes along the grid's z) or interleaved (up to
-four channels of a pixel). Borders are what pads or concatenations put round an image: constants, edges, mirrors.
+Stencils of stencils are one kernel there, with rows in registers, where a plan of ours stores what lies between. Each
+result is followed up to the parameters, its elements by an index (`image_indices`): what it sees of another value
+beside its own place is an image, with the border that pads and concatenations put round it. The planes of a batch are
+alike (one launch, with planes along the grid's z); channels are planes too, or interleaved (up to four of a pixel), or,
+where they mix or have numbers of their own, an image each. Small parameters are tables of numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +31,34 @@ from fusiond.model import Job, Rejection, frozen
 from fusiond.program import Launch, Pointer, Program, Role
 from fusiond.program.formulas import replaced
 from fusiond.strategy import Answers, Asked, Others
-from fusiond_stitching.analysis import image_borders, image_values
-from fusiond_stitching.analysis.image_borders import View
+from fusiond_stitching.analysis import image_indices, image_values
+from fusiond_stitching.analysis.image_indices import Axis, Entry, Index, Seen, axes
+from fusiond_stitching.analysis.image_values import DTYPES, NoPipeline
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
-MOST_KERNELS, MOST_REACH, MOST_CHANNELS = 24, 15, 4
+MOST_KERNELS, MOST_REACH, MOST_CHANNELS, MOST_TERMS = 64, 15, 4, 16
+PLANES, INTERLEAVED, SPLIT = MODES = ("planes", "interleaved", "split")
+"""What channels are."""
 _ENTRY = re.compile(r'extern "C" __global__ void (?:__\w+__\([^)]*\) )*(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{')
-_FOLDS = {"add": "sum", "maximum": "largest", "minimum": "smallest"}
-_VIEWS = ("slice", "reverse", "concatenate", "pad")
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Where an image lies in a buffer, in elements."""
+
+    buffer: str
+    first: int
+    plane: int
+    """From one plane of the grid to the next; 0: the same for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePipeline:
-    """A question to the other strategy, and over how many planes its kernels go."""
+    """A question to the other strategy; what its images are here, and over how many planes its kernels go."""
 
     asked: Asked
+    images: Mapping[str, Part]
     planes: int
 
     def program(self, module: HloModule, plain: Program, answers: Answers) -> Program | Rejection:
@@ -50,39 +66,36 @@ class ImagePipeline:
         found = self.asked.program(answers)
         if isinstance(found, Rejection):
             return found
-        ends = [each for each in plain.buffers if each.role is not Role.SCRATCH]
-        if {each.name for each in found.buffers} != {each.name for each in ends}:
+        if {each.name for each in found.buffers} != {*self.images}:
             return Rejection(rule="images", nodes=(module.name,), detail="it is more than one kernel there")
-        sources, steps = found.sources, found.launches
-        if self.planes > 1:
-            sizes = {each.name: each.elements // self.planes for each in ends}
-            sources = tuple(dataclasses.replace(each, text=_shifted(each.text, steps, sizes)) for each in sources)
-            steps = tuple(dataclasses.replace(each, grid=(*each.grid[:2], self.planes)) for each in steps)
-        return dataclasses.replace(
-            found,
-            name=module.name,
-            buffers=tuple(ends),
-            sources=sources,
-            steps=replaced(steps, int),
-            sizes=(),
-            fixed=(),
-        )
+        sources = [replace(each, text=self._moved(each.text, found.launches)) for each in found.sources]
+        steps = [
+            replace(
+                each,
+                grid=(*each.grid[:2], self.planes),
+                arguments=tuple(Pointer(buffer=self.images[one.buffer].buffer) if isinstance(one, Pointer) else one
+                                for one in each.arguments),
+            )
+            for each in found.launches
+        ]  # fmt: skip
+        ends = tuple(each for each in plain.buffers if each.role is not Role.SCRATCH)
+        return replace(found, name=module.name, buffers=ends, sources=tuple(sources), steps=replaced(tuple(steps), int),
+                       sizes=(), fixed=())  # fmt: skip
 
+    def _moved(self, text: str, launches: Sequence[Launch]) -> str:
+        """Each entry's pointers at their parts, in the plane of the block."""
+        given = {each.entry: each.arguments for each in launches}
 
-def _shifted(text: str, launches: Sequence[Launch], sizes: Mapping[str, int]) -> str:
-    """Each entry's pointers at the plane of its block."""
-    given = {each.entry: each.arguments for each in launches}
+        def entry(match: re.Match[str]) -> str:
+            moves = []
+            for each, argument in zip(match["parameters"].split(","), given.get(match["name"], ()), strict=False):
+                part = self.images[argument.buffer] if isinstance(argument, Pointer) else None
+                if part is not None and (part.first or (part.plane and self.planes > 1)):
+                    name = each.split()[-1].lstrip("*&")
+                    moves.append(f"\n    {name} += {part.first} + (size_t)blockIdx.z * {part.plane};")
+            return match[0] + "".join(moves)
 
-    def entry(match: re.Match[str]) -> str:
-        names = [each.split()[-1].lstrip("*&") for each in match["parameters"].split(",")]
-        moves = [
-            f"\n    {name} += (size_t)blockIdx.z * {sizes[each.buffer]};"
-            for name, each in zip(names, given.get(match["name"], ()), strict=False)
-            if isinstance(each, Pointer)
-        ]
-        return match[0] + "".join(moves)
-
-    return _ENTRY.sub(entry, text)
+        return _ENTRY.sub(entry, text)
 
 
 def asked(module: HloModule, job: Job, others: Others | None) -> ImagePipeline | None:
@@ -90,386 +103,388 @@ def asked(module: HloModule, job: Job, others: Others | None) -> ImagePipeline |
     taker = others.taking("pipeline") if others is not None else None
     if others is None or taker is None or module.foreign or module.launches:
         return None
-    for interleaved in (False, True):
-        writer = _Document(module, interleaved=interleaved)
+    for mode in MODES:
+        document = _Document(module, mode=mode)
         try:
-            text = json.dumps(writer.document())
-        except image_values.NoPipeline:
+            text = json.dumps(document.written())
+        except NoPipeline:
             continue
         strategy, key = taker
         name = f"{text_key(text)[:16]}.yaml"
         files = {f"{Path(job.path).parent.resolve()}/{MADE}/{name}": text}
-        request = {key: f"./{MADE}/{name}", "block": list(writer.kernels), "accuracy": "relaxed"}
+        request = {key: f"./{MADE}/{name}", "block": list(document.kernels), "accuracy": "relaxed"}
         own = dataclasses.replace(job, strategy=strategy, request=frozen(request), lines=frozen(), sizes=frozen(),
                                   files=frozen(files), accept_constant=True)  # fmt: skip
         found = others.ask(own)
-        return None if isinstance(found, str) else ImagePipeline(asked=found, planes=writer.planes)
+        if not isinstance(found, str):
+            return ImagePipeline(asked=found, images=document.images, planes=document.planes)
     return None
+
+
+def _suffix(index: Index, value: HloInstruction) -> str:
+    """Of a name: which part of a value it is."""
+    given = [
+        (each,) if isinstance(each, int) else each for each, size in zip(index, value.dims, strict=True) if size > 1
+    ]
+    fixed = (axis if isinstance(axis, int) else axis.stride for each in given for axis in each
+             if isinstance(axis, int) or axis.role == "n")  # fmt: skip
+    return "".join(f"_{each}" for each in fixed)
 
 
 @dataclass(slots=True)
 class _Kernel:
-    reads: dict[str, str | dict[str, float]] = field(default_factory=dict)
-    """Image -> border."""
+    at: Mapping[str, Any]
+    """Of h and w: its own places."""
+    reads: dict[str, Any] = field(default_factory=dict)
+    """Image -> border; None: any."""
     steps: dict[str, Any] = field(default_factory=dict)
     let: dict[str, str] = field(default_factory=dict)
     reach: list[int] = field(default_factory=lambda: [0, 0])
 
+    @property
+    def size(self) -> list[int]:
+        return [len(self.at["w"]), len(self.at["h"])]
+
 
 class _Document:
-    def __init__(self, module: HloModule, *, interleaved: bool) -> None:
-        self.module = module
-        self.interleaved = interleaved
-        self.planes = 0
-        self.channels = 0
-        self.kernels: dict[str, dict[str, Any]] = {}
-        self._masks: dict[str, Any] = {}
-        self._roles: dict[str, tuple[str, ...]] = {}
-        self._made: dict[str, str] = {}
-        """Value -> its image."""
+    def __init__(self, module: HloModule, *, mode: str) -> None:
+        self.module, self.mode = module, mode
+        self.shared: set[str] = set()
+        """Values that are seen beside their own place: they are images for whoever reads them."""
 
-    def document(self) -> dict[str, Any]:
-        module = self.module
-        images = [module[each] for each in (*module.parameters, *module.outputs)]
-        if len({(each.dtype, image_values.sides(each)[:-3]) for each in images}) > 1 or images[0].dtype != "f32":
-            raise image_values.NoPipeline
-        for each in module.parameters:
-            self._made[each] = module.buffer_of(each)
-            self._enter(module[each])
-        for one in module.instructions:  # what is read beside its own pixel is an image, whoever else reads it
-            shown = one.opcode in _VIEWS and any(module[user].elementwise for user in module.users[one.name])
-            if (shown or one.opcode == "window") and image_values.numbers(module, one.name) is None:
-                self._view(one.name if shown else one.operands[0])
-        for each in module.outputs:
-            self._image(each)
-        first = module[module.parameters[0]]
-        height, width = self._size(first)
-        if not self._masks and not any(each.get("mask", [1, 1]) != [1, 1] for each in self.kernels.values()):
-            raise image_values.NoPipeline
-        inputs = [{"name": module.buffer_of(each), **self._sized(module[each])} for each in module.parameters]
+    def written(self) -> dict[str, Any]:
+        for _ in range(3):
+            known = set(self.shared)
+            found = self._document()
+            if known == self.shared:
+                break
+        return found
+
+    def _document(self) -> dict[str, Any]:
+        self.planes = self.channels = 0
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self.images: dict[str, Part] = {}
+        self._inputs: dict[str, dict[str, Any]] = {}
+        self._masks: dict[str, Any] = {}
+        self._made: dict[Any, str] = {}
+        """(value, its index) -> its image."""
+        for name in self.module.outputs:
+            for index in self._whole(self.module[name]):
+                self._image(name, index, result=True)
+        if not any(each["pattern"] == "local" for each in self.kernels.values()):
+            raise NoPipeline
+        first = next(iter(self.kernels.values()))["size"]
         return {
-            "pipeline": "images", "image": {"width": width, "height": height, "dtype": "float32",
-                                            "channels": self.channels},
-            "inputs": inputs, "outputs": [module.buffer_of(each) for each in module.outputs],
+            "pipeline": "images",
+            "image": {"width": first[0], "height": first[1], "dtype": "float32", "channels": max(1, self.channels)},
+            "inputs": list(self._inputs.values()),
+            "outputs": [each for each, part in self.images.items() if part.buffer.startswith("out")],
             "masks": self._masks, "kernels": self.kernels,
         }  # fmt: skip
 
-    # --- dimensions ---
+    def _whole(self, value: HloInstruction) -> list[Index]:
+        """A result's elements: for each channel, where each is an image."""
+        shape = [size for size in value.dims if size > 1]
+        given = [size for name in self.module.parameters[:1] for size in self.module[name].dims if size > 1]
+        if self.mode != INTERLEAVED and shape and shape[-1] == math.prod(given[-2:]):
+            shape[-1:] = given[-2:]  # rows one after the other
+        if len(shape) < 2 + (self.mode != PLANES):
+            raise NoPipeline
+        planes, image = shape[: -2 - (self.mode != PLANES)], shape[-2 - (self.mode == INTERLEAVED) :]
+        count, channels = math.prod(planes), shape[-1] if self.mode == INTERLEAVED else 0
+        split = math.prod(shape[-3:-2]) if self.mode == SPLIT else 1
+        known = self.planes == 0 or (self.planes, self.channels) == (count, channels)
+        if max(split, channels) > MOST_CHANNELS or not known:
+            raise NoPipeline
+        self.planes, self.channels = count, channels
+        index: list[Entry] = []
+        for at, size in enumerate(planes):
+            index.append((Axis(role="p", size=size, stride=math.prod(planes[at + 1 :])),))
+        index += [(Axis(role=role, size=size, at=None if role == "c" else np.arange(size)),)
+                  for role, size in zip("hwc", image, strict=False)]  # fmt: skip
+        if self.mode != SPLIT:
+            return [image_indices.reshaped(tuple(index), shape, value.dims)]
+        return [
+            image_indices.reshaped((*index[:-2], channel, *index[-2:]), shape, value.dims) for channel in range(split)
+        ]
 
-    def _enter(self, image: HloInstruction) -> None:
-        """The roles of an input's or a result's dimensions: planes or channels, height, width."""
-        sides = image_values.sides(image)
-        rest = len(sides) - 2
-        roles = ("h", "w", "c") if self.interleaved else (*(f"p{at}" for at in range(rest)), "h", "w")
-        if len(sides) < 2 or (self.interleaved and (len(sides) != 3 or sides[-1] > MOST_CHANNELS)):
-            raise image_values.NoPipeline
-        planes = 1 if self.interleaved else math.prod(sides[:rest])
-        channels = sides[-1] if self.interleaved else 1
-        if self.planes and (self.planes, self.channels) != (planes, channels):
-            raise image_values.NoPipeline
-        self.planes, self.channels = planes, channels
-        self._roles[image.name] = roles
+    def _part(self, value: HloInstruction, index: Index) -> Part:
+        """Where an image of a parameter or a result lies. Rows, then planes, have to follow each other."""
+        strides = [math.prod(value.dims[at + 1 :]) for at in range(len(value.dims))]
+        first, planes, plane, pixel = 0, 1, 0, max(1, self.channels)
+        wanted = {"w": pixel, "c": 1}
+        wanted["h"] = pixel * math.prod(axis.size for axis in axes(index) if axis.role == "w")
+        for entry, stride in reversed([*zip(index, strides, strict=True)]):
+            if isinstance(entry, int):
+                first += entry * stride
+                continue
+            for axis in reversed(entry):
+                if axis.role == "n":
+                    first += axis.stride * stride
+                elif axis.role == "p":
+                    plane = plane or stride
+                    if axis.stride != planes or stride != plane * planes:
+                        raise NoPipeline
+                    planes *= axis.size
+                elif wanted[axis.role] != stride:
+                    raise NoPipeline
+                stride *= axis.size
+        roles = [axis.role for axis in axes(index) if axis.role not in ("p", "n")]
+        if sorted(roles) != ["c", "h", "w"][not self.channels :] or planes not in (1, self.planes):
+            raise NoPipeline
+        return Part(buffer=self.module.buffer_of(value.name), first=first, plane=plane)
 
-    def _size(self, value: HloInstruction) -> tuple[int, int]:
-        at = dict(zip(self._roles[value.name], image_values.sides(value), strict=True))
-        return at["h"], at["w"]
+    # --- images ---
 
-    def _of(self, name: str) -> tuple[str, ...]:
-        """The role of each dimension of more than one element."""
-        if name not in self._roles:
-            each = self.module[name]
-            self._roles[name] = self._derived(each, image_values.sides(each))
-        return self._roles[name]
-
-    def _derived(self, each: HloInstruction, sides: tuple[int, ...]) -> tuple[str, ...]:
-        if not each.operands or each.opcode == "broadcast":
-            raise image_values.NoPipeline
-        source = max((self.module[operand] for operand in each.operands), key=lambda operand: operand.elements)
-        if each.elementwise:
-            images = [each for each in each.operands if image_values.numbers(self.module, each) is None]
-            found = {self._of(operand) for operand in images if image_values.sides(self.module[operand]) == sides}
-            if len(found) != 1:
-                raise image_values.NoPipeline
-            return found.pop()
-        known = self._of(source.name)
-        if each.opcode == "transpose":
-            roles = image_values.spread(known, source.dims)
-            return tuple(
-                role for at in each.attributes["dimensions"] if (role := roles[at]) is not None
-            )  # fmt: skip
-        if each.opcode == "reduce":
-            return known[: len(sides)]
-        if each.opcode in _VIEWS and len(sides) == len(known):
-            return known
-        if each.opcode == "reshape":
-            tail = image_values.behind_planes(known)
-            if image_values.sides(source)[-len(tail) :] == sides[-len(tail) :]:
-                return (*(f"p{at}" for at in range(len(sides) - len(tail))), *tail)
-        if each.opcode == "window":
-            roles = [*image_values.spread(known, source.dims)]
-            taps = [roles[at] for at, size in enumerate(each.attributes["sizes"]) if size != 1]
-            if not {*taps} <= {"h", "w"}:
-                raise image_values.NoPipeline
-            return (*(role for role, dim in zip(roles, each.dims, strict=False) if dim > 1 and role),
-                    *(f"k{role}" for role in taps))  # fmt: skip
-        raise image_values.NoPipeline
-
-    # --- kernels ---
-
-    def _image(self, name: str) -> str:
-        """A value as an image: an input, or what a kernel makes."""
-        name = self._bare(name)
-        if name in self._made:
-            return self._made[name]
+    def _image(self, name: str, index: Index, flipped: str = "", *, result: bool = False) -> str:
+        """All of a value as an image, turned round along some axes: an input, or what a kernel makes."""
         value = self.module[name]
-        if value.dtype != "f32" or len(self.kernels) >= MOST_KERNELS:
-            raise image_values.NoPipeline
-        named = self.module.buffer_of(name) if name in self.module.is_output else f"k{self.module.number[name]}"
-        roles = self._of(name)
-        if name in self.module.is_output:
-            self._roles.pop(name)
-            self._enter(value)
-        if self._of(name) != roles or not {"h", "w"} <= {*image_values.behind_planes(roles)}:
-            raise image_values.NoPipeline
-        kernel = _Kernel()
-        body = self._windowed(value, kernel) if value.opcode == "reduce" else self._expression(name, kernel, value)
-        self.kernels[named] = self._written(value, kernel, body)
-        self._made[name] = named
-        return named
+        key = (name, flipped, tuple(
+            each if isinstance(each, int) else tuple((axis.role, axis.size, axis.stride) for axis in each)
+            for each in index
+        ))  # fmt: skip
+        if key in self._made:
+            return self._made[key]
+        if value.dtype not in DTYPES or len(self.kernels) >= MOST_KERNELS:
+            raise NoPipeline
+        ways = {role: slice(None, None, -1 if role in flipped else 1) for role in "hw"}
+        index = tuple(
+            each if isinstance(each, int) else
+            tuple(replace(axis, at=np.arange(axis.size)[ways[axis.role]], taps="") if axis.role in ways else axis
+                  for axis in each)
+            for each in index
+        )  # fmt: skip
+        kernel = _Kernel(at={axis.role: axis.at for axis in axes(index) if axis.role in ways})
+        channel = _suffix(index, value)
+        if value.opcode == "parameter":
+            part = self._part(value, index)
+            label = f"{part.buffer}{channel}"
+            self.images[label] = part
+            self._inputs[label] = {"name": label, "size": kernel.size, "dtype": DTYPES[value.dtype]}
+            if flipped:
+                kernel.reads[label] = None
+                x, y = "width - 1 - x" if "w" in flipped else "x", "height - 1 - y" if "h" in flipped else "y"
+                body, label = f"at({label}, {x}, {y})", f"{label}_{flipped}"
+                self.kernels[label] = self._kernel(value, kernel, body)
+        elif value.opcode == "constant" or "h" not in kernel.at or "w" not in kernel.at:
+            raise NoPipeline
+        else:
+            label = f"k{self.module.number[name]}{channel}{flipped and '_' + flipped}"
+            if result:
+                part = self._part(value, index)
+                label = f"{part.buffer}{channel}"
+                self.images[label] = part
+            body = self._text(Seen(name=name, index=index), kernel, root=True)
+            self.kernels[label] = self._kernel(value, kernel, body)
+        self._made[key] = label
+        return label
 
-    def _written(self, value: HloInstruction, kernel: _Kernel, body: str) -> dict[str, Any]:
+    def _kernel(self, value: HloInstruction, kernel: _Kernel, body: str) -> dict[str, Any]:
         local = any(kernel.reach) or kernel.steps
-        found: dict[str, Any] = {"pattern": "local" if local else "point", "reads": list(kernel.reads), "body": body}
+        found: dict[str, Any] = {"pattern": "local" if local else "point", "reads": list(kernel.reads), "body": body,
+                                 "size": kernel.size, "dtype": DTYPES[value.dtype]}  # fmt: skip
         if kernel.let:
             found["let"] = kernel.let
         if local:
             found["mask"] = [2 * each + 1 for each in reversed(kernel.reach)]
-            found["border"] = {name: border for name, border in kernel.reads.items() if border}
+            found["border"] = {name: border or "clamp" for name, border in kernel.reads.items()}
         if kernel.steps:
-            found |= {"step": kernel.steps, "size": ["width", "height"]}
-        return found | self._sized(value)
-
-    def _sized(self, image: HloInstruction) -> dict[str, Any]:
-        """Of an image whose size is not the first one's."""
-        height, width = self._size(image)
-        return (
-            {} if (height, width) == self._size(self.module[self.module.parameters[0]]) else {"size": [width, height]}
-        )
-
-    def _bare(self, name: str) -> str:
-        """What is the same pixel for pixel: behind reshapes and transposes."""
-        while name not in self._made and name not in self.module.is_output:
-            each = self.module[name]
-            if (
-                each.opcode not in ("reshape", "transpose", "copy")
-                or image_values.numbers(self.module, name) is not None
-            ):
-                return name
-            self._of(name)
-            name = each.operands[0]
-        return name
-
-    def _windowed(self, value: HloInstruction, kernel: _Kernel) -> str:
-        """A fold over a window's pixels, each times its tap."""
-        module, kind = self.module, value.attributes["computation"].simple
-        source = module[self._bare(value.operands[0])]
-        taps: Any = None
-        if source.opcode == "multiply" and kind == "add":
-            sides = [self._bare(each) for each in source.operands]
-            windows = [each for each in sides if module[each].opcode == "window"]
-            if len(windows) != 1:
-                raise image_values.NoPipeline
-            weights = module[next(each for each in sides if each != windows[0])]
-            source = module[windows[0]]
-            taps = self._taps(weights, source)
-        if source.opcode != "window" or kind not in _FOLDS or len(value.operands) != 2:
-            raise image_values.NoPipeline
-        given, roles = (
-            source.attributes,
-            image_values.spread(self._of(source.operands[0]), module[source.operands[0]].dims),
-        )
-        at = {role: place for place, role in enumerate(roles) if role in ("h", "w")}
-        if any(given["interior"]) or len(at) != 2:
-            raise image_values.NoPipeline
-        wanted = [role[1:] for role in self._of(source.name) if role[0] == "k"]
-        grid = np.ones([given["sizes"][at[role]] for role in wanted]) if taps is None else taps
-        grid = grid if wanted == ["h", "w"] else grid.T if wanted == ["w", "h"] else grid.reshape(
-            (-1, 1) if wanted == ["h"] else (1, -1))  # fmt: skip
-        view = self._view(source.operands[0])
-        first = {}
-        for role in ("h", "w"):
-            place = at[role]
-            count, step, dilation, low = (
-                (source.dims[place], given["strides"][place], given["dilation"][place], given["low"][place])
-            )  # fmt: skip
-            grown = np.arange(count)[:, None] * step + np.arange(given["sizes"][place])[None] * dilation - low
-            first[role] = (step, dilation, grown)
-        outside = module[source.operands[1]]
-        if outside.opcode != "constant":
-            raise image_values.NoPipeline
-        edge = float(outside.attributes["values"][0])
-        indices = {role: each[2] for role, each in first.items()}
-        border, starts = image_borders.border(view, self._area(view.image), indices, edge, kind)
-        name = self._read(view, border, kernel)
-        steps = [first[role][0] for role in ("w", "h")]
-        if steps != [1, 1] or self._size(value) != self._area(view.image):
-            kernel.steps[name] = {"step": steps, "origin": [0, 0]}
-        offsets = {role: [starts[role] + k * first[role][1] for k in range(first[role][2].shape[1])] for role in first}
-        reach = [max(abs(each) for each in offsets[role]) for role in ("h", "w")]
-        if max(reach) > MOST_REACH:
-            raise image_values.NoPipeline
-        kernel.reach = reach
-        mask: list[list[float | None]] = [[None] * (2 * reach[1] + 1) for _ in range(2 * reach[0] + 1)]
-        for row, dy in enumerate(offsets["h"]):
-            for column, dx in enumerate(offsets["w"]):
-                mask[dy + reach[0]][dx + reach[1]] = float(grid[row, column])
-        label = f"m{len(self._masks)}"
-        known = next((each for each, cells in self._masks.items() if cells == mask), label)
-        self._masks[known] = mask
-        start = module[value.operands[1]]
-        base = float(start.attributes["values"][0]) if start.opcode == "constant" else math.nan
-        neutral = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}[str(kind)]
-        if base != neutral:
-            raise image_values.NoPipeline
-        return f"{_FOLDS[str(kind)]}({known}, {name})"
-
-    def _taps(self, weights: HloInstruction, window: HloInstruction) -> Any:
-        """A filter's numbers, by the window's own dimensions; the same for all planes."""
-        found = image_values.numbers(self.module, weights.name)
-        roles = self._of(window.name)
-        if weights.opcode != "broadcast" or found is None or len(image_values.sides(weights)) != len(roles):
-            raise image_values.NoPipeline
-        values, spread = found
-        order = [at for at, dim in enumerate(weights.dims) if dim > 1]
-        whole = values.reshape(
-            [dim if at in spread else 1 for at, dim in enumerate(weights.dims)]
-        ).reshape([dim if at in spread else 1 for at, dim in enumerate(weights.dims) if at in order])  # fmt: skip
-        for at, role in enumerate(roles):
-            if role[0] != "k":
-                if not (whole == whole.take([0], at)).all():
-                    raise image_values.NoPipeline
-                whole = whole.take([0], at)
-        counted = [weights.dims[each] for each, role in zip(order, roles, strict=True) if role[0] == "k"]
-        plain = whole.reshape([whole.shape[at] for at, role in enumerate(roles) if role[0] == "k"])
-        return np.broadcast_to(plain, counted)
-
-    def _area(self, image: str) -> tuple[int, int]:
-        return self._size(self.module[next(name for name, made in self._made.items() if made == image)])
-
-    # --- views and borders ---
-
-    def _view(self, name: str) -> View:
-        """A value as an image with its indices moved."""
-        each = self.module[name]
-        mine = name in self._made or name in self.module.is_output
-        if mine or each.opcode not in (*_VIEWS, "reshape", "transpose", "broadcast"):
-            image, roles = self._image(name), image_values.spread(self._of(name), each.dims)
-            height, width = self._size(each)
-            return View(image, {"h": np.arange(height), "w": np.arange(width)}, roles)
-        views = [self._view(operand) for operand in each.operands[: None if each.opcode == "concatenate" else 1]]
-        first, given = views[0], each.attributes
-        found = View(first.image, dict(first.maps), list(first.roles), first.outside)
-        missing = [role for role in ("h", "w") if role not in first.roles]
-        if each.opcode == "transpose":
-            found.roles = [first.roles[at] for at in given["dimensions"]]
-        elif each.opcode == "reshape":
-            source, sides = self.module[each.operands[0]], image_values.sides(each)
-            tail = image_values.behind_planes(
-                [role for role, dim in zip(first.roles, source.dims, strict=True) if role and dim > 1]
-            )
-            if image_values.sides(source)[-len(tail) :] != sides[-len(tail) :]:
-                raise image_values.NoPipeline
-            planes = [f"p{at}" for at in range(len(sides) - len(tail))]
-            found.roles = image_values.spread((*planes, *tail), each.dims)
-        elif each.opcode == "broadcast":  # of a row or a column: the edge of an image
-            new = [at for at, dim in enumerate(each.dims) if at not in given["dimensions"] and dim > 1]
-            if len(new) != 1 or len(missing) != 1 or len(found.maps[missing[0]]) != 1:
-                raise image_values.NoPipeline
-            found.maps[missing[0]] = np.repeat(found.maps[missing[0]], each.dims[new[0]])
-            own = dict(zip(given["dimensions"], first.roles, strict=True))
-            found.roles = [missing[0] if at == new[0] else own.get(at) for at in range(len(each.dims))]
-        elif each.opcode == "concatenate":
-            place = given["dimension"]
-            along = next((view.roles[place] for view in views if view.roles[place] is not None), (*missing, None)[0])
-            other = {"h": "w", "w": "h"}.get(str(along), "")
-            if not other or any(view.image != first.image or not np.array_equal(view.maps[other], first.maps[other])
-                                for view in views):  # fmt: skip
-                raise image_values.NoPipeline
-            found.maps[str(along)] = np.concatenate([view.maps[str(along)] for view in views])
-            found.roles[place] = along
-        else:
-            for at, role in enumerate(first.roles):
-                self._moved(found, each, at, role)
+            found["step"] = kernel.steps
         return found
-
-    def _moved(self, found: View, each: HloInstruction, at: int, role: str | None) -> None:
-        """What a slice, a reverse or a pad does along one dimension."""
-        given, size, cut = each.attributes, self.module[each.operands[0]].dims[at], slice(None)
-        low, high = (given["low"][at], given["high"][at]) if each.opcode == "pad" else (0, 0)
-        if each.opcode == "slice":
-            cut = slice(given["starts"][at], given["limits"][at], given["strides"][at])
-        elif each.opcode == "reverse" and at in given["dimensions"]:
-            cut = slice(None, None, -1)
-        same = cut in (slice(None), slice(0, size, 1)) and (low, high) == (0, 0)
-        if role not in found.maps:
-            if not same and size > 1:
-                raise image_values.NoPipeline
-            return
-        found.maps[role] = found.maps[role][cut]
-        if (low, high) != (0, 0):
-            value = self.module[each.operands[1]]
-            if given["interior"][at] or min(low, high) < 0 or value.opcode != "constant":
-                raise image_values.NoPipeline
-            found.outside = float(value.attributes["values"][0])
-            found.maps[role] = np.concatenate([np.full(low, -1), found.maps[role], np.full(high, -1)])
-
-    def _read(self, view: View, border: str | dict[str, float], kernel: _Kernel) -> str:
-        known = kernel.reads.setdefault(view.image, border)
-        if known != border:
-            raise image_values.NoPipeline
-        return view.image
 
     # --- expressions ---
 
-    def _expression(self, name: str, kernel: _Kernel, root: HloInstruction) -> str:
+    def _text(self, of: Seen, kernel: _Kernel, *, root: bool = False) -> str:
         """The text of a value at the kernel's own pixel."""
-        name = self._bare(name) if name != root.name else name
-        value = self.module[name]
-        constant = image_values.constant(self.module, name)
-        if constant is not None:
-            return image_values.literal(constant[0], value.dtype)
-        if name != root.name and (name in self._made or name in self.module.is_output or value.opcode == "reduce"):
-            return self._pixel(self._view(name), kernel, root)
-        if value.opcode in _VIEWS:
-            return self._pixel(self._view(name), kernel, root)
-        if value.opcode in ("reshape", "transpose") and name == root.name:
-            return self._expression(value.operands[0], kernel, root)
-        if not value.elementwise or value.dtype not in ("f32", "pred"):
-            raise image_values.NoPipeline
-        label = f"v{self.module.number[name]}"
+        module = self.module
+        found = image_indices.seen(module, of.name, of.index, lambda each: self._stops(each, of.name if root else ""))
+        value = module[found.name]
+        number = self._numbers(found)
+        if number is not None and number.ndim == 0:
+            return image_values.literal(float(number), value.dtype)
+        along = {axis.role: axis for axis in axes(found.index)}
+        places = [role for role in ("h", "w") if role in along]
+        stays = found.outside is None and all(np.array_equal(along[role].at, kernel.at[role]) for role in places)
+        mine = root and found.name == of.name
+        if value.opcode == "parameter" and not along:
+            return self._entry(value, found.index, kernel)
+        if value.opcode == "iota":
+            (axis,) = axes((found.index[value.attributes["dimension"]],)) or (None,)
+            if axis is None or axis.role not in places or not stays or axis.at[0] != 0:
+                raise NoPipeline
+            text = "y" if axis.role == "h" else "x"
+            return text if value.dtype == "s32" else f"float({text})"
+        image = value.opcode == "parameter" or (self._stops(found.name, "") and not mine) or not stays
+        if not image and value.opcode == "reduce":
+            fold = self._fold(found, kernel, {}, alone=mine)
+            if fold is not None:
+                return fold
+            image = True
+        if image:
+            return self._pixel(found, kernel)
+        if not value.elementwise:
+            raise NoPipeline
+        label = f"v{module.number[found.name]}{_suffix(found.index, value)}"
         if label not in kernel.let:
-            if {*image_values.behind_planes(self._of(name))} != {*image_values.behind_planes(self._of(root.name))}:
-                raise image_values.NoPipeline
-            given = [self._expression(each, kernel, root) for each in value.operands]
-            kernel.let[label] = image_values.applied(value, given)
+            given = [self._text(Seen(name=each, index=found.index if module[each].dims else ()), kernel)
+                     for each in value.operands]  # fmt: skip
+            kernel.let[label] = image_values.applied(value, module[value.operands[-1]].dtype, given)
         return label
 
-    def _pixel(self, view: View, kernel: _Kernel, root: HloInstruction) -> str:
-        height, width = self._size(root)
-        if (len(view.maps["h"]), len(view.maps["w"])) != (height, width):
-            raise image_values.NoPipeline
-        indices = {"h": np.arange(height)[:, None], "w": np.arange(width)[:, None]}
-        border, starts = image_borders.border(view, self._area(view.image), indices, 0.0, None)
-        shift = (starts["w"], starts["h"])
-        same = self._area(view.image) == (height, width)
-        if border == "clamp" and view.image in kernel.reads:
-            border = kernel.reads[view.image]
-        if kernel.reads.get(view.image) == "clamp":
-            kernel.reads[view.image] = border
-        self._read(view, border, kernel)
-        if not same:
-            kernel.steps[view.image] = {"step": [1, 1], "origin": [0, 0]}
-        kernel.reach = [max(kernel.reach[0], abs(shift[1])), max(kernel.reach[1], abs(shift[0]))]
+    def _stops(self, name: str, root: str) -> bool:
+        return name != root and (name in self.module.is_output or name in self.shared)
+
+    def _numbers(self, found: Seen) -> Any:
+        """A constant's elements: a number, or those of taps; None where they are not known."""
+        value = self.module[found.name]
+        if value.opcode == "convert" and value.dtype in ("f32", "f16"):
+            inner = image_indices.seen(self.module, value.operands[0], found.index, lambda each: False)
+            return None if found.outside is not None or value.dtype == "f16" else self._numbers(inner)
+        if value.opcode != "constant" or found.outside is not None:
+            return None
+        numbers: Any = np.array(value.attributes["values"], np.float64).reshape(value.dims)
+        for at, entry in reversed([*enumerate(found.index)]):
+            if isinstance(entry, tuple) and not (len(entry) == 1 and entry[0].role[0] == "k"):
+                if not (numbers == numbers.take([0], at)).all():
+                    raise NoPipeline
+                entry = 0
+            numbers = numbers.take(entry if isinstance(entry, int) else entry[0].at, at)
+        return numbers
+
+    def _entry(self, value: HloInstruction, index: Index, kernel: _Kernel) -> str:
+        """An element of a small parameter."""
+        table = self.module.buffer_of(value.name)
+        if value.dtype not in DTYPES:
+            raise NoPipeline
+        self.images[table] = Part(buffer=table, first=0, plane=0)
+        self._inputs[table] = {"name": table, "size": [value.elements, 1], "dtype": DTYPES[value.dtype], "channels": 1}
+        kernel.reads.setdefault(table, None)
+        place = np.ravel_multi_index(index, value.dims) if index else 0  # type: ignore[arg-type]
+        return f"lookup({table}, {place})"
+
+    def _pixel(self, found: Seen, kernel: _Kernel) -> str:
+        """A value at one place."""
+        where = image_indices.placed(found.index, found.outside)
+        shift = [where.offsets[role][0] for role in ("w", "h")]
+        far = max(map(abs, shift)) > MOST_REACH
+        image = self._read(found, where, kernel, shift if far else [0, 0], [0, 0] if far else shift)
+        return image if far or shift == [0, 0] else f"{image}[{shift[0]}, {shift[1]}]"
+
+    def _read(
+        self, found: Seen, where: image_indices.Placed, kernel: _Kernel, origin: list[int], reach: list[int]
+    ) -> str:
+        image = self._image(found.name, found.index, where.flipped)
+        sizes = {axis.role: axis.size for axis in axes(found.index)}
+        step = [where.steps[role] for role in ("w", "h")]
+        if self.module[found.name].opcode != "parameter" and (any(origin) or any(reach) or step != [1, 1]):
+            self.shared.add(found.name)
+        border = kernel.reads.get(image) or where.border
+        moved = {"step": step, "origin": origin}
+        plain = {"step": [1, 1], "origin": [0, 0]}
+        if where.border not in (None, border) or (image in kernel.reads and kernel.steps.get(image, plain) != moved):
+            raise NoPipeline
+        kernel.reads[image] = border
+        if moved != plain or kernel.size != [sizes["w"], sizes["h"]]:
+            kernel.steps[image] = moved
+        kernel.reach = [max(kernel.reach[0], abs(reach[1])), max(kernel.reach[1], abs(reach[0]))]
         if max(kernel.reach) > MOST_REACH:
-            raise image_values.NoPipeline
-        return f"{view.image}[{shift[0]}, {shift[1]}]" if shift != (0, 0) else view.image
+            raise NoPipeline
+        return image
+
+    # --- folds ---
+
+    def _fold(self, found: Seen, kernel: _Kernel, fixed: dict[int, int], *, alone: bool) -> str | None:
+        """A fold over a window's pixels, each times its tap, or over a few elements. None: of a window, where it is not
+        the kernel's own value (`alone`)."""
+        module, value = self.module, self.module[found.name]
+        kind, start = value.attributes["computation"].simple, module[value.operands[1]]
+        if kind not in _NEUTRAL or len(value.operands) != 2 or start.opcode != "constant":
+            raise NoPipeline
+        if float(start.attributes["values"][0]) not in (_NEUTRAL[kind], np.clip(_NEUTRAL[kind], -65504, 65504)):
+            raise NoPipeline
+        dims, rest = module[value.operands[0]].dims, iter(found.index)
+        index: list[Entry] = []
+        for at, size in enumerate(dims):
+            if at not in value.attributes["dimensions"]:
+                index.append(next(rest))
+            else:
+                whole = (Axis(role=f"k{at}", size=size, at=np.arange(size)),)
+                index.append(fixed.get(at, 0 if size == 1 else whole))
+
+        def stops(name: str) -> bool:
+            return self._stops(name, "")
+
+        inner = image_indices.seen(module, value.operands[0], tuple(index), stops)
+        sides = [inner]
+        if kind == "add" and module[inner.name].opcode == "multiply" and not stops(inner.name):
+            sides = [image_indices.seen(module, each, inner.index, stops) for each in module[inner.name].operands]
+        window = next((each for each in sides if any(axis.taps for axis in axes(each.index))), None)
+        taps = {axis.taps for axis in axes(window.index)} if window is not None else set()
+        loose = [at for at, each in enumerate(index) if isinstance(each, tuple) and each[0].role == f"k{at}"
+                 and f"k{at}" not in taps]  # fmt: skip
+        if window is not None and not alone:
+            return None
+        if loose:
+            if dims[loose[0]] > MOST_TERMS:
+                raise NoPipeline
+            terms = [self._fold(found, kernel, fixed | {loose[0]: each}, alone=alone) for each in range(dims[loose[0]])]
+            text = self._joined(str(kind), [each for each in terms if each is not None])
+        elif window is None:
+            return self._text(Seen(name=value.operands[0], index=tuple(index)), kernel)
+        else:
+            text = self._windowed(window, [each for each in sides if each is not window], str(kind), kernel)
+        return f"half({text})" if value.dtype == "f16" else text
+
+    @staticmethod
+    def _joined(kind: str, terms: Sequence[str]) -> str:
+        return f"({' + '.join(terms)})" if kind == "add" else image_values.extreme(kind, terms)
+
+    def _windowed(self, window: Seen, weights: Sequence[Seen], kind: str, kernel: _Kernel) -> str:
+        where = image_indices.placed(window.index, window.outside, kind)
+        roles = {axis.role: axis.taps for axis in axes(window.index) if axis.role in ("h", "w")}
+        down, across = (where.offsets[role] for role in ("h", "w"))
+        reach = [max(map(abs, each)) for each in (across, down)]
+        image = self._read(window, where, kernel, [0, 0], reach)
+        if kind != "add":
+            return self._joined(kind, [f"{image}[{dx}, {dy}]" for dy in down for dx in across])
+        taps: Any = np.ones((len(down), len(across)))
+        if weights:
+            (side,) = weights
+            ordered = [axis.role for axis in axes(side.index) if axis.role[0] == "k"]
+            taps = self._numbers(side)
+            if taps is None:
+                return self._weighed(side, image, roles, where, kernel)
+            for place, role in enumerate(("h", "w")):
+                if roles[role] not in ordered:  # of one tap, or the same for all
+                    taps, ordered = np.expand_dims(taps, place), [*ordered[:place], roles[role], *ordered[place:]]
+            if set(ordered) != {*roles.values()} or len(ordered) != 2:
+                raise NoPipeline
+            taps = taps if ordered == [roles["h"], roles["w"]] else taps.T
+            taps = np.broadcast_to(taps, (len(down), len(across)))
+        mask: list[list[float | None]] = [[None] * (2 * reach[0] + 1) for _ in range(2 * reach[1] + 1)]
+        for (row, dy), (column, dx) in itertools.product(enumerate(down), enumerate(across)):
+            mask[dy + reach[1]][dx + reach[0]] = float(taps[row, column])
+        label = next((each for each, cells in self._masks.items() if cells == mask), f"m{len(self._masks)}")
+        self._masks[label] = mask
+        return f"sum({label}, {image})"
+
+    def _weighed(
+        self, side: Seen, image: str, roles: Mapping[str, str], where: image_indices.Placed, kernel: _Kernel
+    ) -> str:
+        """With taps that are a parameter's elements."""
+        if self.module[side.name].opcode != "parameter" or side.outside is not None:
+            raise NoPipeline
+        rows = []
+        for row, dy in enumerate(where.offsets["h"]):
+            terms = []
+            for column, dx in enumerate(where.offsets["w"]):
+                at = {roles["h"]: row, roles["w"]: column}
+                index = tuple(
+                    int(each[0].at[at[each[0].role]]) if isinstance(each, tuple) and each[0].role in at else each
+                    for each in side.index
+                )
+                if axes(index):
+                    raise NoPipeline
+                terms.append(f"{image}[{dx}, {dy}] * {self._entry(self.module[side.name], index, kernel)}")
+            rows.append(self._joined("add", terms))
+        return self._joined("add", rows)

@@ -95,6 +95,8 @@ class Job:
     lines: Mapping[str, int] = field(default_factory=frozen)
     """Key (dotted) -> line in `path`, for messages."""
     files: Mapping[str, str] = field(default_factory=frozen)
+    within: Mapping[str, str] = field(default_factory=frozen)
+    """Of a part: its inputs -> the buffers of the whole that they read; empty where the names are the same."""
 
     def where(self, key: str) -> str:
         """`file:line: key`, for a message about one key."""

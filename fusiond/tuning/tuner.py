@@ -400,7 +400,7 @@ class Tuner:
                                 context.measurer,
                                 context.stop,
                                 context.finish,
-                                given,
+                                {own: given[each] for own, each in job.within.items() if each in given} or given,
                             )
                         )
                 except RequestError as refused:  # it can be planned, and not run: the workload does without its record

@@ -146,6 +146,16 @@ def of_group(request: StitchingRequest, part: Part) -> StitchingRequest:
     )  # fmt: skip
 
 
+def within(job: Job, part: Part, whole: HloModule) -> Job:
+    """A part's job with what the unfused kernels of the whole write for it."""
+    found = {}
+    for own in part.module.parameters:
+        name, mine = part.names[own], part.module[own]
+        if name in whole.by_name and (whole[name].dtype, whole[name].dims) == (mine.dtype, mine.dims):
+            found[part.module.buffer_of(own)] = whole.buffer_of(name)
+    return dataclasses.replace(job, within=frozen(found))
+
+
 def _flag(job: Job, key: str) -> bool:
     return key in job.request and _node(job, key).boolean()
 

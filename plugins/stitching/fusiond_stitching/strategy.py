@@ -222,7 +222,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
         about = analysis.payload
-        groups = (requests.of_group(about.request, each).job for each, _ in about.parts)
+        plain = about.plain()
+        groups = (requests.within(requests.of_group(about.request, each).job, each, plain) for each, _ in about.parts)
         return (
             *((about.images.asked.job,) if about.images is not None else ()),
             *groups,

@@ -18,7 +18,7 @@ from fusiond.hookspecs import hookimpl
 from fusiond.inputs.fills import fill
 from fusiond.keys import canonical, plain
 from fusiond.model import Config, Job, JobState, Outcome, Record, Rejection
-from fusiond.program import Program
+from fusiond.program import Buffer, Program, Role
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
@@ -416,3 +416,62 @@ def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> 
         analysis = prepared.strategy.analyse(prepared.workload, target_of(CpuProvider(), device))
         again = prepared.strategy.space(analysis, {part.workload_key: inner})
         assert again.hash == store.job(row.id).space_hash, "a job that was killed goes on in the space it had"
+
+
+BEHIND = """HloModule behind
+
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[32,128] parameter(0)
+  w = f32[128,128] parameter(1)
+  zero = f32[] constant(0)
+  e = f32[32,128] exponential(x)
+  s = f32[32] reduce(e, zero), dimensions={1}, to_apply=add
+  b = f32[32,128] broadcast(s), dimensions={0}
+  y = f32[32,128] divide(e, b)
+  narrow = bf16[32,128] convert(y)
+  v = bf16[128,128] convert(w)
+  h = bf16[32,128] dot(narrow, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  back = f32[32,128] convert(h)
+  root = f32[32,128] exponential(back)
+  sum = f32[32] reduce(root, zero), dimensions={1}, to_apply=add
+  wide = f32[32,128] broadcast(sum), dimensions={0}
+  ROOT z = f32[32,128] divide(root, wide)
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_part_reads_what_the_whole_computes(tmp_path: Path, gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a library call: h, in bfloat16, which inputs of the part's own would not resemble."""
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "cache"))
+    found = registry()
+    found.add(Devices(), "devices")
+    (tmp_path / "behind.hlo").write_text(BEHIND)
+    text_ = "strategy: stitching\nmodule: behind.hlo\ndevice: cpu\nsearch: {trials: 1, timeout: 2m, seed: 1}\n"
+    (asked,) = jobs.read(tmp_path / "job.yaml", text_)
+    with Store.open(tmp_path / "store.sqlite") as store:
+        row = tuner.submit(store, found, asked)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, found, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        assert state is JobState.DONE, store.job(row.id).problem
+        read = {}
+        for part in store.parts(row.id):
+            keys = [each["config_key"] for each in store._rows("SELECT * FROM emitted WHERE job_id = ?", [part.id])]
+            program = store.emitted(part.id, keys[0])
+            assert isinstance(program, Program)
+            read |= {each.dtype: each for each in program.buffers if each.role is Role.INPUT and each.dtype != "bool"}
+            inputs = prepare(found, jobs.read(tmp_path / "job.yaml", text_)[0]).workload.payload.fills
+    x, w = (fill(Buffer(name=f"in_{each}", dtype="float32", elements=n, role=Role.INPUT, fill=inputs[f"in_{each}"]), 0)
+            for each, n in ((0, 32 * 128), (1, 128 * 128)))  # fmt: skip
+    e = np.exp(x.reshape(32, 128))
+    h = (e / e.sum(axis=1, keepdims=True)) @ w.reshape(128, 128)
+    given = fill(read["bfloat16"], 0)
+    assert read["bfloat16"].fill.kind == "file"
+    wide = (given.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(32, 128)
+    np.testing.assert_allclose(wide, h, rtol=0.02, atol=2e-3)  # of 0.1, from operands in bfloat16

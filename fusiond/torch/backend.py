@@ -67,11 +67,12 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         return _ByShape(graph, compiling, record).called()
     try:
         module, steps = rolling.rolled(splicing.copied(graph))
+        module, several = rolling.apart(module)
     except Exception:  # a graph that nobody foresaw is as it was
         log.warning("a graph's loops could not be looked for", exc_info=True)
-        steps = ()
+        steps, several = (), 0
     if not steps:
-        return compiling(graph, inputs)
+        return compiling(module if several else graph, inputs)
     return _Rolled((module, steps), compiling, lambda inputs: _torchs(graph, inputs, chosen), record).called(
         inputs, lambda: compiling(graph, inputs)
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn import functional
 
 LEAST = 8
 """Steps of a loop that is rolled up."""
@@ -33,6 +34,78 @@ def rolled(module: Any) -> tuple[Any, tuple[int, ...]]:
         module = _written(module, loop, len(steps))
         steps.append(loop.steps)
     return module, tuple(steps)
+
+
+# --- products that need not stand in a loop ---
+
+
+def apart(module: Any) -> tuple[Any, int]:
+    """(with products of a row and a matrix that no step changes computed for all rows before the `scan`, as cuDNN does
+    it for recurrent layers; how many): `h @ u + x[t] @ w` reads a row of `x @ w`."""
+    several = 0
+    for node in [each for each in module.graph.nodes if each.target is torch.ops.higher_order.scan]:
+        name, inits, tensors, same = node.args[0].target, *map(list, node.args[1:])
+        body = fx.GraphModule({}, fx.Graph())
+        body.graph.output(body.graph.graph_copy(getattr(module, name).graph, {}))
+        for each in [each for each in body.graph.nodes if each.target in _CELLS]:
+            with body.graph.inserting_before(each):
+                given = body.graph.call_function(functional.linear, (each.args[0], each.args[2], *each.args[4:5]))
+                rest = (given, each.args[1], each.args[3], *each.args[5:])
+                each.replace_all_uses_with(body.graph.call_function(_CELLS[each.target], rest))
+            body.graph.erase_node(each)
+        places = [each for each in body.graph.nodes if each.op == "placeholder"]
+        rows = dict(zip(places[len(inits) :], tensors, strict=False))
+        fixed = dict(zip(places[len(inits) + len(tensors) :], same, strict=True))
+        for each in list(body.graph.nodes):
+            if each.target not in _PRODUCTS or each.args[0] not in rows or each.args[1] not in fixed:
+                continue
+            matrix = fixed[each.args[1]].meta.get("example_value")
+            if (
+                each.kwargs
+                or any(other not in fixed for other in _read(each)[1:])
+                or matrix is None
+                or matrix.dim() != 2
+            ):
+                continue
+            with module.graph.inserting_before(node):
+                others = (fixed.get(other, other) for other in each.args[1:])
+                tensors.append(module.graph.call_function(torch.matmul if each.target is torch.mm else each.target,
+                                                          (rows[each.args[0]], *others)))  # fmt: skip
+            with body.graph.inserting_after(places[len(inits) + len(tensors) - 2]):
+                row = body.graph.placeholder(f"product_{len(tensors)}")
+            places.insert(len(inits) + len(tensors) - 1, row)
+            each.replace_all_uses_with(row)
+            body.graph.erase_node(each)
+            several += 1
+        body.recompile()
+        setattr(module, name, body)
+        node.args = (node.args[0], inits, tensors, same)
+    module.recompile()
+    return module, several
+
+
+_PRODUCTS = (functional.linear, torch.matmul, operator.matmul, torch.mm)
+
+
+def _gru(x: Any, h: Any, u: Any, bias: Any = None) -> Any:
+    (r, z, n), (hr, hz, hn) = x.chunk(3, -1), functional.linear(h, u, bias).chunk(3, -1)
+    z, n = torch.sigmoid(z + hz), torch.tanh(n + torch.sigmoid(r + hr) * hn)
+    return n + z * (h - n)
+
+
+def _lstm(x: Any, state: Any, u: Any, bias: Any = None) -> Any:
+    i, f, g, o = (x + functional.linear(state[0], u, bias)).chunk(4, -1)
+    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _rnn(function: Any) -> Any:
+    return lambda x, h, u, bias=None: function(x + functional.linear(h, u, bias))
+
+
+_CELLS = {torch.gru_cell: _gru, torch.lstm_cell: _lstm, torch.rnn_tanh_cell: _rnn(torch.tanh),
+          torch.rnn_relu_cell: _rnn(torch.relu)}  # fmt: skip
+"""Cells as torch has them -> what is left of them with the product of their inputs apart."""
 
 
 @dataclass(slots=True)
@@ -366,7 +439,8 @@ def _body(loop: _Unrolled, states: list[int], kept: list[int], rows: list[Any], 
             continue
         if at in loop.rows:
             row, rest = now[loop.rows[at]], loop.rows[at].rest
-            own[at] = graph.call_function(operator.getitem, (row, rest)) if rest else row
+            whole = all(each == slice(None) for each in rest)
+            own[at] = row if whole else graph.call_function(operator.getitem, (row, rest))
             continue
         values = {"own": own, "before": before, "same": always, "row": now}
         which = (loop.kinds[at, argument] for argument in itertools.count())

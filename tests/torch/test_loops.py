@@ -322,3 +322,49 @@ def test_a_rolled_loop_is_the_same_to_the_last_bit(dtype: Any) -> None:
         got = torch.compile(function, backend=kept, dynamic=False)(*given)
         assert found[0][1]
         torch.testing.assert_close(got, function(*given), rtol=0, atol=0)
+
+
+def projected(x: Any, w: Any, u: Any) -> Any:
+    """With a product of what is given to a step, which can stand before the loop."""
+
+    def step(h: Any, x: Any) -> Any:
+        h = torch.tanh(x @ w + h @ u)
+        return h.clone(), h.clone()
+
+    return scan(step, torch.zeros_like(x[0] @ w), x)[1]
+
+
+class Recurrent(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, cell: Any) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Any) -> Any:
+        h, every = torch.zeros(x.shape[0], self.cell.hidden_size), []
+        state = (h, torch.zeros_like(h)) if isinstance(self.cell, torch.nn.LSTMCell) else h
+        for each in x.unbind(1):
+            state = self.cell(each, state)
+            every.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(every, 1)
+
+
+RECURRENT: dict[str, tuple[Any, ...]] = {
+    "projected": (projected, rand(9, 3, 11), rand(11, 13) / 4, rand(13, 13) / 4),
+    **{
+        kind.__name__: (Recurrent(kind(5, 11)), rand(3, 9, 5))
+        for kind in (torch.nn.RNNCell, torch.nn.GRUCell, torch.nn.LSTMCell)
+    },
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_products_of_what_is_given_stand_before_the_loop(name: str, tmp_path: Path) -> None:
+    """One library call for all steps; of torch's LSTM, the last step, whose state is not read, is by itself."""
+    function, *arguments = RECURRENT[name]
+    fast = compiled(function, tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*arguments), function(*arguments), rtol=2e-5, atol=1e-6)
+    report = explain(fast)
+    assert sum(each.count("scan") for each in fused(report)) == 1, str(report)
+    products = [name for each in report.regions for name in each.operators if "mm" in name]
+    assert len(products) == (3 if name == "LSTMCell" else 2 if name == "projected" else 1), str(report)

@@ -193,8 +193,9 @@ def _traced(node: Any, values: list[Any]) -> tuple[FxGraph | None, Any]:
     made = node.meta["val"]
     first = next(each for each in (made if isinstance(made, tuple | list) else [made]) if each is not None)
     with first.fake_mode, torch.no_grad():
-        found = make_fx(called, decomposition_table=_decompositions())(*values).graph
-    found.eliminate_dead_code()
+        module = make_fx(called, decomposition_table=_decompositions())(*values)
+    folded(module)
+    found = module.graph
     graph = recorded(found, decompose=False)  # the table of decompositions went all the way
     (output,) = (each for each in found.nodes if each.op == "output")
     if any(each.operator == str(node.target) for each in graph.nodes):

@@ -230,5 +230,8 @@ def _worth(nodes: Sequence[FxNode], kept: set[str]) -> FxSegment:
     return _segment(nodes, kept, fusable=True)
 
 
-def _computes(node: FxNode) -> bool:
-    return any(map(_computes, node.decomposed.nodes)) if node.decomposed else node.operator not in MOVEMENT
+def _computes(node: FxNode) -> int:
+    if node.decomposed:
+        return max(map(_computes, node.decomposed.nodes), default=0)
+    stencil = node.operator == "aten.convolution.default"  # with the border in front of it, and what writes it out
+    return LEAST if stencil else int(node.operator not in MOVEMENT)

@@ -353,9 +353,6 @@ def _windows() -> list[Case]:
                  x, 0.0, lax.add, (1, 3, 2), (1, 2, 1), ((0, 0), (1, 1), (1, 1))) / 6, x)[1](slope)[0])),
         case("max_pool3d_with_indices.default", floats(1, 2, 4, 4, 4), [2, 2, 2], gives=lambda x: (
             x.reshape(1, 2, 2, 2, 2, 2, 2, 2).max((3, 5, 7)), None)),
-        *(case(f"{name}_pad{rank}d.default", floats(2, *(5, 6, 7)[:rank]), [2, 1, 3, 0, 1, 1][: 2 * rank],
-               gives=np.pad(floats(2, *(5, 6, 7)[:rank]), [(0, 0), *[(2, 1), (3, 0), (1, 1)][:rank][::-1]], mode))
-          for name, mode in (("reflection", "reflect"), ("replication", "edge")) for rank in (1, 2, 3)),
     ]  # fmt: skip
 
 

@@ -86,6 +86,8 @@ FLOATS: dict[str, Any] = {
         g, x, [3, 2], [2, 2], [1, 0], False, True, None), randn(2, 6, 4, 4, seed=8), IMAGE),
     "upsample": (lambda x: torch.nn.functional.interpolate(x, size=(14, 5)), IMAGE),
     "bilinear": (lambda x: torch.nn.functional.interpolate(x, size=(9, 11), mode="bilinear"), IMAGE),
+    **{f"{mode}-{len(sides) // 2}": (lambda x, *, m=mode, s=sides: torch.nn.functional.pad(x, s, mode=m), of)
+       for mode in ("reflect", "replicate") for sides, of in (((2, 1), X), ((2, 1, 3, 0), IMAGE))},
     "mse": (lambda x, y: torch.nn.functional.mse_loss(x, y), X, Y),
     "smooth-l1": (lambda x, y: torch.nn.functional.smooth_l1_loss(x, y, reduction="none"), X, Y),
     "bce": (lambda x, y: torch.nn.functional.binary_cross_entropy_with_logits(x, y.sigmoid()), X, Y),

@@ -161,3 +161,10 @@ def test_segments_can_be_computed_in_their_order(graph: FxGraph) -> None:
             assert not views
     assert set(graph.outputs) <= there
     assert randoms == [each.name for each in graph.nodes if each.effect]
+
+
+def test_a_stencil_is_a_region_by_itself() -> None:
+    r = Recorder(x=Tensor((1, 2, 9, 9), "f32"), w=Tensor((2, 1, 3, 3), "f32"))
+    made = r("convolution.default", "x", "w", None, [1, 1], [1, 1], [1, 1], False, [0, 0], 2, dims=(1, 2, 9, 9))
+    (segment,) = regions.cut(r.graph(made))
+    assert segment.fusable

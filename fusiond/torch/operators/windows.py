@@ -1,4 +1,4 @@
-"""Small convolutions, pooling, and the borders of images: what reads some pixels round its own."""
+"""Small convolutions and pooling: what reads some pixels round its own."""
 
 from __future__ import annotations
 
@@ -216,35 +216,3 @@ class _Pool:
         ones = [1] * self.before
         window = _window([*ones, *self.sizes], [*ones, *self.stride], self.edges, dilation=[*ones, *self.dilation])
         return w.reduced(operation, x, self.dims, window, "reduce-window")
-
-
-# --- borders ---
-
-
-@operator("reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default",
-          "replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default",
-          movement=True)  # fmt: skip
-def _border(call: OperatorCall) -> HloValue:
-    w, x = call.writer, call.tensor(0)
-    sides = call.integers(1, "padding") or ()
-    for place in range(len(sides) // 2):
-        at = len(x.dims) - 1 - place
-        size, (low, high) = x.dims[at], sides[2 * place : 2 * place + 2]
-        if min(low, high) < 0:
-            raise Unsupported("a border is cut off")
-
-        def cut(first: int, last: int, at: int = at, x: HloValue = x) -> HloValue:
-            starts = [first if each == at else 0 for each in range(len(x.dims))]
-            limits = [last if each == at else dim for each, dim in enumerate(x.dims)]
-            return w.slice(x, starts, limits, [1] * len(x.dims))
-
-        if call.node.operator.startswith("aten.reflection"):
-            before, behind = w.reverse(cut(1, 1 + low), [at]), w.reverse(cut(size - 1 - high, size - 1), [at])
-        else:
-            before, behind = (
-                w.expand(cut(edge, edge + 1), [count if each == at else dim for each, dim in enumerate(x.dims)])
-                for edge, count in ((0, low), (size - 1, high))
-            )
-        parts = [each for each, count in ((before, low), (x, 1), (behind, high)) if count]
-        x = w.concatenate(parts, at)
-    return x

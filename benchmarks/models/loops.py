@@ -30,8 +30,10 @@ from fusiond.errors import RequestError
 from fusiond.jax import explain, fuse
 
 KEPT = runs.RESULTS / "static" / f"loops-{counted.GPU}.json"
+TORCH = KEPT.with_name(f"loops-torch-{counted.GPU}.json")
+"""Of `benchmarks.models.loops_torch`, with its section of the page."""
 PAGE = DOCS / "results-loops.md"
-HEAD = """# Loops of JAX
+HEAD = """# Loops in one launch
 
 `python -m benchmarks.models.loops`: loops as JAX's users write them, through `fusiond.jax.fuse`, and the gradients of
 some. 1,024 trips where a function says no other number (`paths` 256, `lorenz` 200, `escape` 64, `heat` 50, `roots` 20),
@@ -263,7 +265,8 @@ def render(run: runs.Run) -> str:
         lines.append((name, f"**{ours}**", theirs, *(f"{one:.2f}" for one in times), f"{each['cut_secs']:.1f} s", why))
     head = ("loop", "launches", "XLA's", "DRAM over the least", "XLA's", "cut", "left to XLA")
     origin = f"`{run['command']}`, {run['date'][:10]}, nvcc {run['nvcc']}.\n"
-    return "\n".join([HEAD, table(head, lines), origin])
+    beside = [json.loads(TORCH.read_text(encoding="utf-8"))["section"]] if TORCH.is_file() else []
+    return "\n".join([HEAD, table(head, lines), origin, *beside])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -105,6 +105,12 @@ class Question:
         return _MODULE.sub(f"HloModule {name}", self.text, count=1)
 
     @property
+    def loops(self) -> bool:
+        """Whether it has a loop. Then our unfused kernels, one launch for all trips, are better than the framework's
+        where nothing is gained by fusing more."""
+        return " while(" in self.text
+
+    @property
     def workload(self) -> str:
         """The name of the module, by which jobs of several processes know each other."""
         return f"{self.name}_{self.digest}"
@@ -139,7 +145,8 @@ class Found:
     arch: str | None = None
     """Of the answer's device, where it is a GPU."""
     program: Program | None = None
-    """Of `fuse`; of `keep` the best fused one, where there is one."""
+    """Of `fuse`; of `keep` the best fused one, where there is one. Of a question with a loop, where fusing gains
+    nothing, the unfused kernels: then without `speedup`."""
 
 
 class Asker:
@@ -186,7 +193,10 @@ class Asker:
         if document.get("imported"):
             return Found(state="unknown", reason="the answer is another box's, and was not measured here yet")
         verdict = "fuse" if document["verdict"] == "fuse" else "keep"
-        key = document.get("program_key")
+        key, speedup = document.get("program_key"), document.get("speedup")
+        if verdict == "keep" and getattr(question, "loops", False):
+            # The framework launches kernels for each trip, which no way does that was measured.
+            verdict, key, speedup = "fuse", document["unfused"]["program_key"], None
         plan = lookup.program(self.db, key) if key else None
         if verdict == "fuse" and plan is None:
             return Found(state="unknown", reason="the program of the answer is not in the store")
@@ -194,7 +204,7 @@ class Asker:
         return Found(
             state=verdict,
             evidence=str(document.get("evidence", "")),
-            speedup=document.get("speedup"),
+            speedup=speedup,
             device=str(document["device"]["name"]),
             arch=arch if arch is not None and arch.startswith("sm_") else None,
             program=None if plan is None else decode(plan),

@@ -260,7 +260,8 @@ class Fused:
             code = ffi.launched(found.program, len(segment.inputs), len(segment.outputs), platform, found.arch)
         except Unusable as problem:
             return region("refused", str(problem)), None
-        return region("fused", speedup=found.speedup, evidence=found.evidence), code
+        more = "" if found.speedup else "its loops are a launch each, and fusing more gains nothing"
+        return region("fused", more, speedup=found.speedup, evidence=found.evidence), code
 
     def _want(self, asker: Asker, question: Question, *, known: bool = False) -> None:
         if question.digest in self._waiting:

@@ -17,6 +17,7 @@ from jax.extend import core  # noqa: E402
 import fusiond.jax as fused  # noqa: E402
 from fusiond.frameworks import boundaries  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
+from fusiond.requests import best  # noqa: E402
 
 NUMBERS = np.random.default_rng(5)
 
@@ -128,6 +129,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
     "averages": (averages, (floats(37, 13), abs(floats(3))), set()),
     "normalised": (normalised, (floats(13, 37), floats(37)), set()),
     "sums": (lambda x: jnp.cumsum(x, 0) / lax.cummax(abs(x), axis=0), (floats(13, 37),), set()),
+    "logarithms of sums": (lambda x: lax.cumlogsumexp(2 * x, axis=0) - x, (floats(101, 5),), set()),
 }
 
 
@@ -142,6 +144,33 @@ def test_a_loop_is_a_region_s(name: str, answered: Callable[..., Any], db: Path)
     report = fused.explain(fuse, *arguments)
     left = {each for region in report.regions if region.state != "fused" for each in region.primitives}
     assert left <= library | {"broadcast_in_dim"}, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_loop_that_gains_nothing_by_fusing_runs_its_unfused_kernels(
+    db: Path, monkeypatch: pytest.MonkeyPatch, gxx_here: None
+) -> None:
+    """One kernel either way, so the answer is to keep the unfused one: for all trips, where XLA launches several for
+    each."""
+    found = best.by_job
+
+    def kept(*asked: Any, **named: Any) -> Any:
+        return tuple(
+            each | {"verdict": "keep", "program_key": None} if isinstance(each, dict) else each
+            for each in found(*asked, **named)
+        )
+
+    monkeypatch.setattr(best, "by_job", kept)
+    function, arguments, _ = CASES["heat"]
+    fuse = fused.fuse(function, always=True, block=True, db=db, search={"trials": 1})
+    np.testing.assert_allclose(fuse(*arguments), jax.jit(function)(*arguments), rtol=1e-5, atol=1e-6)
+    (region,) = fused.explain(fuse, *arguments).regions
+    assert (region.state, region.speedup) == ("fused", None)
+    assert "a launch each" in region.reason
+    straight = fused.fuse(lambda x: jnp.exp(x) * 2 + x, always=True, block=True, db=db, search={"trials": 1})
+    straight(arguments[0])
+    assert [each.state for each in fused.explain(straight, arguments[0]).regions] == ["kept"]
 
 
 @pytest.mark.parametrize(

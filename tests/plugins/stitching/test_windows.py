@@ -19,7 +19,7 @@ from fusiond_stitching.frontend import importer, printer, windows
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 from . import index_sets, oracle
-from .cases import Case, rand, special
+from .cases import INF, Case, rand, special
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -91,6 +91,9 @@ CASES = (
          (rand(50).astype(jnp.bfloat16),)),
     Case("one", "windows", lambda x: (
         jnp.cumsum(x, 0), sums(x, (1, 1), (1, 1), "VALID"), sums(x, (1, 7), (1, 1), "VALID")), (rand(1, 7),)),
+    Case("logarithms", "windows", lambda x, y: (
+        lax.cumlogsumexp(x, axis=1), lax.cumlogsumexp(3 * x, axis=0), lax.cumlogsumexp(y, axis=0, reverse=True)),
+        (rand(3, 301), np.concatenate([rand(33), [-INF] * 2, rand(66)]).astype(np.float32))),
     Case("slope", "windows", jax.grad(lambda x: (sums(x, (1, 3, 3), (1, 2, 2), "SAME") ** 2).mean()), (rand(2, 9, 9),)),
 )  # fmt: skip
 

@@ -24,6 +24,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 
@@ -38,6 +40,11 @@ MOST_FILTERS = 16
 With more, and with several of both, it is worth a product of matrices."""
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 _TURNED = re.compile(r" ?rhs_reversal=([\dx]+)")
+_SCALARS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add, "subtract": np.subtract, "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+    "negate": np.negative, "exponential": np.exp, "log-plus-one": np.log1p, "log": np.log, "select": np.where,
+    "NE": np.not_equal, "EQ": np.equal,
+}  # fmt: skip
 Add: TypeAlias = Callable[[str, str, ArrayShape, Sequence[str], Mapping[str, Any]], str]
 """(name, opcode, shape, operands, attributes) -> the name it got."""
 _LISTS = {"size": "sizes", "stride": "strides", "rhs_dilate": "dilation"}
@@ -100,10 +107,14 @@ def passed(attributes: Mapping[str, Any]) -> list[bool]:
 
 def neutral(computation: Computation, init: HloInstruction) -> bool:
     """Whether combining with this constant changes nothing."""
-    if init.opcode != "constant" or computation.simple is None:
+    if init.opcode != "constant":
         return False
     (value,) = init.attributes["values"]
     floats = init.dtype.startswith(("f", "b"))
+    if computation.simple is None:
+        tried = (0.0, 1.5, -3.25, 1e30, -1e30, math.inf, -math.inf)
+        pairs = [(each, order) for each in tried for order in ((value, each), (each, value))]
+        return floats and all(_scalar(computation, order) == each for each, order in pairs)
     if computation.simple in ("add", "or", "xor", "multiply"):
         return bool(value == (computation.simple == "multiply"))
     if computation.simple == "and":
@@ -113,6 +124,19 @@ def neutral(computation: Computation, init: HloInstruction) -> bool:
     if init.dtype.startswith("u"):
         low, high = 0, (1 << bits) - 1
     return bool(value == (low if computation.simple == "maximum" else high))
+
+
+def _scalar(computation: Computation, given: Sequence[float]) -> float | None:
+    """What it comes to for two numbers; None where it has more in it than logarithms of sums (cumlogsumexp) have."""
+    values: dict[str, Any] = {each.name: given[each.attributes["number"]] for each in computation.parameters}
+    with np.errstate(all="ignore"):
+        for each in computation.instructions:
+            operands = [values[name] for name in each.operands]
+            apply = _SCALARS.get(each.attributes["direction"] if each.opcode == "compare" else each.opcode)
+            if apply is None:
+                return None
+            values[each.name] = apply(*operands)
+    return float(values[computation.results[0]]) if len(computation.results) == 1 and len(given) == 2 else None
 
 
 def outside(attributes: Mapping[str, Any]) -> bool:
@@ -282,15 +306,25 @@ class _Maker:
         totals = self.running(self._fold(parted, wide, (at + 1,)), kept, at, backwards)
         before = self._pad(totals, kept, at, *((-1, 1) if backwards else (1, -1)))
         spread = self._add("broadcast", wide, (before,), dimensions=(*range(at + 1), *range(at + 2, len(wide))))
-        opcode = self.computation.simple
-        assert opcode is not None, "only what has a neutral value is done in runs"
-        both = self._add(opcode, wide, (spread, inside))
+        both = self._combined(wide, *((inside, spread) if backwards else (spread, inside)))
         if not spare:
             return self._add("reshape", dims, (both,), last)
         flat = (*dims[:at], runs * RUN, *dims[at + 1 :])
         joined = self._add("reshape", flat, (both,))
         ones = (1,) * len(dims)
         return self._add("slice", dims, (joined,), last, starts=(0,) * len(dims), limits=tuple(dims), strides=ones)
+
+    def _combined(self, dims: Sequence[int], *operands: str) -> str:
+        """The computation, element by element."""
+        if self.computation.simple is not None:
+            return self._add(self.computation.simple, dims, operands)
+        bound = {each.name: operands[each.attributes["number"]] for each in self.computation.parameters}
+        for each in self.computation.instructions:
+            self.count += 1
+            name, shape = f"{self.name}.{each.opcode}{self.count}", ArrayShape(each.dtype, tuple(dims))
+            bound[each.name] = self.add(name, each.opcode, shape, [bound[of] for of in each.operands], each.attributes)
+        result: str = bound[self.computation.results[0]]
+        return result
 
     def _pad(self, source: str, dims: Sequence[int], at: int, low: int, high: int) -> str:
         none = [0] * len(dims)

@@ -166,6 +166,9 @@ def _elementwise() -> list[Case]:
     cases += [
         case("add.Tensor", BRAIN, BRAIN, gives=BRAIN + BRAIN),
         case("mul.Tensor", WHOLE, X, gives=(WHOLE * X).astype(np.float32)),
+        case("hypot.default", 1e30 * X, 1e30 * Y, gives=f32(np.hypot)),
+        case("hypot.default", *np.meshgrid(*[np.array([0, -0.0, 3, np.inf, -np.inf, np.nan], np.float32)] * 2),
+             gives=f32(np.hypot)),
         case("atan2.default", X, Y, gives=f32(np.arctan2)),
         case("logical_not.default", WHOLE, gives=np.logical_not),
         case("bitwise_not.default", WHOLE, gives=np.invert),

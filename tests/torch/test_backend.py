@@ -89,7 +89,14 @@ def filtered(x: Any) -> Any:
 def test_numbers_of_a_function_are_constants_of_its_region(
     answers: Callable[..., Any], tmp_path: Path, fallback: str
 ) -> None:
-    asked = answers(emitted)
+    programs: list[Any] = []
+
+    def find(question: Question) -> Found:
+        found = emitted(question)
+        programs.append(found.program)
+        return found
+
+    asked = answers(find)
     x = torch.randn(2, 3, 9, 14)
     options = {"always": True, "fallback": fallback, "db": tmp_path / "store.sqlite"}
     compiled = torch.compile(filtered, backend=backend, options=options)
@@ -100,6 +107,8 @@ def test_numbers_of_a_function_are_constants_of_its_region(
     assert asked[0].text.count("parameter(") == 1 + asked[0].text.split("ENTRY")[0].count("parameter(")
     assert "gather" not in asked[0].text
     assert "exponential" not in asked[0].text
+    assert len(programs[0].steps) == 1
+    assert "the pipeline images" in programs[0].sources[0].text
 
 
 def test_an_answer_is_taken_up_between_two_calls(answers: Callable[..., Any], tmp_path: Path) -> None:

@@ -104,6 +104,21 @@ _binary("bitwise_or.Tensor", "bitwise_or.Scalar", opcode="or")
 _binary("bitwise_xor.Tensor", "bitwise_xor.Scalar", opcode="xor")
 
 
+@operator("hypot.default")
+def _hypot(call: OperatorCall) -> HloValue:
+    """By the larger one and the ratio, which do not overflow; infinite where one is, whatever the other."""
+    w, a, b = call.writer, call.wide(0), call.wide(1)
+    a, b = w.unary("abs", a), w.unary("abs", b)
+    larger, infinite = w.binary("maximum", a, b), w.like(a, math.inf)
+    ratio = w.binary("divide", w.binary("minimum", a, b), larger)
+    ratio = w.select(w.compare("EQ", larger, w.like(a, 0)), larger, ratio)
+    found = w.binary(
+        "multiply", larger, w.unary("sqrt", w.binary("add", w.like(a, 1), w.binary("multiply", ratio, ratio)))
+    )
+    either = w.binary("or", w.compare("EQ", a, infinite), w.compare("EQ", b, infinite))
+    return call.finished(w.select(either, infinite, found))
+
+
 @operator("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
 def _sum(call: OperatorCall) -> HloValue:
     """a + alpha b, a - alpha b, b - alpha a."""

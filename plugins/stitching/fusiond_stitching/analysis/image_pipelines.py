@@ -257,9 +257,7 @@ class _Document:
         kernel = _Kernel(at={axis.role: axis.at for axis in axes(index) if axis.role in ways})
         channel = _suffix(index, value)
         if value.opcode == "parameter":
-            part = self._part(value, index)
-            label = f"{part.buffer}{channel}"
-            self.images[label] = part
+            label = self._named(channel, self._part(value, index))
             self._inputs[label] = {"name": label, "size": kernel.size, "dtype": DTYPES[value.dtype]}
             if flipped:
                 kernel.reads[label] = None
@@ -271,12 +269,18 @@ class _Document:
         else:
             label = f"k{self.module.number[name]}{channel}{flipped and '_' + flipped}"
             if result:
-                part = self._part(value, index)
-                label = f"{part.buffer}{channel}"
-                self.images[label] = part
+                label = self._named(channel, self._part(value, index))
             body = self._text(Seen(name=name, index=index), kernel, root=True)
+            if label in self.kernels:
+                raise NoPipeline
             self.kernels[label] = self._kernel(value, kernel, body)
         self._made[key] = label
+        return label
+
+    def _named(self, suffix: str, part: Part) -> str:
+        """The image that is a part of a buffer."""
+        if self.images.setdefault(label := f"{part.buffer}{suffix}", part) != part:
+            raise NoPipeline
         return label
 
     def _kernel(self, value: HloInstruction, kernel: _Kernel, body: str) -> dict[str, Any]:
@@ -353,10 +357,9 @@ class _Document:
 
     def _entry(self, value: HloInstruction, index: Index, kernel: _Kernel) -> str:
         """An element of a small parameter."""
-        table = self.module.buffer_of(value.name)
+        table = self._named("_numbers", Part(buffer=self.module.buffer_of(value.name), first=0, plane=0))
         if value.dtype not in DTYPES:
             raise NoPipeline
-        self.images[table] = Part(buffer=table, first=0, plane=0)
         self._inputs[table] = {"name": table, "size": [value.elements, 1], "dtype": DTYPES[value.dtype], "channels": 1}
         kernel.reads.setdefault(table, None)
         place = np.ravel_multi_index(index, value.dims) if index else 0  # type: ignore[arg-type]
@@ -398,7 +401,12 @@ class _Document:
         the kernel's own value (`alone`)."""
         module, value = self.module, self.module[found.name]
         kind, start = value.attributes["computation"].simple, module[value.operands[1]]
-        if kind not in _NEUTRAL or len(value.operands) != 2 or start.opcode != "constant":
+        if (
+            kind not in _NEUTRAL
+            or value.dtype not in ("f32", "f16")
+            or len(value.operands) != 2
+            or start.opcode != "constant"
+        ):
             raise NoPipeline
         if float(start.attributes["values"][0]) not in (_NEUTRAL[kind], np.clip(_NEUTRAL[kind], -65504, 65504)):
             raise NoPipeline

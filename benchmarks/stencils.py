@@ -1,8 +1,10 @@
-"""Launches, bytes and instructions of image functions written with small convolutions, beside XLA's for an H100:
-`python -m benchmarks.stencils` (jax, its CUDA plugin, nvcc; no GPU). `benchmarks.stitching.traffic` has it on its page.
+"""Launches, bytes and instructions of image functions of small convolutions, for an H100: in JAX beside XLA's,
+kornia's through torch.compile beside Inductor's. `python -m benchmarks.stencils` (jax, its CUDA plugin, torch,
+kornia, nvcc; no GPU). `benchmarks.stitching.traffic` has it on its page.
 
 Ours is the first seed, counted (docs/counting.md). XLA's launches are those of its optimised module; each reads its
-operands and writes its results once, a library's call as well.
+operands and writes its results once, a library's call as well. Inductor's are the nodes of its schedule and the bytes
+that it says they access; it compiles for the processor, where there is no GPU.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import fusiond.torch
 from benchmarks import runs
 from benchmarks.corpus import xla
 from fusiond.counting.run import count
@@ -82,38 +86,106 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], int]] = {
 }  # fmt: skip
 
 
-def row(name: str, side: int, registry: Registry, compiled: Any) -> list[str]:
-    function, planes = FUNCTIONS[name]
-    given = jax.ShapeDtypeStruct((planes, side, side), jnp.float32)
+def ours(text: str, pixels: int, registry: Registry) -> tuple[list[str], int]:
+    """(way, launches, bytes over the least, instructions a pixel), the least bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        text = jax.jit(function).lower(given).as_text(dialect="hlo")
         (Path(folder) / "module.hlo").write_text(text)
-        (job,) = jobs.read(
-            Path(folder) / "job.yaml", "strategy: stitching\nmodule: ./module.hlo\ngroups: 0\nprobes: 0\n"
-        )
+        request = "strategy: stitching\nmodule: ./module.hlo\ngroups: 0\nprobes: 0\n"
+        (job,) = jobs.read(Path(folder) / "job.yaml", request)
         programs = plan(registry, job, arch="sm_90").programs
         seed = next(each for each in programs if each.startswith("seed:"))
         rows = count(programs[seed]).rows
+    least = sum(each.size_bytes for each in programs[seed].buffers if each.role.value != "scratch")
+    instructions = [each.instructions for each in rows]
+    said = "" if None in instructions else f"{sum(each or 0 for each in instructions) / pixels:.0f}"
+    moved = sum(each.dram_bytes or 0 for each in rows)
+    return [seed.removeprefix("seed:"), str(len(rows)), f"{moved / least:.2f}", said], least
+
+
+def in_jax(name: str, side: int, registry: Registry, compiled: Any) -> list[str]:
+    function, planes = FUNCTIONS[name]
+    given = jax.ShapeDtypeStruct((planes, side, side), jnp.float32)
+    found, least = ours(jax.jit(function).lower(given).as_text(dialect="hlo"), planes * side * side, registry)
+    with tempfile.TemporaryDirectory() as folder:
         theirs = hlo.parse(compiled(function, [given], Path(folder)), "optimised")
-    ends = [each for each in programs[seed].buffers if each.role.value != "scratch"]
     moved = [xla.operand_bytes(theirs, within, each) for each, within, _ in
              xla._launched(theirs, theirs.computations[theirs.entry], 1)]  # fmt: skip
-    pixels, instructions = planes * side * side, [each.instructions for each in rows]
-    said = "" if None in instructions else f"{sum(each or 0 for each in instructions) / pixels:.0f}"
-    ours = sum(each.dram_bytes or 0 for each in rows)
-    least = sum(each.size_bytes for each in ends)
-    return [name, seed.removeprefix("seed:"), str(len(rows)), f"{ours / least:.2f}", said,
-            str(len(moved)), f"{sum(moved) / least:.2f}"]  # fmt: skip
+    return [name, *found, str(len(moved)), f"{sum(moved) / least:.2f}"]
+
+
+# --- kornia ---
+
+
+def of_kornia() -> dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]]:
+    import torch
+    from kornia import color, enhance, feature, filters
+
+    def canny(x: Any) -> Any:
+        gradient = filters.spatial_gradient(filters.gaussian_blur2d(x, (5, 5), (1.0, 1.0)), normalized=False)
+        dx, dy = gradient[:, :, 0], gradient[:, :, 1]
+        return torch.sqrt(dx * dx + dy * dy + 1e-6), torch.atan2(dy, dx)
+
+    def augmented(x: Any) -> Any:
+        bright = enhance.adjust_contrast(enhance.adjust_brightness(x, 0.1), 1.2)
+        mixed = enhance.adjust_saturation_with_gray_subtraction(bright, 1.3)
+        blurred = filters.gaussian_blur2d(torch.flip(mixed, (-1,)), (5, 5), (1.0, 1.0))
+        return enhance.normalize(blurred, torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225]))
+
+    one, three = (1, 1, SIDE, SIDE), (1, 3, SIDE, SIDE)
+    return {
+        "harris_response": (lambda x: feature.harris_response(x, k=0.04), one),
+        "sobel": (filters.sobel, one),
+        "canny's gradient": (canny, one),
+        "gaussian_blur2d": (lambda x: filters.gaussian_blur2d(x, (11, 11), (1.5, 1.5)), three),
+        "unsharp_mask": (lambda x: filters.unsharp_mask(x, (9, 9), (1.5, 1.5)), three),
+        "filter2d": (lambda x: filters.filter2d(x, torch.ones(1, 5, 5) / 25, "replicate"), three),
+        "sobel of a grey image": (lambda x: filters.sobel(color.rgb_to_grayscale(x)), three),
+        "augmentation": (augmented, three),
+        "augmentation, a batch": (augmented, (8, 3, SIDE // 4, SIDE // 4)),
+    }
+
+
+def in_torch(name: str, function: Callable[[Any], Any], dims: tuple[int, ...], registry: Registry) -> list[str]:
+    import torch
+    from torch._inductor import config
+    from torch._inductor.graph import GraphLowering
+
+    from benchmarks.models.counted import DEVICE, Noting, _calls
+
+    noting, x, theirs = Noting({}), torch.rand(dims), []
+    compiled = torch.compile(function, backend="fusiond", options={"always": True, "device": DEVICE, "db": noting.db,
+                                                                   "fallback": "eager"})  # fmt: skip
+    codegen = GraphLowering.codegen
+
+    def counting(graph: Any) -> Any:
+        found = codegen(graph)
+        theirs.append(graph.count_bytes()[:2])
+        return found
+
+    with torch.no_grad(), mock.patch.object(GraphLowering, "codegen", counting), config.patch(fx_graph_cache=False):
+        torch._dynamo.reset()
+        compiled(x)
+        torch._dynamo.reset()
+        torch.compile(function)(x)
+    (question,) = {each.digest: each for each in noting.questions}.values()
+    left = [each for each in fusiond.torch.explain(compiled).regions if each.state == "library" and _calls(each)]
+    assert not left, left
+    found, least = ours(question.text, x.numel(), registry)
+    nodes = [node for _, each in theirs for node in each]
+    return [name, *found, str(len(nodes)), f"{sum(moved for moved, _ in theirs) / least:.2f}"]
 
 
 def main() -> None:
     registry, compiled = Registry.load(), xla.compiler()
-    rows = []
-    for name in FUNCTIONS:
-        rows.append(row(name, SIDE, registry, compiled))
-        print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    rows = [said(in_jax(name, SIDE, registry, compiled)) for name in FUNCTIONS]
+    torch = [said(in_torch(name, *each, registry)) for name, each in of_kornia().items()]
     run = runs.new("stencils", "", "python -m benchmarks.stencils", "static", {"name": "h100", "arch": "sm_90"})
-    runs.write(WHERE, run | {"rows": rows})
+    runs.write(WHERE, run | {"rows": rows, "torch": torch})
+
+
+def said(row: list[str]) -> list[str]:
+    print(*row, sep=" | ", file=sys.stderr, flush=True)
+    return row
 
 
 if __name__ == "__main__":

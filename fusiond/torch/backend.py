@@ -241,6 +241,8 @@ def _compiled(
     """A graph of AOTAutograd's as something to call with a list of its inputs. Of one that is `rolled`, and is not
     called where a loop in it is not fused, what is left is noted."""
     try:
+        if any(str(each.target) == "scan" for each in module.graph.nodes):
+            module = rolling.behind(splicing.copied(module))
         running = Running(options, module, part, inner)
         record.graphs.append(running.regions)
         if rolled is not None and running.loops_left(rolled):

@@ -368,3 +368,20 @@ def test_products_of_what_is_given_stand_before_the_loop(name: str, tmp_path: Pa
     assert sum(each.count("scan") for each in fused(report)) == 1, str(report)
     products = [name for each in report.regions for name in each.operators if "mm" in name]
     assert len(products) == (3 if name == "LSTMCell" else 2 if name == "projected" else 1), str(report)
+
+
+@pytest.mark.parametrize("name", [name for name in RECURRENT if name != "projected"])
+def test_products_that_are_summed_up_stand_behind_the_loop(name: str, tmp_path: Path) -> None:
+    """Gradients of both matrices and of what is given, by one library call each; the LSTM's last step has its own."""
+    function, x = RECURRENT[name]
+    fast = compiled(function, tmp_path)
+
+    def graded(called: Any) -> list[Any]:
+        function.zero_grad()
+        return [*gradients(called, (x,)), *(each.grad.clone() for each in function.parameters())]
+
+    torch.testing.assert_close(graded(fast), graded(function), rtol=2e-4, atol=1e-5)
+    report = explain(fast)
+    assert sum(each.count("scan") for each in fused(report)) == 2, str(report)
+    products = [name for each in report.regions for name in each.operators if "mm" in name]
+    assert len(products) == (10 if name == "LSTMCell" else 4), str(report)

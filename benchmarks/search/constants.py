@@ -1,6 +1,6 @@
 """What choosing the sampler's constants is worth in spaces that they were not chosen on.
 
-    python -m benchmarks.search.constants FOUND SEEDS PACK...
+    python -m benchmarks.search.constants FOUND SEEDS PACK... [--keep]
 
 Each value of TRIED is tried alone, beside the kept ones. Then each space is searched with every constant at the value
 that was best in the *other* spaces (leave one out): fewest trials to 95 % of the optimum on the average, a search that
@@ -18,22 +18,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.pages import table
-from benchmarks.search import samplers
+from benchmarks.search import page, samplers
 from benchmarks.search.drive import Recorded, curve
 from fusiond_replay import t4
 
 TRIALS = 100
 TRIED = """
     features.EVEN=0.6 features.MOST_TWOS=4 gaussian.LENGTH=0.5,1.0 gaussian.LENGTH_SPREAD=1.0,2.0
-    gaussian.NOISE=0.0001,0.01 gaussian.NOISE_SPREAD=1.0,2.5 gaussian.SIGNAL_WEIGHT=0.5,6.0 models.GROWTH=1.1,1.35
+    gaussian.NOISE=0.0001,0.01 gaussian.SIGNAL_WEIGHT=0.5,6.0 models.GROWTH=1.1,1.35
     safety.FAILURE_SHARPNESS=2.0,8.0 sampler.MOVES=3 sampler.STALL=20,1000 sampler.START=6,16 values.CLIPPED=0.15,0.5
 """
 """Of the modules of fusiond.search."""
 
 
-def main(path: Path, seeds: int, packs: Sequence[Path]) -> None:
-    """A row for each value: how many searches reach 95 %, and its cost beside that of what is kept."""
+def main(path: Path, seeds: int, packs: Sequence[Path]) -> list[list[str]]:
+    """A row for each value: how many searches reach 95 %, and its trials beside those of what is kept."""
     spaces = {each.name.split(".")[0]: Recorded(t4.read(each)) for each in packs}
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     known = {(each["set"], each["pack"], each["seed"]): each["near"] for each in map(json.loads, lines)}
@@ -54,8 +53,8 @@ def main(path: Path, seeds: int, packs: Sequence[Path]) -> None:
     rows = {each: [costs(each, pack) for pack in spaces] for values in each_alone for each in values}
     chosen = {pack: ",".join(filter(None, (best(values, pack) for values in each_alone))) for pack in spaces}
     rows["chosen in the other spaces"] = [costs(setting, pack) for pack, setting in chosen.items()]
-    print(table(("set", "reach 95 %", "trials beside what is kept"), [_row(*each, rows[""]) for each in rows.items()]))
     print("\n".join(f"{pack}: {setting or 'as kept'}" for pack, setting in chosen.items()))
+    return [_row(*each, rows[""]) for each in rows.items()]
 
 
 def _searched(setting: str, space: Recorded, seed: int) -> int | None:
@@ -80,6 +79,10 @@ def _row(name: str, mine: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 4:
-        sys.exit("usage: python -m benchmarks.search.constants FOUND SEEDS PACK...")
-    main(Path(sys.argv[1]), int(sys.argv[2]), [Path(each) for each in sys.argv[3:]])
+    given = [each for each in sys.argv[1:] if each != "--keep"]
+    if len(given) < 3:
+        sys.exit("usage: python -m benchmarks.search.constants FOUND SEEDS PACK... [--keep]")
+    found = main(Path(given[0]), int(given[1]), [Path(each) for each in given[2:]])
+    print(page.constants(found))
+    if "--keep" in sys.argv:
+        page.keep_constants(found)

@@ -50,6 +50,16 @@ def keep_scores(found: Sequence[Mapping[str, Any]]) -> None:
     runs.write(KEPT, run | {"scores": [*old, *found]})
 
 
+def keep_constants(rows: Sequence[Sequence[str]]) -> None:
+    """In place of those that were kept."""
+    runs.write(KEPT, kept() | {"constants": list(rows)})
+
+
+def constants(rows: Sequence[Sequence[str]]) -> str:
+    """What each value of a constant comes to (`benchmarks.search.constants`)."""
+    return table(("set", "95 % by 100", "trials more than as kept"), rows)
+
+
 def kept() -> dict[str, Any]:
     """The document, empty where nothing is kept."""
     found: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
@@ -70,6 +80,8 @@ def render(run: Mapping[str, Any]) -> str:
         for ahead, rows in _by_ahead(held_out):
             parts += [f"{ahead}:\n", _summary(rows)]
         parts += [PAIRED, _paired([each for each in held_out if each["ahead"] == 1])]
+    if tried := run.get("constants"):
+        parts += ["## Constants chosen in other spaces\n", CONSTANTS, constants(tried)]
     alone = [each for each in found if each["ahead"] == 1]
     parts += ["## Beside each other, seed by seed\n", PAIRED, _paired(alone)]
     parts += ["## Space by space\n", _spaces(alone)]
@@ -192,24 +204,33 @@ FINALS = _said(
     best that was tried, on resampled raw samples of the ten. Racing six or nine of them at equal cost loses 0.031 and
     0.032 %: it does not pay, so it is not done. `python -m benchmarks.search.finals PACK...`."""
 )
+CONSTANTS = _said(
+    """The ten and the 23 above, five seeds: each value alone, beside the constants as they are kept (which were chosen
+    on the ten), with the mean over spaces of the difference in trials to 95 % and twice its standard error; a search
+    that misses it by 100 counts as 200. In the last row each space has every constant at the value that was best, by
+    these trials, in the other 32 spaces (in 32 of the 33 `EVEN=0.6`, in all `FAILURE_SHARPNESS=2.0`, in five more
+    besides). With five more seeds the same choices reach 95 % in 148 of 165, 90 %, and as kept in 150: 290 and 299
+    of 330 in all, 88 and 91 %. No value is better than what is kept by more than its error, so none is taken.
+    `python -m benchmarks.search.constants FOUND 5 PACK... --keep`."""
+)
 HELD_OUT = _said(
     """Other kernels and devices, in public repositories: the hub's own (convolutions, dedispersion, pnpoly), those of
-    the first paper on Kernel Tuner, of its visualization and dashboard, and of a paper on constructing spaces (hotspot,
-    expdist, GEMM; some are the union of several incomplete runs). They were read for trying and are not part of
-    fusiond. Eight are of kernels that are among the ten, on other devices. Six other settings of the sampler were tried
-    on most of them (a third model, with lengths that are not fitted; that model only where the search stalls; a best
-    that is inflated; a tighter prior of the lengths; a higher median of the noise; half of the values clipped); none
-    differed beyond chance, and none was taken. Fits that grow apart, and moves next to the best where a search stalls,
-    were looked at here, too; neither differs beyond chance. On 41 spaces (the ten, nineteen of these and twelve more of
-    the hub's older files; five seeds) 183 of 205 searches reach 95 % by 100 trials, 89 %. Thirteen of the 22 that miss
-    it are in three convolutions (an MI50, a W6600, one with streams) of which 0.1 to 0.2 % are that good and stand
-    alone, six in pnpoly (in the one that was traced, a label written as a number is taken for a line). Tried for them:
-    moves along each parameter in turn instead of the most promising one. It finds three searches more, two of them of
-    pnpoly, and loses three that ended after 85 trials (70 of the 82 searches that it can change, before and after);
-    begun after 20 trials with every third ask it finds five more in the ten hardest spaces, and loses six in the others
-    that were run. A feature of equality for parameters of up to eight values: 31 instead of 28 of 50 in the ten
-    hardest, 18 instead of 14 by trial 50, not run on the others. Passing over a fit that takes more than 5 % for noise
-    gains nothing in the ten hardest. What helps the hardest was chosen on them, so none is taken. With 3 % of
-    multiplicative noise on what is told (one factor a config), 41 searches of 29 spaces lose 0.005 +- 0.014 of the
-    share at 100 trials, too few to say whether it is below 0.01. `--keep --held-out`."""
+    the first paper on Kernel Tuner, of its visualization and dashboard, and of a paper on constructing spaces
+    (hotspot, expdist, GEMM; some are the union of several incomplete runs). They were read for trying and are not
+    part of fusiond. Eight are of kernels that are among the ten, on other devices. Six other settings of the sampler
+    were tried on most of them (a third model, with lengths that are not fitted; that model only where the search
+    stalls; a best that is inflated; a tighter prior of the lengths; a higher median of the noise; half of the values
+    clipped); none differed beyond chance, and none was taken. Fits that grow apart, and moves next to the best where
+    a search stalls, were looked at here, too; neither differs beyond chance. On 45 spaces (the ten, these and twelve
+    more of the hub's older files) 410 of 450 searches with ten seeds reach 95 % by 100 trials, 91 %; in the ten and
+    these 299 of 330 (150 of 165 with the last five seeds). Of the 40 that miss it, 33 are in five spaces of which
+    0.02 to 0.22 % are that good: a convolution with streams and one on an MI50 (ten each), one on a W6600 and pnpoly
+    on a Titan (five each), and a convolution on an A100 (three). Tried on the 45, ten seeds each: a feature of
+    equality for parameters of up to eight values (405 of 450; it finds 17 that were missed, and misses 22 that were
+    found) or of up to four (400); whole numbers from 0 on as labels (410); both models at each ask, as a mixture
+    (409). Five seeds each: the sum of the improvements that both expect (201 of 225 instead of 203). On 41 of them,
+    moves along each parameter in turn instead of the most promising one find three searches more and lose three.
+    None is better, so none is taken. With 3 % of multiplicative noise on what is told (one factor a config), 450
+    searches of the 45 spaces lose 0.005 +- 0.004 of the share at 100 trials to those without (the mean over spaces,
+    with twice its standard error), and 403 instead of 410 reach 95 %. `--keep --held-out`."""
 )

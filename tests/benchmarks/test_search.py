@@ -174,11 +174,10 @@ def test_constants_are_chosen_in_the_other_spaces(
     monkeypatch.setattr(constants, "TRIED", "sampler.START=6,16")
     monkeypatch.setattr(constants, "_searched", search)
     for _ in range(2):
-        constants.main(small.with_name("found"), 2, packs)
-        said = capsys.readouterr().out
-        assert "| sampler.START=6 | 66.7% | +30.0 ± 120.0 |" in said
-        assert "| chosen in the other spaces | 66.7% | +50.0 ± 100.0 |" in said
-        assert said.endswith("small: sampler.START=6\nsecond: as kept\nthird: as kept\n")
+        found = constants.main(small.with_name("found"), 2, packs)
+        assert found[1] == ["sampler.START=6", "66.7%", "+30.0 ± 120.0"]
+        assert found[3] == ["chosen in the other spaces", "66.7%", "+50.0 ± 100.0"]
+        assert capsys.readouterr().out == "small: sampler.START=6\nsecond: as kept\nthird: as kept\n"
     assert sorted(searched) == sorted(itertools.product(near, range(3), range(2)))
 
 

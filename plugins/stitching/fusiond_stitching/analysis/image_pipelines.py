@@ -44,7 +44,7 @@ _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BufferPart:
     """Where an image lies in a buffer, in elements."""
 
     buffer: str
@@ -58,7 +58,7 @@ class ImagePipeline:
     """A question to the other strategy; what its images are here, and over how many planes its kernels go."""
 
     asked: Asked
-    images: Mapping[str, Part]
+    images: Mapping[str, BufferPart]
     planes: int
 
     def program(self, module: HloModule, plain: Program, answers: Answers) -> Program | Rejection:
@@ -163,7 +163,7 @@ class _Document:
     def _document(self) -> dict[str, Any]:
         self.planes = self.channels = 0
         self.kernels: dict[str, dict[str, Any]] = {}
-        self.images: dict[str, Part] = {}
+        self.images: dict[str, BufferPart] = {}
         self._inputs: dict[str, dict[str, Any]] = {}
         self._masks: dict[str, Any] = {}
         self._made: dict[Any, str] = {}
@@ -208,7 +208,7 @@ class _Document:
             image_indices.reshaped((*index[:-2], channel, *index[-2:]), shape, value.dims) for channel in range(split)
         ]
 
-    def _part(self, value: HloInstruction, index: Index) -> Part:
+    def _part(self, value: HloInstruction, index: Index) -> BufferPart:
         """Where an image of a parameter or a result lies. Rows, then planes, have to follow each other."""
         strides = [math.prod(value.dims[at + 1 :]) for at in range(len(value.dims))]
         first, planes, plane, pixel = 0, 1, 0, max(1, self.channels)
@@ -232,7 +232,7 @@ class _Document:
         roles = [axis.role for axis in axes(index) if axis.role not in ("p", "n")]
         if sorted(roles) != ["c", "h", "w"][not self.channels :] or planes not in (1, self.planes):
             raise NoPipeline
-        return Part(buffer=self.module.buffer_of(value.name), first=first, plane=plane)
+        return BufferPart(buffer=self.module.buffer_of(value.name), first=first, plane=plane)
 
     # --- images ---
 
@@ -277,7 +277,7 @@ class _Document:
         self._made[key] = label
         return label
 
-    def _named(self, suffix: str, part: Part) -> str:
+    def _named(self, suffix: str, part: BufferPart) -> str:
         """The image that is a part of a buffer."""
         if self.images.setdefault(label := f"{part.buffer}{suffix}", part) != part:
             raise NoPipeline
@@ -357,7 +357,7 @@ class _Document:
 
     def _entry(self, value: HloInstruction, index: Index, kernel: _Kernel) -> str:
         """An element of a small parameter."""
-        table = self._named("_numbers", Part(buffer=self.module.buffer_of(value.name), first=0, plane=0))
+        table = self._named("_numbers", BufferPart(buffer=self.module.buffer_of(value.name), first=0, plane=0))
         if value.dtype not in DTYPES:
             raise NoPipeline
         self._inputs[table] = {"name": table, "size": [value.elements, 1], "dtype": DTYPES[value.dtype], "channels": 1}

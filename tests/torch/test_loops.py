@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,21 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond[torch]'")
 
-from torch._higher_order_ops.associative_scan import associative_scan  # noqa: E402
+from torch._higher_order_ops.associative_scan import associative_scan, associative_scan_op  # noqa: E402
 from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from fusiond.frameworks import asking  # noqa: E402
 from fusiond.frameworks.asking import Found  # noqa: E402
-from fusiond.torch import explain, rolling  # noqa: E402
+from fusiond.torch import explain, importer, recording, regions, rolling  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
+from fusiond.torch.graphs import Tensor  # noqa: E402
 from tests.frameworks.answered import answer  # noqa: E402
 
 from ..jax.conftest import emitted  # noqa: E402
+from .conftest import computed  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
@@ -385,3 +390,31 @@ def test_products_that_are_summed_up_stand_behind_the_loop(name: str, tmp_path: 
     assert sum(each.count("scan") for each in fused(report)) == 2, str(report)
     products = [name for each in report.regions for name in each.operators if "mm" in name]
     assert len(products) == (10 if name == "LSTMCell" else 4), str(report)
+
+
+def test_an_associative_scan_on_a_gpu_is_a_loop() -> None:
+    """There Dynamo keeps the operator (`combine_mode="pointwise"`); here its graph is written by hand."""
+    pytest.importorskip("jax", reason="what is written is computed by XLA on the processor, from jax")
+
+    def combine(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
+        return a * c, c * b + d
+
+    mode, given = FakeTensorMode(allow_non_fake_inputs=True), (rand(13, 37), rand(13, 37))
+    with mode:
+        fakes = [mode.from_tensor(each) for each in given]
+        root = torch.nn.Module()
+        root.combine = make_fx(combine)(*(each[0] for each in (*fakes, *fakes)))
+    graph = torch.fx.Graph()
+    inputs = [graph.placeholder(name) for name in "ab"]
+    for each, fake in zip(inputs, fakes, strict=True):
+        each.meta["val"] = fake
+    scanned = graph.call_function(associative_scan_op, (graph.get_attr("combine"), inputs, ()))
+    scanned.meta["val"] = tuple(fakes)
+    second = graph.call_function(operator.getitem, (scanned, 1))
+    second.meta["val"] = fakes[1]
+    graph.output((second,))
+    (region,) = regions.cut(recording.recorded(torch.fx.GraphModule(root, graph).graph))
+    assert region.fusable
+    text = importer.text("module", region.nodes, {name: Tensor((13, 37), "f32") for name in region.inputs}, ["getitem"])
+    (got,) = computed(text, [each.numpy() for each in given])
+    torch.testing.assert_close(torch.tensor(got), recurrence(*given), rtol=2e-5, atol=1e-5)

@@ -84,7 +84,7 @@ class FxNode:
     """What torch says that it comes to, of its `reads` in their order; None: nothing, or it needs not be known."""
     gives: Any = None
     """A decomposed operator's result: a Ref, or a tuple of them (None where there is no such result)."""
-    loop: Loop | None = None
+    loop: FxLoop | None = None
     """What it does again and again; its arguments are then the state, the tensors of rows, and the others."""
 
     @property
@@ -94,7 +94,7 @@ class FxNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class FxLoop:
     """`state, stored rows = body(state, a row of each tensor of rows, others)`, of which the results are the last state
     and, along a first dimension, what was stored; or `state = body(state, others)` while a condition holds."""
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fusiond.torch.graphs import FxGraph, FxNode, Loop, Tensor
+from fusiond.torch.graphs import FxGraph, FxNode, FxLoop, Tensor
 from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators import PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
@@ -69,7 +69,7 @@ def _evaluated(writer: HloWriter, graph: FxGraph, gives: Any, inputs: Sequence[W
     return OperatorCall(writer, FxNode(name="", operator="", arguments=(gives,), results=()), values).argument(0)
 
 
-def _looped(call: OperatorCall, loop: Loop) -> tuple[HloValue, ...]:
+def _looped(call: OperatorCall, loop: FxLoop) -> tuple[HloValue, ...]:
     """A `while`: its state are a counter of trips, the loop's state, what is stored, and all that the trips read."""
     given: list[Any] = [call.argument(at) for at in range(len(call.node.arguments))]
     given = [call.writer.constant(each, "s64") if isinstance(each, int) else each for each in given]

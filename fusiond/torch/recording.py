@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Loop, Ref, Tensor
+from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, FxLoop, Ref, Tensor
 from fusiond.torch.operators import TABLE
 from fusiond.torch.operators.movement import runs
 
@@ -130,7 +130,7 @@ def _node(node: Any, numbers: bool = False) -> FxNode:
     )
 
 
-def _loop(node: Any) -> tuple[Loop, tuple[Any, ...]]:
+def _loop(node: Any) -> tuple[FxLoop, tuple[Any, ...]]:
     """(what it does, of which arguments)"""
     graphs: list[tuple[FxGraph, Any]] = []
     for each in node.args:
@@ -142,7 +142,7 @@ def _loop(node: Any) -> tuple[Loop, tuple[Any, ...]]:
     parts = [_argument(part) for part in node.args[len(graphs) :]]
     arguments, gives = tuple(each for part in parts for each in part), given if isinstance(given, tuple) else (given,)
     several = len(parts[1]) if str(node.target) == "scan" else 0
-    loop = Loop(body=body, gives=gives, states=len(parts[0]), rows=several)
+    loop = FxLoop(body=body, gives=gives, states=len(parts[0]), rows=several)
     if str(node.target) == "associative_scan":
         loop = dataclasses.replace(loop, rows=len(gives), associative=True)
     for condition, holds in first:

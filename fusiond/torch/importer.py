@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fusiond.torch.graphs import FxGraph, FxNode, FxLoop, Tensor
+from fusiond.torch.graphs import FxGraph, FxLoop, FxNode, Tensor
 from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators import PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, FxLoop, Ref, Tensor
+from fusiond.torch.graphs import DTYPES, FxGraph, FxLoop, FxNode, Ref, Tensor
 from fusiond.torch.operators import TABLE
 from fusiond.torch.operators.movement import runs
 

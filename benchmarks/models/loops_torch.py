@@ -153,7 +153,7 @@ def inductor(function: Callable[..., Any], arguments: Sequence[Any], trips: int)
 def row(
     function: Callable[..., Any], arguments: Sequence[Any], short: tuple[Callable[..., Any], Any], trips: int
 ) -> Any:
-    from fusiond.torch import rolling
+    from fusiond.torch import loop_products, rolling
     from fusiond.torch.backend import BackendOptions, Running, _by_inductor
 
     noting, left, steps, secs = counted.Noting({}), [], [], [0.0]
@@ -166,7 +166,7 @@ def row(
     def backend(graph: Any, inputs: Any) -> Any:
         began = time.process_time()
         module, found = rolling.rolled(graph)
-        module, _ = rolling.apart(module)
+        module, _ = loop_products.before(module)
         secs[0] = time.process_time() - began
         steps.extend(found)
         return _by_inductor(module, inputs, compiled)

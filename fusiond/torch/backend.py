@@ -17,7 +17,7 @@ import torch
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
-from fusiond.torch import explaining, importer, recording, regions, rolling, splicing
+from fusiond.torch import explaining, importer, loop_products, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.operators import Unsupported
@@ -67,7 +67,7 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         return _ByShape(graph, compiling, record).called()
     try:
         module, steps = rolling.rolled(splicing.copied(graph))
-        module, several = rolling.apart(module)
+        module, several = loop_products.before(module)
     except Exception:  # a graph that nobody foresaw is as it was
         log.warning("a graph's loops could not be looked for", exc_info=True)
         steps, several = (), 0
@@ -242,7 +242,7 @@ def _compiled(
     called where a loop in it is not fused, what is left is noted."""
     try:
         if any(str(each.target) == "scan" for each in module.graph.nodes):
-            module = rolling.behind(splicing.copied(module))
+            module = loop_products.behind(splicing.copied(module))
         running = Running(options, module, part, inner)
         record.graphs.append(running.regions)
         if rolled is not None and running.loops_left(rolled):

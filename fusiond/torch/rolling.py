@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.nn import functional
 
 LEAST = 8
 """Steps of a loop that is rolled up."""
@@ -34,83 +33,6 @@ def rolled(module: Any) -> tuple[Any, tuple[int, ...]]:
         module = _written(module, loop, len(steps))
         steps.append(loop.steps)
     return module, tuple(steps)
-
-
-# --- products that need not stand in a loop ---
-
-
-def apart(module: Any) -> tuple[Any, int]:
-    """(with products of a row and a matrix that no step changes computed for all rows before the `scan`, as cuDNN does
-    it for recurrent layers; how many): `h @ u + x[t] @ w` reads a row of `x @ w`."""
-    several = 0
-    for node in [each for each in module.graph.nodes if each.target is torch.ops.higher_order.scan]:
-        name, inits, tensors, same = node.args[0].target, *map(list, node.args[1:])
-        body = fx.GraphModule({}, fx.Graph())
-        body.graph.output(body.graph.graph_copy(getattr(module, name).graph, {}))
-        for each in [each for each in body.graph.nodes if each.target in _CELLS]:
-            with body.graph.inserting_before(each):
-                given = body.graph.call_function(functional.linear, (each.args[0], each.args[2], *each.args[4:5]))
-                rest = (given, each.args[1], each.args[3], *each.args[5:])
-                each.replace_all_uses_with(body.graph.call_function(_CELLS[each.target], rest))
-            body.graph.erase_node(each)
-        places = [each for each in body.graph.nodes if each.op == "placeholder"]
-        rows = dict(zip(places[len(inits) :], tensors, strict=False))
-        fixed = dict(zip(places[len(inits) + len(tensors) :], same, strict=True))
-        for each in list(body.graph.nodes):
-            if each.target not in _PRODUCTS or each.args[0] not in rows or each.args[1] not in fixed:
-                continue
-            matrix = fixed[each.args[1]].meta.get("example_value")
-            if (
-                each.kwargs
-                or any(other not in fixed for other in _read(each)[1:])
-                or matrix is None
-                or matrix.dim() != 2
-            ):
-                continue
-            with module.graph.inserting_before(node):
-                others = (fixed.get(other, other) for other in each.args[1:])
-                tensors.append(module.graph.call_function(torch.matmul if each.target is torch.mm else each.target,
-                                                          (rows[each.args[0]], *others)))  # fmt: skip
-            with body.graph.inserting_after(places[len(inits) + len(tensors) - 2]):
-                row = body.graph.placeholder(f"product_{len(tensors)}")
-            places.insert(len(inits) + len(tensors) - 1, row)
-            each.replace_all_uses_with(row)
-            body.graph.erase_node(each)
-            several += 1
-        rows = dict(zip(places[len(inits) : len(inits) + len(tensors)], tensors, strict=True))
-        for given in (fixed, rows) if several else ():
-            for place in [place for place in given if not place.users]:
-                body.graph.erase_node(place)
-                del given[place]
-        body.recompile()
-        setattr(module, name, body)
-        node.args = (node.args[0], inits, list(rows.values()), list(fixed.values()))
-    module.recompile()
-    return module, several
-
-
-_PRODUCTS = (functional.linear, torch.matmul, operator.matmul, torch.mm)
-
-
-def _gru(x: Any, h: Any, u: Any, bias: Any = None) -> Any:
-    (r, z, n), (hr, hz, hn) = x.chunk(3, -1), functional.linear(h, u, bias).chunk(3, -1)
-    z, n = torch.sigmoid(z + hz), torch.tanh(n + torch.sigmoid(r + hr) * hn)
-    return n + z * (h - n)
-
-
-def _lstm(x: Any, state: Any, u: Any, bias: Any = None) -> Any:
-    i, f, g, o = (x + functional.linear(state[0], u, bias)).chunk(4, -1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def _rnn(function: Any) -> Any:
-    return lambda x, h, u, bias=None: function(x + functional.linear(h, u, bias))
-
-
-_CELLS = {torch.gru_cell: _gru, torch.lstm_cell: _lstm, torch.rnn_tanh_cell: _rnn(torch.tanh),
-          torch.rnn_relu_cell: _rnn(torch.relu)}  # fmt: skip
-"""Cells as torch has them -> what is left of them with the product of their inputs apart."""
 
 
 @dataclass(slots=True)
@@ -484,85 +406,3 @@ def _put_together(
     if len(parts) == len(values):
         return None
     return graph.call_function(torch.cat, (parts, dimension))
-
-
-def behind(module: Any) -> Any:
-    """AOTAutograd's graph with products that a `scan` only sums up computed behind it, of all steps at once: gradients
-    of matrices. `total + a[t].T @ b[t]` for each t is `A.T @ B`, where the rows of all steps are A's and B's rows."""
-    aten = torch.ops.aten
-    for node in [each for each in module.graph.nodes if each.target is torch.ops.higher_order.scan]:
-        name, inits, tensors, same = node.args[0].target, *map(list, node.args[1:])
-        body, count = fx.Graph(), len(inits)
-        gives = list(body.graph_copy(getattr(module, name).graph, {}))
-        places = [each for each in body.nodes if each.op == "placeholder"]
-        found = {}
-        for at, (place, total) in enumerate(zip(places, gives[:count], strict=False)):
-            sums = isinstance(total, fx.Node) and total.target is aten.add.Tensor and not total.kwargs
-            if not sums or total.users or list(place.users) != [total] or gives.count(total) > 1:
-                continue
-            product, turned = _plain(next(each for each in total.args if each is not place))
-            if product.target is aten.mm.default:
-                found[at] = (product, turned)
-        if not found:
-            continue
-        stored, sources = gives[count:], []
-        for operand in (_plain(each)[0] for product, _ in found.values() for each in product.args):
-            row = places.index(operand) - count if operand in places else -1
-            if 0 <= row < len(tensors):
-                sources.append((True, row))
-                continue
-            sources.append((False, len(stored)))
-            copy = body.call_function(aten.clone.default, (operand,))
-            copy.meta["val"] = operand.meta["val"]
-            stored.append(copy)
-        kept = [at for at in range(count) if at not in found]
-        flips = {at: [_plain(each)[1] for each in product.args] for at, (product, _) in found.items()}
-        body.output([*(gives[at] for at in kept), *stored])
-        body.eliminate_dead_code()
-        for at in found:
-            body.erase_node(places[at])
-        module.add_module(f"{name}_apart", fx.GraphModule(getattr(module, name), body))
-        steps, values = tensors[0].meta["val"].shape[0], node.meta["val"]
-        with values[0].fake_mode, module.graph.inserting_before(node):
-
-            def call(target: Any, *given: Any) -> Any:
-                made = module.graph.call_function(target, given)
-                made.meta["val"] = target(*fx.map_arg(given, lambda one: one.meta["val"]))
-                return made
-
-            own = (module.graph.get_attr(f"{name}_apart"), [inits[at] for at in kept], tensors, same)
-            scan = module.graph.call_function(node.target, own)
-            more = [
-                each.meta["val"].new_empty((steps, *each.meta["val"].shape)) for each in stored[len(gives) - count :]
-            ]
-            scan.meta["val"] = (*(values[at] for at in kept), *values[count:], *more)
-            results = {at: call(operator.getitem, scan, place) for place, at in enumerate(kept)}
-            rows = [call(operator.getitem, scan, len(kept) + place) for place in range(len(stored))]
-            whole = iter([tensors[at] if given else rows[at] for given, at in sources])
-            for at, (_, turned) in found.items():
-                a, b = next(whole), next(whole)
-                a = call(aten.permute.default, a, [2, 0, 1] if flips[at][0] else [1, 0, 2])
-                b = call(aten.permute.default, b, [0, 2, 1]) if flips[at][1] else b
-                a, b = (call(aten.reshape.default, each, dims) for each, dims in
-                        ((a, [a.meta["val"].shape[0], -1]), (b, [-1, b.meta["val"].shape[2]])))  # fmt: skip
-                made = call(aten.mm.default, a, b)
-                made = call(aten.permute.default, made, [1, 0]) if turned else made
-                results[at] = call(aten.add.Tensor, inits[at], made)
-            for user in list(node.users):
-                at = user.args[1]
-                user.replace_all_uses_with(results[at] if at < count else rows[at - count])
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
-
-
-def _plain(value: Any) -> tuple[Any, bool]:
-    """(what a matrix is a copy of, whether it is turned)"""
-    turned = False
-    while str(value.target).removesuffix(".default").removesuffix("_copy") in _TURNS:
-        turned ^= "clone" not in str(value.target)
-        value = value.args[0]
-    return value, turned
-
-
-_TURNS = ("aten.clone", "aten.permute", "aten.t")

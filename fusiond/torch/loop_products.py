@@ -1,4 +1,4 @@
-"""Products of matrices that need not stand in torch's `scan`: of inputs, before it; those that are summed up, behind it.
+"""Products of matrices that need not stand in torch's `scan`: inputs' before it, those that are summed up behind it.
 
 h = f(h @ u + x[t] @ w)      -->  y = x @ w;  h = f(h @ u + y[t])
 total = total + a[t].T @ b[t]  -->  total + A.T @ B, of the rows of all steps

@@ -21,6 +21,7 @@ DTYPES = {
     "pred": torch.bool, "s8": torch.int8, "s16": torch.int16, "s32": torch.int32, "s64": torch.int64,
     "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "f16": torch.float16,
     "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+    "c64": torch.complex64,
 }  # fmt: skip
 
 
@@ -76,7 +77,8 @@ class RegionCode:
     def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int] | None) -> Any:
         if tuple(tensor.shape) != dims or tensor.dtype != dtype or tensor.device.type != self._device.type:
             raise LaunchFailed(f"a {tensor.dtype}{list(tensor.shape)} on {tensor.device} where {dtype}{list(dims)} was")
-        stored = tensor.detach() if order is None else tensor.detach().permute(tuple(order))
+        tensor = tensor.detach().resolve_conj().resolve_neg()  # views may say so in place of their memory
+        stored = tensor if order is None else tensor.permute(tuple(order))
         stored = stored.contiguous()
         return stored if stored.data_ptr() % ALIGNMENT == 0 else stored.clone()
 

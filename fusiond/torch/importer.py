@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from fusiond.torch.graphs import FxGraph, FxLoop, FxNode, Tensor
 from fusiond.torch.instructions import HloValue, HloWriter
-from fusiond.torch.operators import PRODUCTS, TABLE, OperatorCall, Unsupported
+from fusiond.torch.operators import COMPLEX, PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
 
 LARGEST = 2**31 - 1
@@ -149,6 +149,8 @@ def _tensor_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]
     if any(each is None for each in shapes):
         return "it reads what is not a tensor of a fixed shape and a known type"
     known = [each for each in (*shapes, *node.results) if each is not None]
+    if node.operator in TABLE and node.operator not in COMPLEX and any(each.dtype == "c64" for each in known):
+        return "complex numbers"
     if any(not 0 < each.elements <= LARGEST for each in known):
         return "a tensor is empty, or too large"
     if len({each.device for each in known}) > 1:

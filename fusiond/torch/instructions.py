@@ -341,6 +341,8 @@ def _literal(value: Number, dtype: str) -> str:
         return "true" if value else "false"
     if dtype[0] in "su":
         return str(int(value))
+    if dtype == "c64":
+        return f"({_literal(value, 'f32')}, 0)"
     number = float(value)
     if dtype == "f32" and abs(number) > 3.4028235677973366e38:  # rounds to what float32 does not have
         number = math.copysign(math.inf, number)

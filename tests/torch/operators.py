@@ -369,4 +369,27 @@ def _pooled_mean(x: Array, size: int, step: int) -> Array:
     return np.lib.stride_tricks.sliding_window_view(x, size, -1)[..., ::step, :].mean(-1)
 
 
-CASES = [*_elementwise(), *_reductions(), *_products(), *_movement(), *_windows()]
+def _complex() -> list[Case]:
+    a, b = floats(3, 5, seed=21), floats(3, 5, seed=22)
+    z, y = (a + 1j * b).astype(np.complex64), (b - 2j * a).astype(np.complex64)
+    pairs = np.stack([a, b], -1)
+    ones = [
+        case(f"{name}.default", z, gives=gives) for name, gives in {
+            "abs": np.abs, "exp": np.exp, "neg": np.negative, "real": np.real, "imag": np.imag, "_conj": np.conj,
+            "_conj_physical": np.conj, "conj_physical": np.conj, "resolve_conj": z, "resolve_neg": z,
+            "view_as_real": np.stack([z.real, z.imag], -1),
+        }.items()
+    ]  # fmt: skip
+    return [
+        *ones, case("complex.default", a, b, gives=z), case("view_as_complex.default", pairs, gives=z),
+        case("polar.default", a, b, gives=(a * np.exp(1j * b)).astype(np.complex64)),
+        case("mul.Tensor", z, y, gives=np.multiply), case("mul.Tensor", z, a, gives=np.multiply),
+        case("mul.Tensor", z, 2.5, gives=z * np.float32(2.5)), case("add.Tensor", z, y[:1], gives=np.add),
+        case("sub.Tensor", a, z, gives=np.subtract), case("div.Tensor", z, y, gives=np.divide),
+        case("sum.dim_IntList", z, [1], gives=z.sum(1)), case("permute.default", z, [1, 0], gives=z.T),
+        case("view.dtype", z, "float32", gives=z.view(np.float32)),
+        case("view.dtype", pairs.reshape(3, 10), "complex64", gives=z),
+    ]  # fmt: skip
+
+
+CASES = [*_elementwise(), *_reductions(), *_products(), *_movement(), *_windows(), *_complex()]

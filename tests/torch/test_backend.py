@@ -239,3 +239,31 @@ def test_a_region_falls_back_by_itself() -> None:
     region = SplicedRegion(Broken(), lambda x: (x + 1,))
     assert region(1) == (2,)
     assert region.code.problem == "broken"
+
+
+@pytest.mark.parametrize("fallback", ["inductor", "eager"])
+def test_complex_numbers_and_what_their_views_put_off(
+    answers: Callable[..., list[Question]], tmp_path: Path, fallback: str
+) -> None:
+    """Conjugates and negatives that torch notes in place of computing them are computed before a kernel reads them."""
+    answers(emitted)
+
+    def turned(q: Any, turn: Any, scale: Any) -> Any:
+        z = torch.view_as_complex(q.float().unflatten(-1, (-1, 2))) * turn
+        return (torch.view_as_real(z).flatten(-2) * scale).type_as(q), z.abs() + (z.conj() * z).real
+
+    options = {"always": True, "fallback": fallback, "db": tmp_path / "store.sqlite"}
+    compiled = torch.compile(turned, backend=backend, options=options)
+    turn = torch.polar(torch.ones(7, 5), torch.randn(7, 5))
+    q = torch.randn(3, 7, 10).bfloat16().requires_grad_()
+    lazy = torch.complex(torch.randn(7, 1), torch.randn(7, 1)).conj().imag
+    for rows, scale in ((turn, torch.randn(7, 1)), (turn.conj(), lazy)):
+        results = []
+        for function in (compiled, turned):
+            q.grad = None
+            one, other = function(q, rows, scale)
+            (one.float().square().sum() + other.sum()).backward()
+            results.append([one.float(), other, q.grad.float()])
+        for got, wanted in zip(*results, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-2, atol=1e-3)
+    assert "fused" in str(explain(compiled))

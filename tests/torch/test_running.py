@@ -16,12 +16,12 @@ from fusiond.frameworks.launching import LaunchPlan, Unusable
 from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan, steps_of
 from fusiond.program import Program
 from fusiond.torch import importer, regions
-from fusiond.torch.graphs import FxGraph
+from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.regions import FxSegment
 
 from ..exporting import driver as stand_in
 from ..jax.conftest import emitted
-from .recorded import adam, cross_entropy, perceptron
+from .recorded import Recorder, adam, cross_entropy, perceptron
 
 jax = pytest.importorskip("jax", reason="the oracle is JAX")
 
@@ -105,6 +105,26 @@ def test_an_update_of_an_optimizer(machine: str, tmp_path: Path) -> None:
     step = 0.999 * v["p"] - 0.01 * first / (np.sqrt(second) + 1e-8)
     for output, wanted in zip(graph.outputs, (step, first, second), strict=True):
         close(found[output], wanted)
+
+
+def test_complex_numbers_are_pairs_in_memory() -> None:
+    """Positions turned into a query, as LLaMA does it: z = (a + bi) * (c + di), in one kernel."""
+    write = Recorder(q=Tensor((3, 7, 10), "bf16"), turn=Tensor((7, 5), "c64"))
+    wide = write("_to_copy.default", "q", dims=(3, 7, 10))
+    pairs = write("view.default", wide, [3, 7, 5, 2], dims=(3, 7, 5, 2))
+    z = write("view_as_complex.default", pairs, dims=(3, 7, 5), dtype="c64")
+    z = write("mul.Tensor", z, "turn", dims=(3, 7, 5), dtype="c64")
+    size = write("abs.default", z, dims=(3, 7, 5))
+    found = write("mul.Tensor", write("view_as_real.default", z, dims=(3, 7, 5, 2)), 2.0, dims=(3, 7, 5, 2))
+    graph = write.graph(found, size)
+    (segment,) = regions.cut(graph)
+    random = np.random.default_rng(0)
+    q = random.normal(size=(3, 7, 10)).astype(jax.numpy.bfloat16)
+    turn = np.exp(1j * random.normal(size=(7, 5))).astype(np.complex64)
+    got = launched(graph, segment, {"q": q, "turn": turn}, processor)
+    wanted = q.astype(np.float32).view(np.complex64) * turn
+    close(got[found], np.stack([wanted.real, wanted.imag], -1) * 2)
+    close(got[size], np.abs(wanted))
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fusiond.torch.operators import elementwise, movement, reductions, windows
-from fusiond.torch.operators.table import MOVEMENT, PRODUCTS, TABLE, VIEWS, OperatorCall, Unsupported
+from fusiond.torch.operators.table import COMPLEX, MOVEMENT, PRODUCTS, TABLE, VIEWS, OperatorCall, Unsupported
 
-__all__ = ["MOVEMENT", "PRODUCTS", "TABLE", "VIEWS", "OperatorCall", "Unsupported"]
+__all__ = ["COMPLEX", "MOVEMENT", "PRODUCTS", "TABLE", "VIEWS", "OperatorCall", "Unsupported"]
 
 _ = (elementwise, movement, reductions, windows)  # each fills the table

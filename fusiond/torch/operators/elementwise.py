@@ -6,7 +6,16 @@ import math
 from collections.abc import Callable
 
 from fusiond.torch.instructions import HloValue, HloWriter, Number
-from fusiond.torch.operators.table import OperatorCall, Unsupported, category, common, number, operator, working
+from fusiond.torch.operators.table import (
+    COMPLEX,
+    OperatorCall,
+    Unsupported,
+    category,
+    common,
+    number,
+    operator,
+    working,
+)
 
 # --- of one tensor ---
 
@@ -25,12 +34,19 @@ def _times(w: HloWriter, x: HloValue, factor: Number) -> HloValue:
 for _name, _opcode in {
     "exp": "exponential", "expm1": "exponential-minus-one", "log": "log", "log1p": "log-plus-one", "sqrt": "sqrt",
     "rsqrt": "rsqrt", "tanh": "tanh", "sin": "sine", "cos": "cosine", "tan": "tan", "erf": "erf", "floor": "floor",
-    "ceil": "ceil", "round": "round-nearest-even", "sign": "sign", "sgn": "sign", "abs": "abs", "neg": "negate",
+    "ceil": "ceil", "round": "round-nearest-even", "sign": "sign", "sgn": "sign", "neg": "negate",
     "sigmoid": "logistic",
 }.items():  # fmt: skip
     _unary(_name, lambda w, x, opcode=_opcode: _same(w, x, opcode))  # type: ignore[misc]
 
 _ROUNDING = frozenset({"floor", "ceil", "round-nearest-even"})
+
+
+@operator("abs.default")
+def _abs(call: OperatorCall) -> HloValue:
+    z = call.tensor(0)
+    return call.writer.add("abs", "f32", z.dims, [z]) if z.dtype == "c64" else call.finished(
+        call.writer.unary("abs", call.wide(0)))  # fmt: skip
 
 
 def _same(w: HloWriter, x: HloValue, opcode: str) -> HloValue:
@@ -74,6 +90,68 @@ def _not(call: OperatorCall) -> HloValue:
     if call.node.operator == "aten.logical_not.default":
         x = call.writer.convert(x, "pred")
     return call.writer.unary("not", x)
+
+
+# --- complex numbers ---
+
+
+@operator("complex.default", "polar.default")
+def _complex(call: OperatorCall) -> HloValue:
+    w, a, b = call.writer, call.wide(0, dtype="f32"), call.wide(1, dtype="f32")
+    if call.node.operator == "aten.polar.default":
+        a, b = w.binary("multiply", a, w.unary("cosine", b)), w.binary("multiply", a, w.unary("sine", b))
+    return w.add("complex", "c64", a.dims, [a, b])
+
+
+def _complex_of(w: HloWriter, pairs: HloValue) -> HloValue:
+    none, ones, dims = [0] * (len(pairs.dims) - 1), [1] * len(pairs.dims), pairs.dims[:-1]
+    parts = [w.reshape(w.slice(pairs, [*none, at], [*dims, at + 1], ones), dims) for at in (0, 1)]
+    return w.add("complex", "c64", dims, parts)
+
+
+def _pairs_of(w: HloWriter, z: HloValue) -> HloValue:
+    parts = [w.reshape(w.add(each, "f32", z.dims, [z]), (*z.dims, 1)) for each in ("real", "imag")]
+    return w.concatenate(parts, len(z.dims))
+
+
+@operator("view_as_complex.default", "view_as_real.default", view=True)
+def _viewed(call: OperatorCall) -> HloValue:
+    return (_complex_of if call.result.dtype == "c64" else _pairs_of)(call.writer, call.tensor(0))
+
+
+@operator("view.dtype", view=True)
+def _reinterpreted(call: OperatorCall) -> HloValue:
+    """Complex numbers as pairs along the last dimension, and pairs as complex numbers."""
+    w, x, wanted = call.writer, call.tensor(0), call.result
+    if {x.dtype, wanted.dtype} != {"c64", "f32"}:
+        raise Unsupported("it reads bits as another type")
+    if x.dtype == "c64":
+        return w.reshape(_pairs_of(w, x), wanted.dims)
+    return _complex_of(w, w.reshape(x, (*wanted.dims, 2)))
+
+
+@operator("real.default", "imag.default", view=True)
+def _part(call: OperatorCall) -> HloValue:
+    return call.writer.add(call.node.operator.split(".")[1], "f32", call.tensor(0).dims, [call.tensor(0)])
+
+
+@operator("_conj.default", view=True)
+@operator("_conj_physical.default", "conj_physical.default")
+def _conjugate(call: OperatorCall) -> HloValue:
+    w, z = call.writer, call.tensor(0)
+    real, imag = (w.add(each, "f32", z.dims, [z]) for each in ("real", "imag"))
+    return w.add("complex", "c64", z.dims, [real, w.unary("negate", imag)])
+
+
+@operator("resolve_conj.default", "resolve_neg.default", movement=True)
+def _resolved(call: OperatorCall) -> HloValue:
+    return call.tensor(0)
+
+
+COMPLEX.update(f"aten.{each}.default" for each in (
+    "abs", "complex", "polar", "view_as_complex", "view_as_real", "real", "imag", "_conj", "_conj_physical",
+    "conj_physical", "resolve_conj", "resolve_neg"))  # fmt: skip
+COMPLEX.add("aten.view.dtype")
 
 
 @operator("isnan.default", "isinf.default")

@@ -25,11 +25,17 @@ MOVEMENT: set[str] = {"getitem"}
 """Operators that compute nothing."""
 PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default"})
 """Those that are a library's outside loops."""
+COMPLEX = {"getitem", *(f"aten.{each}" for each in (
+    "add.Tensor", "alias.default", "cat.default", "clone.default", "detach.default", "div.Tensor", "exp.default",
+    "expand.default", "mul.Tensor", "neg.default", "permute.default", "reshape.default", "select.int", "slice.Tensor",
+    "squeeze.dim", "stack.default", "sub.Tensor", "sum.dim_IntList", "transpose.int", "unsqueeze.default",
+    "view.default", "_unsafe_view.default"))}  # fmt: skip
+"""Operators whose tensors may be complex, beside those that only complex numbers have."""
 VIEWS: set[str] = set()
 """Those of which torch makes no copy: where one leaves a region, torch does it."""
 
 _WIDTHS = {"pred": 0, "u8": 1, "s8": 1, "s16": 2, "u16": 2, "s32": 3, "u32": 3, "s64": 4, "u64": 4, "f8e4m3fn": 9,
-           "f8e5m2": 9, "f16": 10, "bf16": 10, "f32": 11, "f64": 12}  # fmt: skip
+           "f8e5m2": 9, "f16": 10, "bf16": 10, "f32": 11, "f64": 12, "c64": 13}  # fmt: skip
 
 
 def operator(*names: str, movement: bool = False, view: bool = False) -> Callable[[Function], Function]:
@@ -160,7 +166,7 @@ def common(values: Iterable[Any]) -> str:
 
 
 def category(dtype: str) -> int:
-    return 0 if dtype == "pred" else 2 if dtype[0] in "fb" else 1
+    return {"p": 0, "f": 2, "b": 2, "c": 3}.get(dtype[0], 1)
 
 
 def _wider(a: str, b: str) -> str:

@@ -37,21 +37,22 @@ REDUCTIONS = frozenset({
 MOVEMENT = frozenset({
     "broadcast_in_dim", "bitcast_convert_type", "concatenate", "dynamic_slice", "dynamic_update_slice", "gather",
     "iota", "name", "pad", "reshape", "rev", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul",
-    "scatter-sub", "slice", "split", "squeeze", "tile", "transpose",
+    "scatter-sub", "slice", "split", "squeeze", "stack", "tile", "transpose", "unstack",
 })  # fmt: skip
 """Primitives that stitching reads, by what they do."""
 FUSABLE = ELEMENTWISE | REDUCTIONS | MOVEMENT
 TRIED = frozenset({
-    "cond", "cumlogsumexp", "random_bits", "random_fold_in", "random_seed", "random_split", "random_unwrap",
-    "random_wrap", "scan", "sort", "threefry2x32", "top_k", "while",
+    "complex", "cond", "conj", "cumlogsumexp", "imag", "random_bits", "random_fold_in", "random_seed", "random_split",
+    "random_unwrap", "random_wrap", "real", "scan", "sort", "threefry2x32", "top_k", "while",
 })  # fmt: skip
-"""Primitives that stitching reads in some forms: it is asked. All others are library calls, and stay XLA's."""
+"""Primitives that stitching reads in some forms: it is asked, as it is of each with complex numbers. All others are
+library calls, and stay XLA's."""
 INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
            "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
 """Calls that are looked into -> the parameter that holds what they call."""
 DTYPES = frozenset({
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-    "float64", "float8_e4m3fn", "float8_e5m2",
+    "float64", "float8_e4m3fn", "float8_e5m2", "complex64",
 })  # fmt: skip
 STENCIL = "conv_general_dilated"
 _SUNK = MOVEMENT | {"convert_element_type"}
@@ -219,7 +220,7 @@ class _Problems:
         avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
         if not all((str(each.dtype) in DTYPES or keys.is_key(each)) and 0 not in each.shape for each in avals):
             return ""
-        if known:
+        if known and not any(each.dtype == "complex64" for each in avals):
             return None
         made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
         tried = _segment([*self._before(equation), equation], made, library=False)

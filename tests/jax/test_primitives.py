@@ -74,7 +74,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "scatter-add": lambda x: x.at[AT].add(1.5), "scatter-max": lambda x: x.at[AT].max(0.1),
     "scatter-min": lambda x: x.at[AT].min(0.1), "scatter-mul": lambda x: x.at[AT].multiply(1.5),
     "scatter-sub": lambda x: x.at[AT].subtract(1.5), "slice": lambda x: x[1:4, ::2], "split": lambda x: jnp.split(x, 2),
-    "squeeze": lambda x: x[:1].squeeze(0), "tile": lambda x: jnp.tile(x, (2, 1)), "transpose": lambda x: x.T,
+    "squeeze": lambda x: x[:1].squeeze(0), "stack": lambda x: jnp.stack([x, x + 1], 1),
+    "unstack": lambda x: jnp.unstack(x), "tile": lambda x: jnp.tile(x, (2, 1)), "transpose": lambda x: x.T,
 }  # fmt: skip
 
 
@@ -99,3 +100,20 @@ def test_a_primitive_is_fused_with_what_is_around_it(name: str, answered: Callab
     names = {each for region in report.regions if region.state == "fused" for each in region.primitives}
     assert name in names, str(report)
     assert [each.state for each in report.regions] == ["fused"], str(report)
+
+
+def test_complex_numbers_join_a_region_where_they_are_pairs(answered: Callable[..., Any], db: Path) -> None:
+    """Positions turned into a query, in one region; a hyperbolic tangent of complex numbers stays XLA's."""
+    answered()
+
+    def turned(q: Any, turn: Any) -> Any:
+        z = lax.complex(q[..., ::2], q[..., 1::2]) * turn
+        return jnp.stack([z.real, z.imag], -1).reshape(q.shape) * 2, jnp.abs(jnp.tanh(z) + z * jnp.conj(z))
+
+    given = X[:, None] * jnp.ones((6, 3, 8)), jnp.exp(1j * X[:3, :4])
+    function = fused.fuse(turned, always=True, db=db)
+    for one, other in zip(function(*given), jax.jit(turned)(*given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+    report = fused.explain(function, *given)
+    left = {each for region in report.regions if region.state != "fused" for each in region.primitives}
+    assert left == {"tanh"}, str(report)

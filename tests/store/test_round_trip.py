@@ -76,7 +76,14 @@ MAPPINGS = {
     name: st.dictionaries(TEXTS, values, max_size=3).map(frozen)
     for name, values in {"texts": TEXTS, "lines": COUNTS, "values": VALUES, "yaml": YAML}.items()
 }
-JOBS = nouns(Job, request=MAPPINGS["yaml"], sizes=SIZES, lines=MAPPINGS["lines"], files=MAPPINGS["texts"])
+JOBS = nouns(
+    Job,
+    request=MAPPINGS["yaml"],
+    sizes=SIZES,
+    lines=MAPPINGS["lines"],
+    files=MAPPINGS["texts"],
+    within=MAPPINGS["texts"],
+)
 MEASUREMENTS = nouns(Measurement, span_us=st.lists(TIMES, min_size=1, max_size=4).map(tuple))
 TRIALS = nouns(
     Trial,

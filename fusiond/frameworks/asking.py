@@ -77,6 +77,10 @@ class Askable(Protocol):
         """What the store calls it, by which jobs of several processes know each other."""
 
     @property
+    def loops(self) -> bool:
+        """Whether it has a loop of which a framework launches each trip's kernels."""
+
+    @property
     def path(self) -> str:
         """What the job is called; files that it names lie beside it."""
 
@@ -194,7 +198,7 @@ class Asker:
             return Found(state="unknown", reason="the answer is another box's, and was not measured here yet")
         verdict = "fuse" if document["verdict"] == "fuse" else "keep"
         key, speedup = document.get("program_key"), document.get("speedup")
-        if verdict == "keep" and getattr(question, "loops", False):
+        if verdict == "keep" and question.loops:
             # The framework launches kernels for each trip, which no way does that was measured.
             verdict, key, speedup = "fuse", document["unfused"]["program_key"], None
         plan = lookup.program(self.db, key) if key else None

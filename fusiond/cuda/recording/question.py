@@ -73,6 +73,10 @@ class KernelsQuestion:
         return _digest(self.device, *sorted(self.names))
 
     @property
+    def loops(self) -> bool:
+        return False  # a loop of a kernel's is in the kernel
+
+    @property
     def workload(self) -> str:
         return ",".join(sorted(self.names))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from fusiond.torch.instructions import HloValue, HloWriter, Number
 from fusiond.torch.operators.table import (
-    COMPLEX,
     OperatorCall,
     Unsupported,
     category,
@@ -146,12 +145,6 @@ def _conjugate(call: OperatorCall) -> HloValue:
 @operator("resolve_conj.default", "resolve_neg.default", movement=True)
 def _resolved(call: OperatorCall) -> HloValue:
     return call.tensor(0)
-
-
-COMPLEX.update(f"aten.{each}.default" for each in (
-    "abs", "complex", "polar", "view_as_complex", "view_as_real", "real", "imag", "_conj", "_conj_physical",
-    "conj_physical", "resolve_conj", "resolve_neg"))  # fmt: skip
-COMPLEX.add("aten.view.dtype")
 
 
 @operator("isnan.default", "isinf.default")

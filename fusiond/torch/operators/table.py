@@ -27,11 +27,12 @@ PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default
 """Those that are a library's outside loops."""
 COMPLEX = {"getitem", *(f"aten.{each}" for each in (
     "add.Tensor", "alias.default", "cat.default", "clone.default", "detach.default", "div.Tensor", "exp.default",
-    "expand.default", "mul.Tensor", "neg.default", "permute.default", "reshape.default", "select.int", "slice.Tensor",
-    "squeeze.dim", "stack.default", "sub.Tensor", "sum.dim_IntList", "transpose.int", "unsqueeze.default",
-    "view.default", "_unsafe_view.default", "abs.default", "complex.default", "polar.default",
-    "view_as_complex.default", "view_as_real.default", "view.dtype", "real.default", "imag.default", "_conj.default", "_conj_physical.default",
-    "conj_physical.default", "resolve_conj.default", "resolve_neg.default"))}  # fmt: skip
+    "expand.default", "mul.Tensor", "neg.default", "permute.default", "reshape.default", "select.int",
+    "slice.Tensor", "squeeze.dim", "stack.default", "sub.Tensor", "sum.dim_IntList", "transpose.int",
+    "unsqueeze.default", "view.default", "_unsafe_view.default", "abs.default", "complex.default",
+    "polar.default", "view_as_complex.default", "view_as_real.default", "view.dtype", "real.default",
+    "imag.default", "_conj.default", "_conj_physical.default", "conj_physical.default", "resolve_conj.default",
+    "resolve_neg.default"))}  # fmt: skip
 """Operators whose tensors may be complex."""
 VIEWS: set[str] = set()
 """Those of which torch makes no copy: where one leaves a region, torch does it."""

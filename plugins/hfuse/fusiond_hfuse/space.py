@@ -271,6 +271,13 @@ def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
     return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
 
 
+def alone(group: KernelGroup, limits: DeviceLimits) -> Space:
+    """Of one kernel by itself: what `unfused` has, and its macros."""
+    offered = unfused(group, limits)
+    macros = tuple(Parameter(name=name, values=values) for name, values in group.slots[0].kernel.choices.items())
+    return Space(parameters=(*offered.parameters, *macros), restrictions=offered.restrictions)
+
+
 def _resident(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
     """How many threads a block has at most that is to be resident so often."""
     for cap in CAPS if limits.registers_per_sm > 0 else ():

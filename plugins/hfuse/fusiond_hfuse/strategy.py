@@ -9,6 +9,8 @@ decides how they are paired, and the launches that come of it are one Program, m
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,7 +31,7 @@ from fusiond.model import (
     frozen,
 )
 from fusiond.program import Program, SourceLanguage
-from fusiond.search.space import EMPTY, Space
+from fusiond.search.space import EMPTY, Parameter, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import drawing, pairing, partition
@@ -69,13 +71,14 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                     f"{name} is a source; `fusiond init {name}` drafts the YAML that launches it", where=where
                 )
             path = inputs.resolve("kernel", name, where=where)
-            read[name] = path, kernel_file.read(inputs, path, where=where)
-        if any(kernel.ptx is not None for _, kernel in read.values()):
+            form = "alone" if len(names) == 1 else ""
+            read[name] = path, kernel_file.read(inputs, path, where=where, form=form)
+        if len(names) > 1 and any(kernel.ptx is not None for _, kernel in read.values()):
             read = {
                 name: (path, kernel if kernel.ptx else kernel_file.read(inputs, path, where=where, form="ptx"))
                 for name, (path, kernel) in read.items()
             }
-        if job.search.order == "paper" and len(names) > 2:
+        if job.search.order == "paper" and len(names) != 2:
             raise RequestError("`order: paper` is for two kernels", where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
         group = group_of(job, [read[name][1] for name in named])
@@ -118,10 +121,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         facts = {slot.letter: resources.facts_of(target, slot) for slot in group.slots}
         own = {slot.letter: resources.own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
         rejections = [each for letter in group.letters for each in own[letter]]
-        together = [] if rejections else resources.joint_problems(group, target, facts)
+        single = len(group.slots) == 1
+        together = [] if rejections or single else resources.joint_problems(group, target, facts)
         known = GroupAnalysis(request=request, target=target)
         report: dict[str, object] = {"kernels": [resources.described(slot, facts[slot.letter]) for slot in group.slots]}
-        alone = [] if rejections else resources.alone_in_blocks(group, target)
+        alone = [] if rejections or single else resources.alone_in_blocks(group, target)
         if alone:
             report["only_block_by_block"] = alone
         if len(group.slots) > 2:
@@ -140,12 +144,13 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             report["together"] = known.whole
             fusable = known.whole
         else:
-            fusable = not rejections and not together
+            fusable = len(group.slots) == 2 and not rejections and not together
         report["bound"] = resources.even_bound(known) if fusable else None
         rejections += together
         return Analysis(
-            workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), payload=known
-        )
+            workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), alone=single,
+            payload=known,
+        )  # fmt: skip
 
     def parts(self, analysis: Analysis[FusionRequest, GroupAnalysis]) -> tuple[Job, ...]:
         """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""
@@ -163,6 +168,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             return space.composed(about.group, about.target.limits, about.target.arch, whole=about.whole, best=best)
         if analysis.rejections:
             return EMPTY
+        if analysis.alone:
+            return space.alone(about.group, about.target.limits)
         if about.request.job.search.order == "paper":
             return space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits, about.target.arch)
@@ -175,6 +182,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
         if about.request.job.search.order == "paper":
             return space.paper_order(space_)
+        if analysis.alone:
+            return tuple(("given", config) for config in itertools.islice(space_.points(), 1))
         facts = {slot.letter: resources.facts_of(about.target, slot) for slot in about.group.slots}
         natives = {letter: each.registers for letter, each in facts.items() if isinstance(each, CompileFacts)}
         return space.seeds(about.group, about.target.limits, space_, natives)
@@ -211,6 +220,10 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                 name=name, detail=detail, space=knobs, emit=program, like=None if name == "sequential" else "sequential"
             )
 
+        if analysis.alone:
+            plain = next(space.alone(group, about.target.limits).points())
+            given = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
+            return (Baseline(name="given", detail="as its file says", space=given, emit=functools.partial(_alone, about)),)
         first, *_, last = group.names
         count = len(group.slots)
         back = group.letters[::-1]
@@ -232,6 +245,10 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             return self._composed(about, config)
         if analysis.rejections:
             return analysis.rejections[0]
+        if analysis.alone:
+            problems = space.alone(about.group, about.target.limits).problems(config)
+            said = Rejection(rule="not_in_space", nodes=about.group.names, detail="; ".join(problems))
+            return said if problems else _alone(about, config)
         return self._fused(about, about.group, config)
 
     def _fused(self, about: GroupAnalysis, group: KernelGroup, config: Config) -> Program | Rejection:
@@ -333,6 +350,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def unfused(self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config) -> Program | None:
         about = analysis.payload
+        if analysis.alone:
+            return None
         threads: dict[str, int] = {}
         for letters, own in _own_configs(config, _groups(about.group, config)):
             if len(letters) == 1:
@@ -350,6 +369,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         """Threads and blocks of each fused launch of a config."""
         about = analysis.payload
         found: list[Drawing] = []
+        if analysis.alone:
+            return ()
         for letters, own in _own_configs(config, _groups(about.group, config)):
             if "kind" in own:
                 schedule = _schedule(about, about.group.among(letters), own)
@@ -363,6 +384,16 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         group = workload.payload.group
         odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
+
+
+def _alone(about: GroupAnalysis, config: Config) -> Program:
+    """One kernel by itself, at a block size, under a cap and with macros of its own."""
+    (slot,) = about.group.slots
+    macros = {name: config.integer(name) for name in slot.kernel.choices}
+    group = dataclasses.replace(about.group, slots=(dataclasses.replace(slot, macros=frozen(macros)),))
+    threads = config.integer(f"threads.{slot.letter}")
+    cap = resources.own_cap(about, threads, config.get(f"cap.{slot.letter}", "none"))
+    return resources.carved(about, emit.unfused(group, {slot.letter: threads}, {slot.letter: cap}))
 
 
 def _schedule(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:

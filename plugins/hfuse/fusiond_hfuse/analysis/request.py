@@ -56,8 +56,8 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
     if key == "pair" and len(members) != 2:
         hint = "; more go under 'kernels'" if len(members) > 2 else ""
         raise RequestError(f"a pair is two kernels; found {len(members)}{hint}", where=where)
-    if not 2 <= len(members) <= len(SLOTS):
-        raise RequestError(f"expected 2 to {len(SLOTS)} kernels; found {len(members)}", where=where)
+    if not 1 <= len(members) <= len(SLOTS):
+        raise RequestError(f"expected 1 to {len(SLOTS)} kernels; found {len(members)}", where=where)
     return tuple(members), where
 
 

@@ -27,16 +27,19 @@ class FusionSlot:
     sizes: Mapping[str, int]
     prefix: str
     """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
+    macros: Mapping[str, int] = field(default_factory=dict)
+    """Chosen values of the macros that have a list of them; the others have their first."""
 
     @property
     def extents(self) -> Mapping[str, int]:
-        """The sizes by their own names, as numbers that know what a job calls them. (A kernel's name may be one that no
-        expression can have: `my-kernel.n` is a difference there.)"""
+        """The sizes by their own names, as numbers that know what a job calls them, and the macros that are tuned. (A
+        kernel's name may be one that no expression can have: `my-kernel.n` is a difference there.)"""
         places = {name: f"{self.prefix}.{name}" for name in self.sizes}
-        return {
+        sizes = {
             name: extents.size(places[name], value) if is_name(places[name]) else value
             for name, value in self.sizes.items()
         }
+        return {**{name: values[0] for name, values in self.kernel.choices.items()}, **self.macros, **sizes}
 
     @property
     def fixed_sizes(self) -> set[str]:

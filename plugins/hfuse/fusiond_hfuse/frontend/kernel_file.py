@@ -60,8 +60,9 @@ MAX_BLOCK = (1024, 1024, 64)
 def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKernel:
     """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong.
 
-    `form` is `ptx` for a kernel that is fused with one of PTX. A source in C++ that is not understood, or cannot be
-    fused as C++, is compiled to PTX where a compiler is there and that helps; the file's own `form` has the last word.
+    `form` is `ptx` for a kernel that is fused with one of PTX, `alone` for one that is fused with nothing: then it need
+    not be fit for it. A source in C++ that is not understood, or cannot be fused as C++, is compiled to PTX where a
+    compiler is there and that helps; the file's own `form` has the last word.
     """
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
@@ -73,6 +74,7 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
             raise keys["odd"].fail(f"{size!r} is not a size of this kernel")
     block = _block(keys["block"])
     flags = tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags")))
+    choices = _choices(keys.get("defines"), sizes)
     defines = _defines(keys.get("defines"), sizes)
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(argument(inputs, path, each) for each in keys["arguments"].sequence())
@@ -84,7 +86,7 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
     source = inputs.beside(path, source_node.text(), where=source_node.where)
     given = _Given(
         name=name, path=path, where=document.where, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd,
-        arguments=arguments, variables=variables, block=block, grid=grid, shared=shared,
+        arguments=arguments, variables=variables, block=block, grid=grid, shared=shared, choices=choices,
     )  # fmt: skip
     if source.endswith(".ptx"):
         return _of_ptx(inputs, source, given)
@@ -102,7 +104,8 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
         raise unread.problem from None
     refused = found.parsed.rejections
     unset = tuple(each for each in refused if each.rule == "symbol")
-    if unset or not refused:  # what the host has to set, no form brings
+    alone = form == "alone" and refused and refused[0].rule != UNREAD
+    if unset or not refused or alone:  # what the host has to set, no form brings
         return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
     said = refused[0].detail
     if not own:
@@ -130,6 +133,9 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
     """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
     keys = given.keys
     where = keys["source"].where
+    if given.choices:
+        said = f"{next(iter(given.choices))} has a list of values, and the kernel is compiled once, as PTX, since {why}"
+        raise keys["defines"].fail(f"{said}; write one value")
     unit = includes.expand(inputs, source, (), yaml=given.path, where=where)  # a compiler finds the headers of folders
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
@@ -214,6 +220,7 @@ class _Given:
     block: BlockShapes
     grid: tuple[Expression, ...]
     shared: Expression
+    choices: Mapping[str, tuple[int, ...]]
 
 
 _PTX_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
@@ -282,7 +289,7 @@ def given_kernel(given: _Given, unit: TranslationUnit, instance: str, text: str)
         flags=given.flags, sizes=given.sizes, odd=given.odd, arguments=given.arguments, variables=given.variables,
         block=given.block, grid=given.grid, shared=given.shared, parsed=nothing,
         content_key=_content_key(given.keys, text, (*given.arguments, *given.variables)),
-        lines={key: node.where for key, node in given.keys.items()},
+        lines={key: node.where for key, node in given.keys.items()}, choices=given.choices,
     )  # fmt: skip
 
 
@@ -381,10 +388,24 @@ def _list(node: Node | None) -> tuple[Node, ...]:
     return () if node is None else node.sequence()
 
 
+def _choices(node: Node | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Macros with a list of whole numbers."""
+    found = {}
+    for name, value in (node.mapping() if node is not None else {}).items():
+        if isinstance(value.value, tuple):
+            found[name] = tuple(dict.fromkeys(each.integer() for each in value.sequence()))
+            if not found[name]:
+                raise value.fail("is empty; write at least one whole number")
+            if name in sizes:
+                raise value.fail(f"{name} is a size already; a macro with a list of values needs another name")
+    return found
+
+
 def _defines(node: Node | None, sizes: Mapping[str, int]) -> tuple[tuple[str, Expression | str], ...]:
-    """Macros. A value over sizes and block.* is worked out; anything else is taken as it stands."""
+    """Macros. A value over sizes and block.* is worked out; anything else is taken as it stands; of a list the first."""
     defines: list[tuple[str, Expression | str]] = []
     for name, value in (node.mapping() if node is not None else {}).items():
+        value = value.sequence()[0] if isinstance(value.value, tuple) else value
         if not IDENTIFIER.fullmatch(name):
             raise value.fail(f"{name[:80]!r} cannot be the name of a macro")
         if isinstance(value.value, int) and not isinstance(value.value, bool):

@@ -339,6 +339,8 @@ class SourceKernel:
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]
     """Key of the YAML file -> `file:line: key`."""
+    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Macros that are tuned where the kernel is by itself -> their values; elsewhere they have the first."""
 
     @property
     def buffers(self) -> tuple[KernelArgument, ...]:

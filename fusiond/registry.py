@@ -161,6 +161,12 @@ class Registry:
             raise UnknownName("device", device, self.providers, where=where)
         return self.providers[kind]
 
+    def taking(self, kind: str) -> tuple[Strategy, str] | None:
+        """Who takes documents of a kind, and under which key of a job; None where nobody does."""
+        self.complete()
+        found = [(name, each.names[kind]) for name, each in self.strategies.items() if kind in each.names]
+        return None if not found else (self.strategies[min(found)[0]], min(found)[1])
+
     def names(self, kind: str) -> Mapping[str, CatalogueEntry]:
         """The catalogue of one kind."""
         return {entry.name: entry for (each, _), entry in self.catalogue.items() if each == kind}

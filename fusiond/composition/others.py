@@ -68,9 +68,8 @@ class RegistryStrategies:
         self._registry, self._target = registry, dataclasses.replace(target, others=None)
 
     def taking(self, kind: str) -> tuple[str, str] | None:
-        self._registry.complete()
-        found = [(name, each.names[kind]) for name, each in self._registry.strategies.items() if kind in each.names]
-        return min(found, default=None)
+        found = self._registry.taking(kind)
+        return None if found is None else (found[0].name, found[1])
 
     def ask(self, job: Job) -> Asked | str:
         self._registry.complete()

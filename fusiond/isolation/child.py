@@ -140,8 +140,11 @@ class _ToOtherSide(logging.Handler):
 class _Inputs:
     """`fusiond.strategy.Inputs`: files are read on the other side, and taken apart on this one."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, registry: Registry) -> None:
+        self._call, self._registry = call, registry
+
+    def taking(self, kind: str) -> tuple[Strategy, str] | None:
+        return self._registry.taking(kind)
 
     def resolve(self, kind: str, name: str, *, where: str) -> str:
         found: str = self._call("resolve", kind, name, where)
@@ -213,7 +216,7 @@ class Desk:
         return self._strategy(strategy).inspect(program, ptx)
 
     def draft(self, call: Call, strategy: str, path: str, name: str, include: tuple[str, ...]) -> str:
-        return self._strategy(strategy).draft(path, name, _Inputs(call), include)
+        return self._strategy(strategy).draft(path, name, _Inputs(call, self._registry), include)
 
     def notify(self, call: Call, event: Event) -> None:
         self._registry.complete()
@@ -223,7 +226,7 @@ class Desk:
 
     def parse(self, call: Call, number: int, strategy: str, job: Job) -> Workload:
         found = self._strategy(strategy)
-        workload = found.parse(job, _Inputs(call))
+        workload = found.parse(job, _Inputs(call, self._registry))
         self._kept[number] = found, workload
         return _without_payload(workload)
 

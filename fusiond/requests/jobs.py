@@ -28,6 +28,7 @@ from fusiond.keys import content_key, plain, text_key
 from fusiond.model import SAMPLERS, BuildFailed, Job, NamedPtx, Search, frozen
 from fusiond.program import Source
 from fusiond.registry import Registry
+from fusiond.strategy import Strategy
 from fusiond.system import files
 
 SCHEMA = 1
@@ -269,6 +270,9 @@ class JobInputs:
             known = json.dumps(plain(found))
         self._read[name] = known
         return NamedPtx(**json.loads(known))
+
+    def taking(self, kind: str) -> tuple[Strategy, str] | None:
+        return self._registry.taking(kind)
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
         return {} if self._answered is None else self._answered(model, probes)

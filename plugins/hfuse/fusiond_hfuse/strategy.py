@@ -382,7 +382,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
         group = workload.payload.group
-        odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
+        odd = {slot.places[name]: value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
 
 
@@ -391,8 +391,8 @@ def _alone(about: GroupAnalysis, config: Config) -> Program:
     (slot,) = about.group.slots
     macros = {name: config.integer(name) for name in slot.kernel.choices}
     group = dataclasses.replace(about.group, slots=(dataclasses.replace(slot, macros=frozen(macros)),))
-    threads = config.integer(f"threads.{slot.letter}")
-    cap = resources.own_cap(about, threads, config.get(f"cap.{slot.letter}", "none"))
+    threads = config.integer("threads")
+    cap = resources.own_cap(about, threads, config.get("cap", "none"))
     return resources.carved(about, emit.unfused(group, {slot.letter: threads}, {slot.letter: cap}))
 
 

@@ -74,13 +74,17 @@ def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:
     """Slots as a group with letters from a on, each with the prefix that its sizes have there."""
     given = list(slots)
     names = [each.kernel.name for each in given]
+
+    def prefix(letter: str, name: str) -> str:
+        return "" if len(names) == 1 else letter if names.count(name) > 1 else name
+
     return KernelGroup(
         slots=tuple(
             FusionSlot(
                 letter=letter,
                 kernel=each.kernel,
                 sizes=each.sizes,
-                prefix=letter if names.count(each.kernel.name) > 1 else each.kernel.name,
+                prefix=prefix(letter, each.kernel.name),
             )
             for letter, each in zip(SLOTS, given, strict=False)
         ),

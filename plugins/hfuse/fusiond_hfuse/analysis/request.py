@@ -90,11 +90,11 @@ def _sizes(job: Job, slots: tuple[FusionSlot, ...]) -> dict[str, dict[str, int]]
     sizes = {slot.letter: dict(slot.kernel.sizes) for slot in slots}
     for key, value in job.sizes.items():
         prefix, _, name = key.rpartition(".")
-        named = [slot for slot in slots if prefix == slot.kernel.name] or [
+        named = [slot for slot in slots if prefix in (slot.kernel.name, slot.prefix)] or [
             slot for slot in slots if prefix == slot.letter
         ]
         if not named or any(name not in slot.kernel.sizes for slot in named):
-            known = {f"{slot.prefix}.{size}" for slot in slots for size in slot.kernel.sizes}
+            known = {place for slot in slots for place in slot.places.values()}
             raise UnknownName("size", key, known, where=job.where(f"sizes.{key}"))
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
             raise RequestError(f"is {value!r}; expected a whole number from 1", where=job.where(f"sizes.{key}"))

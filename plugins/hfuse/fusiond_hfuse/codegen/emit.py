@@ -295,7 +295,7 @@ def _buffers(group: KernelGroup, places: Mapping[str, str]) -> tuple[Buffer, ...
     found = []
     for slot in group.slots:
         symbols = {
-            f"{slot.letter}.{each.name}": f"{places[slot.letter]}{each.symbol}"
+            slot.named(each.name): f"{places[slot.letter]}{each.symbol}"
             for each in slot.kernel.variables
             if not each.members
         }
@@ -307,7 +307,7 @@ def _buffers(group: KernelGroup, places: Mapping[str, str]) -> tuple[Buffer, ...
 def _arguments(slot: FusionSlot, shape: LaunchShape) -> tuple[Passed, ...]:
     def passed(argument: KernelArgument) -> Passed:
         if argument.buffer is not None:
-            return Pointer(buffer=f"{slot.letter}.{argument.name}")
+            return Pointer(buffer=slot.named(argument.name))
         if argument.bytes:
             return host_variables.addressed(slot, argument, shape)
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])

@@ -52,7 +52,7 @@ def _kernel(name: str, size: int) -> str:
 def buffers(slot: FusionSlot, place: str) -> Iterator[Buffer]:
     """The variables, and where their bytes are staged. `place` stands before the name of a variable of the source."""
     for each in structs(slot.kernel):
-        of_each = f"{slot.letter}.{each.name}"
+        of_each = slot.named(each.name)
         staged = Buffer(name=f"staged.{of_each}", dtype="uint8", elements=each.bytes, role=Role.SCRATCH)
         yield staged
         yield dataclasses.replace(staged, name=f"variable.{of_each}", symbol=f"{place}{each.symbol}")
@@ -65,7 +65,7 @@ def steps(group: KernelGroup, shapes: Mapping[str, LaunchShape], places: Mapping
         source, _, namespace = places[slot.letter].partition(":")
         letter = slot.letter if namespace else ""
         for name, each in zip(entries(slot.kernel, letter), structs(slot.kernel), strict=True):
-            of_each = f"{slot.letter}.{each.name}"
+            of_each = slot.named(each.name)
             found += [
                 Launch(
                     name=f"stage.{of_each}", source=source, entry=name, grid=(1, 1, 1), block=(1, 1, 1), counted=False,
@@ -81,6 +81,6 @@ def steps(group: KernelGroup, shapes: Mapping[str, LaunchShape], places: Mapping
 def addressed(slot: FusionSlot, argument: KernelArgument, shape: LaunchShape) -> Bytes:
     """The bytes of a struct, with its buffers."""
     pointers = tuple(
-        (each.offset, f"{slot.letter}.{each.target.name}") for each in argument.members if each.target is not None
+        (each.offset, slot.named(each.target.name)) for each in argument.members if each.target is not None
     )
     return dataclasses.replace(shape.records[argument.name], pointers=pointers)

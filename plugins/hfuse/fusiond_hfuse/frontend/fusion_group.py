@@ -26,15 +26,25 @@ class FusionSlot:
     kernel: SourceKernel
     sizes: Mapping[str, int]
     prefix: str
-    """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
+    """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair.
+    Empty where the kernel is by itself: then its sizes and buffers have their own names."""
     macros: Mapping[str, int] = field(default_factory=dict)
     """Chosen values of the macros that have a list of them; the others have their first."""
+
+    def named(self, argument: str) -> str:
+        """What a Program calls an argument of this slot."""
+        return f"{self.letter}.{argument}" if self.prefix else argument
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Name of a size -> what a job calls it."""
+        return {name: f"{self.prefix}.{name}" if self.prefix else name for name in self.sizes}
 
     @property
     def extents(self) -> Mapping[str, int]:
         """The sizes by their own names, as numbers that know what a job calls them, and the macros that are tuned. (A
         kernel's name may be one that no expression can have: `my-kernel.n` is a difference there.)"""
-        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        places = self.places
         sizes = {
             name: extents.size(places[name], value) if is_name(places[name]) else value
             for name, value in self.sizes.items()
@@ -45,8 +55,7 @@ class FusionSlot:
     def fixed_sizes(self) -> set[str]:
         """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
         written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
-        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
-        return {place for name, place in places.items() if name in written or not is_name(place)}
+        return {place for name, place in self.places.items() if name in written or not is_name(place)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +90,7 @@ class KernelGroup:
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of all slots, by the names that a job gives them."""
-        return {f"{slot.prefix}.{name}": value for slot in self.slots for name, value in slot.sizes.items()}
+        return {slot.places[name]: value for slot in self.slots for name, value in slot.sizes.items()}
 
     @property
     def fixed_sizes(self) -> set[str]:

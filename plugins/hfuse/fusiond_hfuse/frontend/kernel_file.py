@@ -396,8 +396,8 @@ def _choices(node: Node | None, sizes: Mapping[str, int]) -> dict[str, tuple[int
             found[name] = tuple(dict.fromkeys(each.integer() for each in value.sequence()))
             if not found[name]:
                 raise value.fail("is empty; write at least one whole number")
-            if name in sizes:
-                raise value.fail(f"{name} is a size already; a macro with a list of values needs another name")
+            if name in sizes or name in ("threads", "cap"):
+                raise value.fail(f"{name} has a meaning already; a macro with a list of values needs another name")
     return found
 
 

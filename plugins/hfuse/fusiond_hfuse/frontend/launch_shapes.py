@@ -108,7 +108,7 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
             )
         pattern = argument.buffer
         buffer = Buffer(
-            name=f"{slot.letter}.{argument.name}", dtype=pattern.dtype, elements=elements, role=pattern.role,
+            name=slot.named(argument.name), dtype=pattern.dtype, elements=elements, role=pattern.role,
             fill=pattern.fill, compare=pattern.compare,
         )  # fmt: skip
         if buffer.size_bytes > MAX_BUFFER_BYTES:

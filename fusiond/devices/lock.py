@@ -5,12 +5,17 @@ The lock is a name (`fusiond.devices.presence`) that any user can take. None can
 that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is not a fusiond at all), or another user's that
 has not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged as that
 of any other process (`when_busy`). A process that was waited for leaves the device to those who waited before it takes
-it again."""
+it again.
+
+A tuner holds a device for hours. Whoever needs it for some seconds asks for a visit: the holder lets it in between two
+measurements, and goes on when it is gone, VISIT_SECS later at the latest. The lock stays its own meanwhile, so that no
+other job slips in."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +34,8 @@ ANSWER_SECS = 2.0
 SILENT_SECS = 60.0
 LONGEST_SECS = 24 * 3600.0
 YIELD_SECS = 0.5
+VISIT_SECS = 60.0
+"""The longest visit that is waited for."""
 _LONGEST_UUID = 64
 
 _waited_for: dict[str, float] = {}
@@ -48,21 +55,46 @@ def lock_name(device: DeviceInfo) -> str:
     return "-".join(parts)
 
 
+class DeviceHold:
+    """A device in the hands of this process."""
+
+    def __init__(self, presence: Presence | None) -> None:
+        """None: it goes on without the lock, and nobody can be let in."""
+        self._presence = presence
+        self._next_at = -math.inf
+
+    def let_in(self, leave: Callable[[], None], stop: Callable[[], bool]) -> None:
+        """Between two measurements: let in whoever has asked first for a visit, if anybody, until it is gone. `leave`
+        takes what this process has on the device out of its way. Until the next visit the device is left to this
+        process for as long as that one took: half of the time at least, however many come."""
+        begun = time.monotonic()
+        if self._presence is not None and begun >= self._next_at and self._presence.let_in(leave, stop, VISIT_SECS):
+            self._next_at = 2 * time.monotonic() - begun
+
+
 @contextlib.contextmanager
-def device_lock(device: DeviceInfo, *, stop: Callable[[], bool], waiting: Callable[[str], None]) -> Iterator[None]:
+def device_lock(
+    device: DeviceInfo, *, stop: Callable[[], bool], waiting: Callable[[str], None], visit: bool = False
+) -> Iterator[DeviceHold]:
     """Hold a device. `waiting` is told who has it, once for each holder, as `waiting for pid 4711 of anna since 12:03
-    UTC`. Interrupted when `stop` says so meanwhile, MachineFault where the system lacks what a lock takes."""
+    UTC`. Interrupted when `stop` says so meanwhile, MachineFault where the system lacks what a lock takes.
+
+    `visit`: for less than VISIT_SECS, and also between two measurements of a holder; where nothing is timed, at once.
+    """
+    if visit and device.evidence != "measured":
+        yield DeviceHold(None)
+        return
     name = lock_name(device)
     until = _waited_for.pop(name, 0.0) + YIELD_SECS
     while time.monotonic() < until and not stop():
         time.sleep(POLL_SECS)
-    presence = _hold(name)
-    if presence is None:
-        presence = _Queue(device, name, stop, waiting).wait()
+    held: Presence | Asking | None = _hold(name)
+    if held is None:
+        held = _Queue(device, name, stop, waiting, visit).wait()
     try:
-        yield
+        yield DeviceHold(held if isinstance(held, Presence) else None)
     finally:
-        if presence is not None and presence.close():
+        if held is not None and held.close():
             _waited_for[name] = time.monotonic()
 
 
@@ -78,7 +110,15 @@ def held_by(device: DeviceInfo) -> NameHolder | None:
 class _Queue:
     """One that waits for a device."""
 
-    def __init__(self, device: DeviceInfo, name: str, stop: Callable[[], bool], waiting: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        device: DeviceInfo,
+        name: str,
+        stop: Callable[[], bool],
+        waiting: Callable[[str], None],
+        visit: bool,
+    ) -> None:
+        self._visit = visit
         self._device = device
         self._name = name
         self._stop = stop
@@ -87,13 +127,17 @@ class _Queue:
         self._holder: NameHolder | None = None
         self._begun_at = self._heard_at = time.monotonic()
 
-    def wait(self) -> Presence | None:
-        """The lock, or None when its holder is passed over."""
+    def wait(self) -> Presence | Asking | None:
+        """The lock, the connection of a visit, or None when the holder is passed over."""
         while True:
             asking = Asking.of(self._name)
             if asking is not None:  # else it has let go, or too many wait for one that does not answer
-                with contextlib.closing(asking):
+                with contextlib.ExitStack() as waits:
+                    waits.callback(asking.close)
                     self._listen(asking)
+                    if asking.let_in:
+                        waits.pop_all()
+                        return asking
             presence = _hold(self._name)
             if presence is not None:
                 return presence
@@ -104,10 +148,14 @@ class _Queue:
             time.sleep(POLL_SECS / 10)
 
     def _listen(self, asking: Asking) -> None:
-        """Until the holder lets go, or is passed over."""
+        """Until the holder lets go, lets a visitor in, or is passed over."""
         self._holder = asking.holder
+        if self._visit:
+            asking.visit()
         while asking.wait(POLL_SECS):
             self._holder = asking.holder
+            if asking.let_in:
+                return
             if asking.greeted:
                 self._heard_at = max(self._heard_at, asking.heard_at)
             stopped = self._stop()

@@ -5,8 +5,9 @@ kernel frees it when its process ends, however it ends. Who asks connects: the k
 holder says since when, and from then on that it lives. The names belong to a network namespace, that is, to the
 machine and to every container without a network of its own.
 
-    asks:     connects, and stays
-    holder:   `fusiond SECONDS_SINCE_1970\\n`, then `\\n` every BEAT_SECS; the end of the stream when it lets go
+    asks:     connects, and stays; `visit\\n` where a short while between two measurements of the holder's would do
+    holder:   `fusiond SECONDS_SINCE_1970\\n`, then `\\n` every BEAT_SECS; the end of the stream when it lets go.
+              `enter\\n` lets a visitor in, which is gone when it ends the stream; the name stays the holder's meanwhile
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusiond.words import shown
 
 BEAT_SECS = 2.0
 _MOST_ASKING = 256
+_LOOK_SECS = 0.2
+_VISIT, _ENTER = b"visit\n", b"enter\n"
 _HELLO = re.compile(rb"fusiond ([0-9]{1,12}(?:\.[0-9]{1,6})?)\n")
 
 
@@ -53,6 +57,8 @@ class Presence:
         self._listener = listener
         self._hello = f"fusiond {time.time():.3f}\n".encode()
         self._asking: list[socket.socket] = []
+        self._lock = threading.Lock()
+        """Whoever has it may use what is in there; the thread alone adds to it."""
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._answer, name="device lock", daemon=True)
         try:
@@ -87,6 +93,32 @@ class Presence:
             each.close()
         return bool(self._asking)
 
+    def let_in(self, leave: Callable[[], None], stop: Callable[[], bool], most_secs: float) -> bool:
+        """Let in the first of those who ask for a visit, once `leave` has returned, and wait until it is gone, the time
+        is up or `stop` says so; whether there was one."""
+        visitor = self._visitor()
+        if visitor is None:
+            return False
+        with visitor, contextlib.suppress(OSError):
+            leave()
+            until = time.monotonic() + most_secs
+            visitor.send(_ENTER)
+            while (left := until - time.monotonic()) > 0 and not stop():
+                visitor.settimeout(min(left, _LOOK_SECS))
+                with contextlib.suppress(TimeoutError):
+                    if not visitor.recv(64):
+                        break
+        return True
+
+    def _visitor(self) -> socket.socket | None:
+        with self._lock:
+            for each in self._asking:
+                with contextlib.suppress(OSError):  # it has said nothing, or is gone
+                    if each.recv(64) == _VISIT:
+                        self._asking = [other for other in self._asking if other is not each]
+                        return each
+        return None
+
     def _answer(self) -> None:
         poll = select.poll()
         poll.register(self._wake, 0)  # its other end closed
@@ -99,7 +131,8 @@ class Presence:
             if self._listener.fileno() in ready and not self._accept():
                 poll.unregister(self._listener)  # no descriptors: look again with the next beat
             if time.monotonic() >= next_beat:
-                self._asking = [each for each in self._asking if _said(each, b"\n")]
+                with self._lock:
+                    self._asking = [each for each in self._asking if _said(each, b"\n")]
                 poll.register(self._listener, select.POLLIN)
                 next_beat = time.monotonic() + BEAT_SECS
 
@@ -110,7 +143,8 @@ class Presence:
             return problem.errno in (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)
         asking.setblocking(False)
         if len(self._asking) < _MOST_ASKING and _said(asking, self._hello):
-            self._asking.append(asking)
+            with self._lock:
+                self._asking.append(asking)
         else:
             asking.close()
         return True
@@ -125,6 +159,8 @@ class Asking:
         """The holder is a fusiond, and has said so."""
         self.heard_at = time.monotonic()
         """When it gave its last sign of life, of `time.monotonic`; one that is not a fusiond gives none."""
+        self.let_in = False
+        """The holder waits until `close`."""
         self._since: float | None = None
         self._begun = b""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -145,14 +181,19 @@ class Asking:
     def close(self) -> None:
         self._connection.close()
 
+    def visit(self) -> None:
+        """Ask to be let in for a short while."""
+        _said(self._connection, _VISIT)
+
     @property
     def holder(self) -> NameHolder:
         return NameHolder(pid=self._pid, uid=self._uid, since=self._since)
 
     def wait(self, secs: float) -> bool:
-        """Listen for so long, or until it is known who the holder is; False as soon as it has let go."""
+        """Listen for so long, or until it is known who the holder is, or it lets this one in; False as soon as it has
+        let go."""
         known, end = self.greeted, time.monotonic() + secs
-        while (left := end - time.monotonic()) > 0 and known == self.greeted:
+        while (left := end - time.monotonic()) > 0 and known == self.greeted and not self.let_in:
             self._connection.settimeout(left)
             try:
                 data = self._connection.recv(4096)
@@ -167,7 +208,8 @@ class Asking:
 
     def _hear(self, data: bytes) -> None:
         if self.greeted:
-            if not data.strip(b"\n"):
+            self.let_in = self.let_in or _ENTER in data
+            if not data.replace(_ENTER, b"").strip(b"\n"):
                 self.heard_at = time.monotonic()
             return
         self._begun = (self._begun + data)[:64]
@@ -177,6 +219,7 @@ class Asking:
             self.heard_at = time.monotonic()
             since = float(match[1])
             self._since = since if since <= time.time() + 60 else None
+            self._hear(self._begun[match.end() :])
 
 
 def user_name(uid: int) -> str:

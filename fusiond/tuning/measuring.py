@@ -67,7 +67,10 @@ class Measurer:
         jobs: int | None = None,
         least_patience_secs: float = 10.0,
         contention: Contention | None = None,
+        let_in: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        """`let_in`: leave the device to a visitor, where there is one, after what it is given was called."""
+        self._let_in = let_in
         self._provider = provider
         self._runner = runner
         self._bundles = bundles
@@ -100,6 +103,7 @@ class Measurer:
         session of its own. Closed together with this one."""
         made = copy.copy(self)
         made._runner = runner
+        made._let_in = None  # of the first one's device
         made._work = self._work / name
         made._session = Session()
         made._sampled_secs = []
@@ -191,6 +195,7 @@ class Measurer:
 
     def references(self, program: Program, name: str) -> References | MeasureFailed:
         """Run a reference on every seed and keep its outputs."""
+        self._pause()
         folder = self.bundle(program)
         if isinstance(folder, MeasureFailed):
             return folder
@@ -214,6 +219,7 @@ class Measurer:
 
     def check(self, program: Program, references: References) -> float | MeasureFailed:
         """Compare a program's outputs with those of the reference on every seed; returns the worst error."""
+        self._pause()
         folder = self.bundle(program)
         if isinstance(folder, MeasureFailed):
             return folder
@@ -299,6 +305,13 @@ class Measurer:
         """Let the next request be the first of a new child process."""
         self._said_spoilt = False
         self._runner.fresh()
+        self._pause()
+
+    def _pause(self) -> None:
+        """Where a visitor may have the device. The child ends for it: it would keep its memory, and be taken for
+        another one that computes. One process of the finals measures all of its programs; there is no pause in it."""
+        if self._let_in is not None:
+            self._let_in(self._runner.fresh)
 
 
 def _made(folder: Path) -> None:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from fusiond import events as say
 from fusiond.devices import peers
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock, lock_name
+from fusiond.devices.lock import DeviceHold, device_lock, lock_name
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
@@ -216,7 +216,12 @@ class Tuner:
             stop=asked_to_stop,
             waiting=waiting,
         )
-        with self._locked(row.id, boards, asked_to_stop, waiting):
+        with self._locked(row.id, boards, asked_to_stop, waiting) as holds:
+
+            def let_in(leave: Callable[[], None]) -> None:
+                for each in holds:
+                    each.let_in(leave, asked_to_stop)
+
             contention.wait()
             runner = self._runner(provider, info)
             self._helpers = tuple(self._others(provider, info)) if len(boards) == 1 else ()
@@ -228,6 +233,7 @@ class Tuner:
                 least_patience_secs=self._least_patience_secs,
                 jobs=self._build_jobs,
                 contention=contention,
+                let_in=let_in,
             )
             try:
                 with self._timed(row.id, measurer):
@@ -250,7 +256,7 @@ class Tuner:
     @contextlib.contextmanager
     def _locked(
         self, job_id: str, devices: Sequence[DeviceInfo], stop: Callable[[], bool], waiting: Callable[[str], None]
-    ) -> Iterator[None]:
+    ) -> Iterator[list[DeviceHold]]:
         """The devices for this job alone; while it waits for them, its row says for whom. They are taken in an order
         that is the same for everybody, so that no two jobs wait for each other."""
         told = False
@@ -263,12 +269,14 @@ class Tuner:
 
         with contextlib.ExitStack() as held:
             try:
-                for each in sorted(devices, key=lock_name):
+                holds = [
                     held.enter_context(device_lock(each, stop=stop, waiting=functools.partial(tell, each)))
+                    for each in sorted(devices, key=lock_name)
+                ]
             finally:
                 if told:
                     self._store.set_waiting_for(job_id, "")
-            yield
+            yield holds
 
     @contextlib.contextmanager
     def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:

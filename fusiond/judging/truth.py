@@ -1,0 +1,176 @@
+"""What a reference gives in double precision: a kernel, or a Python function. It runs in a process of its own.
+
+    python -m fusiond.judging.truth BUNDLE OUT.npz --seed 3 --against FLOAT32.npz        the bundle's kernel
+    python -m fusiond.judging.truth BUNDLE OUT.npz --seed 3 --function softmax.py:softmax
+
+OUT.npz has an array for each float output, of float64; of a function, `NAME` is the output as the buffer is declared
+(which is the reference), and `NAME:float64` in double precision. `truth` starts it, `read` reads what it wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fusiond.build.working import working_folder
+from fusiond.devices.compare import compare
+from fusiond.devices.cpu import interpreted
+from fusiond.devices.cpu.executor import CpuExecutor
+from fusiond.devices.run import write_outputs
+from fusiond.errors import FusiondError, MachineFault, RequestError
+from fusiond.exporting.bundle import read_bundle
+from fusiond.inputs.fills import initial
+from fusiond.judging import functions
+from fusiond.judging.doubled import NoTruth, doubled
+from fusiond.judging.precision import Array, rounded
+from fusiond.language.dtypes import is_float
+from fusiond.model import BuildFailed
+from fusiond.program import Buffer, Program, default_compare
+from fusiond.system import children, faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Where the outputs in double precision are; else `reason` says in one line why there are none."""
+
+    path: Path | None = None
+    reason: str = ""
+
+
+def truth(
+    bundle: Path,
+    out: Path,
+    *,
+    seed: int,
+    function: str | None = None,
+    numbers: Mapping[str, int | float] | None = None,
+    against: Path | None = None,
+    timeout_secs: float = 120.0,
+) -> Truth:
+    """Compute what a reference gives in double precision, and write it to `out`.
+
+    The reference is the bundle's Program, or `function` (FILE.py:NAME), of the Program's inputs, its sizes and
+    `numbers` (scalars and sizes by name). `against`: what the Program itself gives, an .npz with arrays by names of
+    buffers. Raises RequestError for a function that is wrong, or too slow, and MachineFault.
+    """
+    command = [sys.executable, "-m", "fusiond.judging.truth", str(bundle), str(out), "--seed", str(seed)]
+    command += ["--function", function] if function is not None else []
+    command += ["--sizes", json.dumps(numbers)] if numbers else []
+    command += ["--against", str(against)] if against is not None else []
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    try:
+        done = children.run(command, timeout_secs=timeout_secs, environment=environment)
+    except subprocess.TimeoutExpired:
+        return _none(function, f"no end after {timeout_secs:.0f} s")
+    fault = faults.of_end(done.returncode, "the reference in double precision")
+    line = (done.stderr.strip().splitlines() or [""])[-1]
+    if done.returncode == faults.TEMPORARY:
+        fault = MachineFault(line)
+    if fault is not None:
+        raise fault
+    if done.returncode == 2:
+        raise RequestError(line)
+    if done.returncode < 0:
+        return _none(function, f"it dies of {faults.signal_name(-done.returncode)}")
+    return Truth(path=out) if done.returncode == 0 else Truth(reason=line)
+
+
+def read(path: Path) -> dict[str, Array]:
+    """Float output -> its truth, of shape (elements,), from what `truth` has written."""
+    with np.load(path, allow_pickle=False) as file:
+        exact = [name for name in file.files if name.endswith(functions.EXACT)]
+        return {name.removesuffix(functions.EXACT): file[name] for name in exact or file.files}
+
+
+def _none(function: str | None, reason: str) -> Truth:
+    if function is not None:
+        raise RequestError(reason, where=function)
+    return Truth(reason=f"in double precision: {reason}")
+
+
+def in_double_precision(program: Program, seed: int) -> dict[str, Array]:
+    """Float output -> what the Program gives in double precision, shape (elements,). NoTruth where it does not."""
+    floats = [each for each in program.buffers if each.role.compared and is_float(each.dtype)]
+    if not floats:
+        return {}
+    with working_folder("truth") as folder:
+        try:
+            return _run(doubled(program, folder), program.buffers, floats, seed)
+        except (FusiondError, ValueError) as problem:
+            if isinstance(problem, NoTruth | RequestError | MachineFault):
+                raise
+            raise NoTruth(f"in double precision: {problem}") from None
+
+
+def _run(program: Program, filled: Sequence[Buffer], wanted: Sequence[Buffer], seed: int) -> dict[str, Array]:
+    """`filled`: the buffers as they were, whose data it is."""
+    binaries = {}
+    for source in program.sources:
+        built = interpreted.build(source)
+        if isinstance(built, BuildFailed):
+            raise NoTruth(f"in double precision it does not build: {built.reason}")
+        binaries[source.name] = built
+    loaded = CpuExecutor().load(program, binaries)
+    for buffer in filled:
+        if buffer.part_of is None:
+            data = initial(buffer, seed)
+            loaded.write(buffer.name, data.astype(np.float64) if buffer.dtype == "float32" else data)
+    loaded.run(seed=seed, checked=False)
+    if broken := loaded.broken_guards():
+        raise NoTruth(f"in double precision it writes out of bounds: {broken[0]}")
+    return {each.name: loaded.read(each.name) for each in wanted}
+
+
+def _agree(program: Program, found: Mapping[str, Array], file: Path) -> None:
+    """NoTruth where double precision gives something else than float32 does."""
+    with np.load(file, allow_pickle=False) as given:
+        for name in found:
+            buffer = program.buffer(name)
+            how = default_compare(buffer.dtype) if buffer.compare.kind == "equal" else buffer.compare
+            seen = compare(
+                Buffer(name=name, dtype=buffer.dtype, elements=buffer.elements, role=buffer.role, compare=how),
+                given[name],
+                rounded(found[name], buffer.dtype),
+            )
+            if not seen.equal:
+                raise NoTruth(f"in double precision it computes something else: {seen.detail}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 computed, 1 there is no truth, 2 the request was wrong, 75 the machine failed."""
+    parser = argparse.ArgumentParser(prog="python -m fusiond.judging.truth")
+    parser.add_argument("bundle", type=Path, help="a folder with a plan.json")
+    parser.add_argument("out", type=Path, help="where to write the arrays: an .npz file")
+    parser.add_argument("--seed", type=int, default=0, help="of the fills; default: 0")
+    parser.add_argument("--function", metavar="FILE.py:NAME", help="a Python function instead of the kernel")
+    parser.add_argument("--sizes", type=json.loads, default={}, metavar="JSON", help="scalars and sizes by name")
+    parser.add_argument("--against", type=Path, metavar="FILE.npz", help="outputs of the kernel as it is")
+    given = parser.parse_args(argv)
+    try:
+        program, _ = read_bundle(given.bundle)
+        if given.function is not None:
+            found = functions.outputs(program, given.function, given.sizes, given.seed)
+        else:
+            found = in_double_precision(program, given.seed)
+            if given.against is not None:
+                _agree(program, found, given.against)
+        write_outputs(given.out, found)
+    except (FusiondError, OSError, MemoryError) as problem:
+        fault = faults.of(problem)
+        sys.stderr.write(f"{fault or problem}\n")
+        if fault is not None:
+            return faults.TEMPORARY
+        return problem.exit_status if isinstance(problem, FusiondError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""References that are functions of NumPy and JAX, and a line for each mistake in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.inputs.fills import initial
+from fusiond.judging import functions, precision
+from fusiond.judging.truth import in_double_precision, read, truth
+from fusiond.language.narrow import NARROW, readable
+from tests.judging.references import buffer, bundled, data, program, softmax, softmax_of
+
+NUMPY_FILE = """
+import numpy as np
+
+def softmax(x, n):
+    x = x.reshape(-1, n)
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+def both(x):
+    return x * np.asarray(2, x.dtype), np.arange(x.size)
+
+def named(x, *, shift=1):
+    return {"count": np.zeros(x.size), "y": x + shift}
+
+def three(x): return x, x, x
+def other(x): return {"z": x, "y": x}
+def short(x): return x[:-1], x
+def strange(x, weight): return x
+def rest(**everything): return everything["x"]
+def words(x): return "no", x
+
+def fails(x):
+    return {}["key"]
+"""
+JAX_FILE = """
+import jax
+import jax.numpy as jnp
+
+@jax.jit
+def softmax(x, n: int = 65):
+    return jax.nn.softmax(x.reshape(-1, 65), axis=1)
+"""
+
+
+@pytest.fixture
+def numpy_file(tmp_path: Path) -> str:
+    (tmp_path / "f.py").write_text(NUMPY_FILE)
+    return str(tmp_path / "f.py")
+
+
+def test_a_function_of_numpy(numpy_file: str) -> None:
+    of = softmax(3, 65)
+    found = functions.outputs(of, f"{numpy_file}:softmax", {"n": 65}, 1)
+    expected = softmax_of(data(of), 3, 65)["y"].ravel()
+    assert found["y"].dtype == np.float32
+    np.testing.assert_allclose(found["y:float64"], expected, rtol=1e-14)
+    assert 0 < precision.own_error(found["y:float64"], found["y"]) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_function_of_jax_in_a_process_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "f.py").write_text(JAX_FILE)
+    of = softmax(3, 65)
+    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, function=f"{tmp_path}/f.py:softmax")
+    assert made.path is not None
+    found = read(made.path)
+    np.testing.assert_allclose(found["y"], in_double_precision(of, 1)["y"], rtol=1e-13)
+    with np.load(made.path) as file:
+        assert file["y"].dtype == np.float32
+        assert 0 < precision.own_error(found["y"], file["y"]) < 1e-6
+
+
+TWO = program("", "k", [buffer("x", 64, dtype="bfloat16"), buffer("y", 64, "output", "bfloat16"),
+                        buffer("count", 64, "output", "int32")])  # fmt: skip
+
+
+def test_narrow_floats_and_several_outputs(numpy_file: str) -> None:
+    x = readable(initial(TWO.buffer("x"), 1), "bfloat16")
+    found = functions.outputs(TWO, f"{numpy_file}:both", {}, 1)
+    np.testing.assert_array_equal(found["y"], NARROW["bfloat16"].bits(2 * x))
+    np.testing.assert_array_equal(found["y:float64"], 2 * x.astype(np.float64))
+    assert found["count"].dtype == np.int32
+    assert "count:float64" not in found
+    named = functions.outputs(TWO, f"{numpy_file}:named", {"shift": 2.5}, 1)
+    np.testing.assert_array_equal(named["y:float64"], x.astype(np.float64) + 2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("three", "f.py: three() gives 3 arrays; the outputs are y, count"),
+        ("other", "f.py: other() gives z, y; the outputs are y, count"),
+        ("short", "f.py: short() gives 63 elements for y, which has 64"),
+        ("strange", "f.py: unknown parameter of strange(): 'weight'; known: x"),
+        ("rest", "f.py: rest() must take its arguments by name: **everything"),
+        ("words", "f.py: words() gives str of <U2 for y, not numbers"),
+        ("fails", "f.py:23: KeyError: 'key'"),
+        ("soft", "f.py: unknown function 'soft'; did you mean 'softmax'?"),
+    ],
+)
+def test_mistakes_in_a_function_are_a_line(numpy_file: str, name: str, problem: str) -> None:
+    with pytest.raises(RequestError) as said:
+        functions.outputs(TWO, f"{numpy_file}:{name}", {}, 1)
+    assert str(said.value).endswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "f.py: there is no such file"),
+        ("x = (1\n", "f.py:1: SyntaxError: '(' was never closed"),
+        ("\nimport no_such_module\n", "f.py:2: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)", "f.py:1: SystemExit: 3"),
+    ],
+)
+def test_mistakes_in_its_file_are_a_line(tmp_path: Path, text: str | None, problem: str) -> None:
+    if text is not None:
+        (tmp_path / "f.py").write_text(text)
+    with pytest.raises(RequestError) as said:
+        functions.outputs(TWO, f"{tmp_path}/f.py:f", {}, 1)
+    assert str(said.value).endswith(problem)
+
+
+@pytest.mark.slow
+def test_a_functions_mistake_crosses_the_process_as_a_line(tmp_path: Path, numpy_file: str) -> None:
+    with pytest.raises(RequestError, match=r"^\S*f\.py:23: KeyError: 'key'$"):
+        truth(bundled(TWO, tmp_path), tmp_path / "out.npz", seed=1, function=f"{numpy_file}:fails")
+    (tmp_path / "slow.py").write_text("def f(x):\n    while True: pass\n")
+    with pytest.raises(RequestError, match=r"slow\.py:f: no end after 3 s$"):
+        truth(bundled(TWO, tmp_path), tmp_path / "out.npz", seed=1, function=f"{tmp_path}/slow.py:f", timeout_secs=3)

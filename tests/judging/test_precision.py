@@ -1,0 +1,144 @@
+"""What tells lower precision from another order: honest ways pass, half and tf32 do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.special
+
+from fusiond.judging import precision
+from fusiond.language.narrow import NARROW
+from fusiond.program import Compare
+from tests.judging.references import buffer
+
+
+def test_own_error() -> None:
+    known = np.array([3.0, 4.0, np.inf, 1e300])
+    assert precision.own_error(known[:2], np.array([3.0, 4.5])) == pytest.approx(0.1)
+    assert precision.own_error(known, np.array([3.0, 4.0, 7.0, 1e300])) == 0.0
+    assert precision.own_error(np.zeros(3), np.zeros(3, np.float32)) == 0.0
+    assert precision.own_error(np.zeros(3), np.ones(3)) == np.inf
+    assert precision.own_error(np.full(4, 1e300), np.full(4, 1.1e300)) == pytest.approx(0.1)
+
+
+def _sequential(x: np.ndarray) -> np.ndarray:
+    return np.add.accumulate(x, axis=-1, dtype=x.dtype)[..., -1]
+
+
+def _tree(x: np.ndarray) -> np.ndarray:
+    while x.shape[-1] > 1:
+        x = x[..., ::2] + x[..., 1::2]
+    return x[..., 0]
+
+
+def _kahan(x: np.ndarray) -> np.ndarray:
+    total, lost = np.zeros(x.shape[:-1], x.dtype), np.zeros(x.shape[:-1], x.dtype)
+    for i in range(x.shape[-1]):
+        y = x[..., i] - lost
+        t = total + y
+        total, lost = t, (t - total) - y
+    return total
+
+
+def problem(truth: np.ndarray, reference: np.ndarray, candidate: np.ndarray, dtype: str = "float32") -> str:
+    of = buffer("y", truth.size, "output", dtype, compare=Compare(kind="close", rtol=1e-2, atol=1e-2))
+    return precision.precision_problem(of, truth.ravel(), reference.ravel(), candidate.ravel())
+
+
+def _tf32(x: np.ndarray) -> np.ndarray:
+    bits = x.view(np.uint32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~np.uint32(0x1FFF)).view(np.float32)
+
+
+def _half(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float16).astype(np.float32)
+
+
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    return NARROW["bfloat16"].values(NARROW["bfloat16"].bits(x))
+
+
+DRAWS = {
+    "uniform": lambda generator, *shape: generator.random(shape, dtype=np.float32),
+    "normal": lambda generator, *shape: generator.standard_normal(shape).astype(np.float32),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("n", [64, 4096, 1 << 20])
+def test_the_order_of_a_sum_is_not_lower_precision(draw: str, n: int) -> None:
+    x = DRAWS[draw](np.random.default_rng(n), 4 if n > 4096 else 32, n)
+    known = x.astype(np.float64).sum(axis=1)
+    sums = [_sequential(x), _tree(x), x.sum(axis=1)] + ([_kahan(x)] if n <= 4096 else [])
+    for reference in sums:
+        for candidate in sums:
+            assert problem(known, reference, candidate) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [64, 1024])
+@pytest.mark.parametrize("lowered", [_tf32, _half, _bfloat16])
+def test_lower_precision_in_a_matrix_product_is_seen(k: int, lowered: Callable[[np.ndarray], np.ndarray]) -> None:
+    generator = np.random.default_rng(k)
+    a, b = DRAWS["normal"](generator, 32, 1, k), DRAWS["normal"](generator, 1, 32, k)
+    known = (a.astype(np.float64) * b).sum(axis=2)
+    references = [_sequential(a * b), _tree(a * b)]
+    contracted = np.zeros((32, 32), np.float32)
+    added = np.zeros((32, 32), np.float32)
+    for i in range(k):
+        contracted = (a[..., i].astype(np.float64) * b[..., i] + contracted).astype(np.float32)
+        added = lowered(added + a[..., i] * b[..., i])
+    for reference in references:
+        assert problem(known, reference, contracted) == ""
+        assert problem(known, reference, _sequential(lowered(a) * lowered(b))).endswith("computed in lower precision")
+        assert problem(known, reference, added) != ""
+
+
+@pytest.mark.slow
+def test_softmax_in_other_orders_and_in_half() -> None:
+    x = 4 * DRAWS["normal"](np.random.default_rng(3), 16, 1024)
+    known = scipy.special.softmax(x.astype(np.float64), axis=1)
+    shifted = x - x.max(axis=1, keepdims=True)
+    e = np.exp(shifted)
+    reference = e / _sequential(e)[:, None]
+    # The error that CUDA's guide states for __expf: 2 + floor(|1.173 x|) units in the last place.
+    fast = e * (1 + (2 + abs(1.173 * shifted)) * 2.0**-24 * np.random.default_rng(4).uniform(-1, 1, x.shape))
+    fast = fast.astype(np.float32)
+    most, total = np.full(16, -np.inf, np.float32), np.zeros(16, np.float32)
+    for i in range(x.shape[1]):
+        following = np.maximum(most, x[:, i])
+        total = total * np.exp(most - following) + np.exp(x[:, i] - following)
+        most = following
+    assert problem(known, reference, fast / _tree(fast)[:, None]) == ""
+    assert problem(known, reference, np.exp(x - most[:, None]) / total[:, None]) == ""
+    halved = _half(e)
+    assert problem(known, reference, halved / _sequential(halved)[:, None]) != ""
+    assert problem(known, reference, _half(reference)) != ""
+
+
+def test_outputs_in_half_are_rounded_by_everybody() -> None:
+    generator = np.random.default_rng(5)
+    a, b = DRAWS["normal"](generator, 32, 1, 256), DRAWS["normal"](generator, 1, 32, 256)
+    known = (a.astype(np.float64) * b).sum(axis=2)
+    reference = _sequential(a * b).astype(np.float16)
+    assert problem(known, reference, _tree(a * b).astype(np.float16), "float16") == ""
+    added = np.zeros((32, 32), np.float16)
+    for i in range(256):
+        added += (a[..., i] * b[..., i]).astype(np.float16)
+    assert problem(known, reference, added, "float16") != ""
+
+
+def test_single_precision_under_a_double_is_seen() -> None:
+    x = np.random.default_rng(6).random(1 << 12)
+    assert problem(np.cumsum(x), np.cumsum(x), x.cumsum()[::1], "float64") == ""
+    single_sums = np.cumsum(x.astype(np.float32)).astype(np.float64)
+    assert "the reference's own is 0.0e+00" in problem(np.cumsum(x), np.cumsum(x), single_sums, "float64")
+
+
+def test_the_line_names_both_errors() -> None:
+    known = np.linspace(1, 2, 100)
+    said = problem(known, known.astype(np.float32), known.astype(np.float32) * np.float32(1.001))
+    assert said == "y: relative error 1.0e-3, the reference's own is 2.2e-8: computed in lower precision"

@@ -1,0 +1,137 @@
+"""What reference kernels give in double precision: against NumPy and SciPy, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusiond.judging import precision
+from fusiond.judging.doubled import HALF, NoTruth, doubled, in_double
+from fusiond.judging.truth import in_double_precision, read, truth
+from fusiond.requests import jobs
+from fusiond.strategy import Target
+from tests.judging.references import CASES, buffer, bundled, data, program, single
+from tests.plugins.hfuse.conftest import CPU
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_kernel_in_double_precision_gives_what_numpy_gives(case: str) -> None:
+    of, oracle = CASES[case]
+    found = in_double_precision(of, 1)
+    expected = oracle(data(of))
+    assert set(found) == set(expected)
+    for name in expected:
+        assert found[name].dtype == np.float64
+        np.testing.assert_allclose(found[name], expected[name].ravel(), rtol=1e-12, atol=1e-13)
+        mine = single(of)[name]
+        assert 0 < precision.own_error(found[name], mine) < 2e-6
+        assert precision.precision_problem(of.buffer(name), found[name], mine, mine) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["batchnorm", "upsample", "im2col", "maxpool", "hist"])
+def test_the_catalogue_in_double_precision(name: str, tmp_path: Path, real) -> None:
+    sizes = {
+        "batchnorm": {"batch": 5, "features": 9, "length": 40},
+        "upsample": {"channels": 2, "height": 20, "width": 30, "out_height": 45, "out_width": 70},
+        "im2col": {}, "maxpool": {"channels": 2, "height": 50, "width": 45}, "hist": {"n": 5000},
+    }[name]  # fmt: skip
+    text = f"strategy: hfuse\nkernels: [{name}]\nsizes: {sizes}\n".replace("'", "")
+    (job,) = jobs.read(tmp_path / "job.yaml", text)
+    strategy = real.strategy("hfuse")
+    workload = strategy.parse(job, jobs.JobInputs(real, job))
+    analysis = strategy.analyse(workload, Target(arch="cpu", limits=CPU, facts=lambda source: None))
+    baseline = strategy.baselines(analysis)[0]
+    of = baseline.emit(next(baseline.space.points()))
+    if name == "im2col":
+        of = of.at(strategy.odd_sizes(workload))
+    found, mine = in_double_precision(of, 1), single(of)
+    floats = [each.name for each in of.buffers if each.role.compared and each.dtype == "float32"]
+    assert list(found) == floats
+    for each in floats:
+        assert precision.own_error(found[each], mine[each]) < 1e-6
+
+
+HELPER = '#pragma once\n#include "deep/more.cuh"\n__device__ float twice(float x) { return 2.0f * third(x); }\n'
+MORE = "__device__ inline float third(float x) { return x / 3.0f; }\n"
+
+
+def test_headers_of_the_users_are_in_double_precision_too(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "help.cuh").write_text(HELPER)
+    (tmp_path / "deep/more.cuh").write_text(MORE)
+    text = (
+        '#include "help.cuh"\n__global__ void k(const float* x, float* y) { y[threadIdx.x] = twice(x[threadIdx.x]); }'
+    )
+    of = program(text, "k", [buffer("x", 128), buffer("y", 128, "output")], include_dirs=(str(tmp_path),))
+    np.testing.assert_allclose(in_double_precision(of, 1)["y"], data(of)["x"] / 3 * 2, rtol=1e-15)
+    assert (tmp_path / "help.cuh").read_text() == HELPER
+
+
+def test_the_text_in_double_precision() -> None:
+    assert (
+        in_double("float2 a = make_float2(1.f, 2e-1f); // 1.0f")
+        == "double2 a = make_double2(1.0, 0.20000000298023224); // 1.0f"
+    )
+    assert in_double('printf("%f 1.0f float", 0x1.8p1f);') == 'printf("%f 1.0f float", 3.0);'
+    assert (
+        in_double("#include <float.h>\nint of = 0xff; unsigned u = 1u;")
+        == "#include <float.h>\nint of = 0xff; unsigned u = 1u;"
+    )
+    assert in_double("__expf(x) + __powf(a, b) + erff(x) + myf(x)") == "exp(x) + pow(a, b) + erf(x) + myf(x)"
+    assert in_double("int half = n / 2;") == "int half = n / 2;"
+
+
+HEAD = "__global__ void k(const float* x, float* y)"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("#include <cuda_fp16.h>\n" + HEAD + "{ y[0] = __half(x[0]); }", HALF),
+        (HEAD + "{ y[0] = __float_as_int(x[0]); }", "it looks at the bits of floats"),
+        (HEAD + '{ asm("exit;"); }', "it has inline assembly"),
+        (HEAD + "{ y[0] = x; }", "in double precision it does not build: k.cu:1:"),
+        (HEAD + "{ y[5000] = x[0]; }", "in double precision it writes out of bounds"),
+    ],
+)  # fmt: skip
+def test_what_has_no_truth_says_why_in_a_line(text: str, reason: str) -> None:
+    of = program(text, "k", [buffer("x", 64), buffer("y", 64, "output")])
+    with pytest.raises(NoTruth) as said:
+        in_double_precision(of, 1)
+    assert str(said.value).startswith(reason)
+    assert "\n" not in str(said.value)
+
+
+def test_buffers_in_half_have_no_truth(tmp_path: Path) -> None:
+    of = program("__global__ void k() {}", "k", [buffer("x", 64, dtype="float16"), buffer("y", 64, "output")])
+    with pytest.raises(NoTruth, match="half"):
+        doubled(of, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_truth_of_a_kernel_comes_from_a_process_of_its_own(tmp_path: Path) -> None:
+    of = CASES["softmax 3x65"][0]
+    np.savez(tmp_path / "float32.npz", **single(of))
+    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
+    assert made.path is not None
+    np.testing.assert_array_equal(read(made.path)["y"], in_double_precision(of, 1)["y"])
+
+
+BYTES = HEAD + "{ y[threadIdx.x] = *(const int*)(x + threadIdx.x) * 1e-9f; }"
+HANGS = HEAD + "{ for (volatile int i = 0; i < 1;) y[0] = x[0]; }"
+
+
+@pytest.mark.slow
+def test_a_kernel_without_truth_is_a_reason(tmp_path: Path) -> None:
+    of = program(BYTES, "k", [buffer("x", 64), buffer("y", 64, "output")], block=64)
+    np.savez(tmp_path / "float32.npz", **single(of))
+    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
+    assert made.reason.startswith("in double precision it computes something else: y: ")
+    of = program(HANGS, "k", [buffer("x", 64), buffer("y", 64, "output")])
+    (tmp_path / "other").mkdir()
+    made = truth(bundled(of, tmp_path / "other"), tmp_path / "out.npz", seed=1, timeout_secs=4)
+    assert made.reason == "in double precision: no end after 4 s"

@@ -257,6 +257,27 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceFunction:
+    """A function of a Python file whose results are right by definition. It runs on the processor and is not timed."""
+
+    path: str
+    text: str
+    """The whole file, as it was when the job was submitted."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrutiny:
+    """That nobody vouches for the candidates (a program may have written them): they are tried on data that they cannot
+    know, every sample has other data, what it wrote is compared, and a winner is looked at by every means there is."""
+
+    function: ReferenceFunction | None = None
+    """In place of the first baseline's outputs."""
+    precision: bool = True
+    """Whether results may be no less accurate than the reference's own, beside the tolerances."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis(Generic[Request, Analysed]):
     """What a strategy knows without running anything.
 
@@ -269,6 +290,8 @@ class Analysis(Generic[Request, Analysed]):
     rejections: tuple[Rejection, ...] = ()
     alone: bool = False
     """The workload is one kernel by itself: there is nothing to fuse, and a better shape of it is `tuned`."""
+    scrutiny: Scrutiny | None = None
+    """Set where candidates are not the strategy's own writing."""
     payload: Analysed = field(compare=False, repr=False)
 
 

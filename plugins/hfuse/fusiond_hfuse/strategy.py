@@ -50,7 +50,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     name = "hfuse"
     version = 1
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
-    names: Mapping[str, str] = frozen({"kernel": "pair"})
+    names: Mapping[str, str] = frozen({"kernel": "kernels"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
     documents: Mapping[str, Mapping[str, Any]] = frozen({"kernel": schema.kernel()})
     drafts: tuple[str, ...] = (".cu", ".cuh", ".ptx")

@@ -1,0 +1,14 @@
+"""The hooks of variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusiond.hookspecs import hookimpl
+from fusiond.strategy import Strategy
+from fusiond_variants.strategy import Variants
+
+
+@hookimpl
+def register_strategies(register: Callable[[Strategy], None]) -> None:
+    register(Variants())

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from fusiond.devices import lock
+from fusiond.devices import lock, protocol
 from fusiond.devices.lock import DeviceHold, device_lock, held_by
 from fusiond.events import Event, Events, TrialFinished
 from fusiond.model import DeviceInfo, JobState
@@ -95,7 +96,13 @@ def test_a_visitor_is_let_in_at_a_pause_alone_and_nobody_else_is() -> None:
     with contextlib.ExitStack() as waits:
         with device_lock(FAKE, stop=never, waiting=nothing) as held, visitor() as process:
             waits.enter_context(other := Queued())
-            watch = threading.Thread(target=lambda: (out.append(said(process)), time.sleep(0.2), leave(process)))
+
+            def follow() -> None:
+                out.append(said(process))
+                time.sleep(0.2)
+                leave(process)
+
+            watch = threading.Thread(target=follow)
             watch.start()
             time.sleep(0.2)
             assert out == []  # it is not a pause
@@ -139,7 +146,12 @@ def test_a_visitor_that_dies_or_stays_too_long_keeps_nobody(monkeypatch: pytest.
             assert 0.4 < time.monotonic() - came[0] < 5  # it was never told to leave
             assert said(process) == "in"
         with visitor() as process:
-            pauses(held, lambda: len(came) > 1, lambda: (came.append(time.monotonic()), process.kill()))  # type: ignore[func-returns-value]
+
+            def kill() -> None:
+                came.append(time.monotonic())
+                process.kill()
+
+            pauses(held, lambda: len(came) > 1, kill)
     assert held_by(FAKE) is None
 
 
@@ -188,12 +200,12 @@ def test_where_nothing_is_timed_nobody_waits(evidence: str) -> None:
 class Noted(InProcess):
     """Notes when something runs on the device."""
 
-    spans: list[tuple[float, float]] = []  # noqa: RUF012
+    spans: ClassVar[list[tuple[float, float]]] = []
 
-    def call(self, *given: object) -> object:  # type: ignore[override]
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         begun = time.monotonic()
         try:
-            return super().call(*given)  # type: ignore[arg-type]
+            return super().call(request, timeout_secs)
         finally:
             Noted.spans.append((begun, time.monotonic()))
 

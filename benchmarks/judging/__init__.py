@@ -1,0 +1,1 @@
+"""Whether the referee lets every right kernel pass."""

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from fusiond.devices.precision import Array, rounded
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.fills import initial, is_read
-from fusiond.judging.precision import Array, rounded
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.language.narrow import readable
 from fusiond.program import Program

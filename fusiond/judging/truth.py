@@ -24,13 +24,13 @@ from fusiond.build.working import working_folder
 from fusiond.devices.compare import compare
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor
+from fusiond.devices.precision import Array, rounded
 from fusiond.devices.run import write_outputs
 from fusiond.errors import FusiondError, MachineFault, RequestError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.inputs.fills import initial
 from fusiond.judging import functions
 from fusiond.judging.doubled import NoTruth, doubled
-from fusiond.judging.precision import Array, rounded
 from fusiond.language.dtypes import is_float
 from fusiond.model import BuildFailed
 from fusiond.program import Buffer, Program, default_compare

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond.judging import precision
+from fusiond.devices import precision
 from fusiond.judging.doubled import HALF, NoTruth, doubled, in_double
 from fusiond.judging.truth import in_double_precision, read, truth
 from fusiond.requests import jobs

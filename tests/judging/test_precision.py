@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from fusiond.judging import precision
+from fusiond.devices import precision
 from fusiond.language.narrow import NARROW
 from fusiond.program import Compare
 from tests.judging.references import buffer

@@ -273,6 +273,8 @@ class Scrutiny:
 
     function: ReferenceFunction | None = None
     """In place of the first baseline's outputs."""
+    numbers: Mapping[str, int | float] = field(default_factory=frozen)
+    """The reference's scalars by name, for the function."""
     precision: bool = True
     """Whether results may be no less accurate than the reference's own, beside the tolerances."""
 

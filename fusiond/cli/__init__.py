@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "tokens": "who may ask this box for answers over TCP, and push some",
     "init": "draft the YAML that says how to launch a kernel, from its source",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
+    "judge": "whether a kernel is a right replacement of another one, and how fast",
     "verify": "measure a recorded winner again, here",
     "explain": "why a job came out as it did",
     "plugins": "the plugins, and why one did not load",
@@ -67,7 +68,7 @@ COMMANDS: Mapping[str, str] = {
     "completion": "what a shell completes commands and options by",
     "help": "this, or what a command does and its options",
 }
-PLANNING = ("run", "record", "serve", "plan", "init", "verify", "doctor")
+PLANNING = ("run", "record", "serve", "plan", "init", "judge", "verify", "doctor")
 """Commands that need more of the plugins than what they are called: these are loaded in a process of their own while
 the command's modules are."""
 INTERRUPTED = 130

@@ -66,8 +66,9 @@ class Loaded(Protocol):
 
     def read(self, buffer: str) -> Array: ...
 
-    def snapshot(self) -> None:
-        """Keep a pristine copy of what `restore` brings back: the `inout` buffers that are reset for each run."""
+    def snapshot(self, *, outputs: bool = False) -> None:
+        """Keep a pristine copy of what `restore` brings back: the `inout` buffers that are reset for each run, and with
+        `outputs` those that are only written, as they are now."""
         ...
 
     def restore(self) -> None:

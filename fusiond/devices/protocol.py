@@ -34,6 +34,10 @@ class CheckRequest:
     bundle: str
     references: tuple[tuple[int, str], ...]
     """(seed, .npz) pairs."""
+    suspicious: bool = False
+    """Nobody vouches for it: each seed is run twice."""
+    truths: tuple[tuple[int, str], ...] = ()
+    """(seed, .npz) of outputs in double precision (`fusiond.judging.truth`), by which precision is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,8 @@ class SampleRequest:
     candidate: str
     baseline: str | None
     plan: Sampling
+    references: tuple[tuple[int, str], ...] = ()
+    """(seed, .npz) of what samples are judged by; empty where they need not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +86,9 @@ def decode_request(line: str) -> Request:
     kind = _REQUESTS[values.pop("do")]
     if "plan" in values:
         values["plan"] = Sampling(**{**values["plan"], "purpose": Purpose(values["plan"]["purpose"])})
-    if "references" in values:
-        values["references"] = tuple((seed, path) for seed, path in values["references"])
+    for name in ("references", "truths"):
+        if name in values:
+            values[name] = tuple((seed, path) for seed, path in values[name])
     request: Request = kind(**values)
     return request
 

@@ -24,9 +24,12 @@ import numpy as np
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import constant
+from fusiond.devices.guarded import GuardedLoaded, truth_of, untouched, worst_error
+from fusiond.devices.precision import precision_problem
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
 from fusiond.exporting.bundle import read_bundle
+from fusiond.language.dtypes import is_float
 from fusiond.model import COUNTED, MeasureFailed, Outcome
 from fusiond.program import Buffer, Program, Role
 from fusiond.system import faults
@@ -91,12 +94,7 @@ class ExecutorWorker:
         for buffer in loaded.program.buffers:
             data.fill(loaded, buffer, seed, kind=kind)
         loaded.run(seed=seed, checked=True)
-        broken = data.broken_guards(loaded)
-        if broken:
-            raise ExecutionError(Outcome.CRASHED, f"out of bounds: {'; '.join(broken)}")
-        for buffer in loaded.program.buffers:
-            if buffer.role is Role.INPUT and not data.intact(loaded, buffer, seed):
-                raise ExecutionError(Outcome.WRONG_RESULT, f"{buffer.name} is an input, and was written to")
+        untouched(data, loaded, seed)
 
     def _reference(self, request: protocol.Reference) -> protocol.Reply:
         """Two runs on the same data and different poison: what differs is not a function of the inputs.
@@ -134,38 +132,56 @@ class ExecutorWorker:
         return ""
 
     def _check(self, request: protocol.CheckRequest) -> protocol.Reply:
+        """Of what nobody vouches for, each seed is run a second time: what it remembers of the first run is wrong."""
         loaded = self._load(request.bundle)
-        data = self._executor.data
+        truths = dict(request.truths)
         worst = 0.0
         for seed, path in request.references:
             self._run(loaded, seed)
-            if self._files.get(path) != _identity(path):  # another process wrote it
-                data.forget(path)
-                self._files[path] = _identity(path)
-            with np.load(path) as reference:
-                for buffer in loaded.program.buffers:
-                    if not buffer.role.compared:
-                        continue
-                    if buffer.name not in reference:
-                        raise ExecutionError(Outcome.WRONG_RESULT, f"the reference has no output {buffer.name!r}")
-                    found = data.compare(loaded, buffer, path, functools.partial(reference.__getitem__, buffer.name))
-                    if not found.equal:
-                        raise ExecutionError(Outcome.WRONG_RESULT, f"seed {seed}: {found.detail}")
-                    worst = max(worst, found.worst)
-                missing = set(reference.files) - {each.name for each in loaded.program.buffers if each.role.compared}
-                if missing:
-                    raise ExecutionError(Outcome.WRONG_RESULT, f"no output {min(missing)!r} is written")
+            worst = max(worst, self._worst(loaded, seed, path))
+            if seed in truths:
+                self._precise(loaded, path, truths[seed])
+            if request.suspicious:
+                self._run(loaded, seed, kind=seed + 1)
+                self._worst(loaded, seed, path, " (in a second run on the same data)")
         return protocol.Checked(worst=worst)
+
+    def _worst(self, loaded: Loaded, seed: int, path: str, when: str = "") -> float:
+        if self._files.get(path) != _identity(path):  # another process wrote it
+            self._executor.data.forget(path)
+            self._files[path] = _identity(path)
+        return worst_error(self._executor.data, loaded, path, seed=seed, when=when)
+
+    def _precise(self, loaded: Loaded, reference: str, truth: str) -> None:
+        """ExecutionError where a float output is less accurate than the reference's own."""
+        with np.load(reference) as file:
+            for buffer in loaded.program.buffers:
+                known = truth_of(truth, buffer) if buffer.role.compared and is_float(buffer.dtype) else None
+                if known is not None:
+                    problem = precision_problem(buffer, known, file[buffer.name], loaded.read(buffer.name))
+                    if problem:
+                        raise ExecutionError(Outcome.WRONG_RESULT, problem)
 
     def _sample(self, request: protocol.SampleRequest) -> protocol.Reply:
         candidate = self._load(request.candidate, keep=request.baseline)
         baseline = None
         if request.baseline is not None:
             baseline = self._load(request.baseline, keep=request.candidate)
+        data = self._executor.data
+        if request.references and candidate.clock != COUNTED:
+            paths = dict(request.references)
+
+            def judge(loaded: Loaded, seed: int) -> None:
+                self._worst(loaded, seed, paths[seed], " (in a timed run)")
+                untouched(data, loaded, seed)
+
+            judged = [each and GuardedLoaded(each, data, tuple(paths), judge) for each in (candidate, baseline)]
+            assert judged[0] is not None
+            return sample_pair(self._executor, judged[0], judged[1], request.plan)
         for loaded in (candidate, baseline):
             if loaded is not None and loaded.clock != COUNTED:  # a bound needs no data
                 for buffer in loaded.program.buffers:
-                    self._executor.data.fill(loaded, buffer, TIMING_SEED)
+                    data.fill(loaded, buffer, TIMING_SEED)
                 loaded.snapshot()
         return sample_pair(self._executor, candidate, baseline, request.plan)
 

@@ -158,7 +158,7 @@ class FakeLoaded:
     def read(self, buffer: str) -> Array:
         return self._data[buffer].copy()
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, outputs: bool = False) -> None:
         pass
 
     def restore(self) -> None:

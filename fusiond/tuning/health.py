@@ -45,7 +45,7 @@ def after(context: Context, result: object, references: References) -> None:
 def of_reference(context: Context, program: Program, name: str) -> References | MeasureFailed:
     """The outputs of the unfused program. One that worked on this device before is known to be good: when it fails
     three times, DeviceSick is raised, or MachineFault."""
-    found = context.measurer.references(program, name)
+    found = context.measurer.references(program, name, context.analysis.scrutiny)
     if not context.store.worked(program.key, context.device.key):
         return found
     for strike in range(STRIKES):
@@ -54,7 +54,7 @@ def of_reference(context: Context, program: Program, name: str) -> References | 
         _strike(context, strike, found)
         if strike + 1 < STRIKES:
             context.measurer.fresh()
-            found = context.measurer.references(program, name)
+            found = context.measurer.references(program, name, context.analysis.scrutiny)
     assert isinstance(found, MeasureFailed)
     condemn(context, found)
 

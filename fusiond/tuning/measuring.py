@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling, Session, throttled
 from fusiond.errors import DeviceError
 from fusiond.exporting.bundle import write_bundle
+from fusiond.judging.truth import Truth, truth
 from fusiond.keys import content_key
-from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose, Scrutiny
 from fusiond.program import Program, Source
 from fusiond.system import faults, files
 from fusiond.tuning.contention import Contention, Policy
@@ -51,6 +53,12 @@ class References:
     """How long a checked run takes; what patience with candidates is measured in."""
     unproven: tuple[str, ...] = ()
     """Outputs to which anything might be equal, on every seed, and why."""
+    suspicious: bool = False
+    """Nobody vouches for what is compared with them (`fusiond.model.Scrutiny`)."""
+    truths: tuple[tuple[int, str], ...] = ()
+    """(seed, .npz) of the same in double precision, where precision is judged."""
+    untold: str = ""
+    """Why precision is not judged, where it should be."""
 
 
 class Measurer:
@@ -193,8 +201,10 @@ class Measurer:
 
     # --- checking ---
 
-    def references(self, program: Program, name: str) -> References | MeasureFailed:
-        """Run a reference on every seed and keep its outputs."""
+    def references(self, program: Program, name: str, scrutiny: Scrutiny | None = None) -> References | MeasureFailed:
+        """Run a reference on every seed and keep its outputs. Under scrutiny the seeds are drawn here and now, and the
+        outputs are those of the function that is the reference, where there is one. RequestError where that is wrong.
+        """
         self._pause()
         folder = self.bundle(program)
         if isinstance(folder, MeasureFailed):
@@ -203,7 +213,7 @@ class Measurer:
         unproven: list[tuple[str, ...]] = []
         run_secs = float("inf")
         _made(self._work)
-        for seed in SEEDS:
+        for seed in SEEDS if scrutiny is None else fresh_seeds():
             path = self._work / f"{name}-{seed}.npz"
             request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
             begun = time.monotonic()
@@ -215,7 +225,32 @@ class Measurer:
             made.append((seed, str(path)))
             unproven.append(reply.unproven)
         always = tuple(each for each in unproven[0] if all(each in others for others in unproven))
-        return References(of=tuple(made), run_secs=run_secs, unproven=always)
+        found = References(of=tuple(made), run_secs=run_secs, unproven=always, suspicious=scrutiny is not None)
+        return found if scrutiny is None else self._with_truths(found, program, folder, scrutiny)
+
+    def _with_truths(self, found: References, program: Program, folder: Path, scrutiny: Scrutiny) -> References:
+        """With the outputs in double precision; a function's outputs in the place of the program's."""
+        function = None
+        if scrutiny.function is not None:
+            file = self._work / Path(scrutiny.function.path).name
+            file.write_text(scrutiny.function.text, encoding="utf-8")
+            function = f"{file}:{scrutiny.function.name}"
+        elif not scrutiny.precision:
+            return found
+        numbers = {**scrutiny.numbers, **dict(program.sizes)}
+
+        def make(of: tuple[int, str]) -> Truth:
+            out = Path(of[1]).with_suffix(".truth.npz")
+            against = None if function else Path(of[1])
+            return truth(folder, out, seed=of[0], function=function, numbers=numbers, against=against)
+
+        with ThreadPoolExecutor(len(SEEDS)) as pool:
+            made = list(pool.map(make, found.of))
+        reason = next((each.reason for each in made if each.path is None), "")
+        if reason:
+            return replace(found, untold=reason)
+        paths = tuple((seed, str(each.path)) for (seed, _), each in zip(found.of, made, strict=True))
+        return replace(found, of=paths if function else found.of, truths=paths if scrutiny.precision else ())
 
     def check(self, program: Program, references: References) -> float | MeasureFailed:
         """Compare a program's outputs with those of the reference on every seed; returns the worst error."""
@@ -224,7 +259,10 @@ class Measurer:
         if isinstance(folder, MeasureFailed):
             return folder
         patience = self._patience_secs + 30 * references.run_secs
-        reply = self._call(protocol.CheckRequest(bundle=str(folder), references=references.of), patience)
+        request = protocol.CheckRequest(
+            bundle=str(folder), references=references.of, suspicious=references.suspicious, truths=references.truths
+        )
+        reply = self._call(request, patience)
         if isinstance(reply, Measurement | protocol.Calibrated):
             raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
         return reply if isinstance(reply, MeasureFailed) else reply.worst
@@ -278,8 +316,9 @@ class Measurer:
                 return each
         self._quiet(*(each for each in (program, against) if each is not None))
         request = protocol.SampleRequest(
-            candidate=str(folder), baseline=None if other is None else str(other), plan=plan
-        )
+            candidate=str(folder), baseline=None if other is None else str(other), plan=plan,
+            references=references.of if references.suspicious else (),
+        )  # fmt: skip
         patience = self._patience_secs + plan.warm_up_secs + plan.budget_secs + 60 * references.run_secs
         begun = time.monotonic()
         reply = self._call(request, patience)
@@ -312,6 +351,11 @@ class Measurer:
         another one that computes. One process of the finals measures all of its programs; there is no pause in it."""
         if self._let_in is not None:
             self._let_in(self._runner.fresh)
+
+
+def fresh_seeds() -> tuple[int, int]:
+    """Two that nobody can know, one even and one odd: each has poison of its own kind (`fusiond.inputs.fills`)."""
+    return 2 * secrets.randbits(40), 2 * secrets.randbits(40) + 1
 
 
 def _made(folder: Path) -> None:

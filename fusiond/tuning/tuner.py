@@ -378,7 +378,7 @@ class Tuner:
         except SizeError as problem:
             log.warning("%s is not checked at odd sizes: %s", context.prepared.workload.name, problem)
             return None
-        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd"))
+        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd", context.analysis.scrutiny))
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,

@@ -112,11 +112,11 @@ class CpuProgram:
             return self._symbols[buffer].copy().view(numpy_dtype(self.program.buffer(buffer).dtype))
         return self._of[buffer].views[buffer].copy()
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, outputs: bool = False) -> None:
         self._pristine = {
             each.name: self.read(each.name)
             for each in self.program.buffers
-            if each.role is Role.INOUT and each.reset == "each_run"
+            if (each.role is Role.INOUT and each.reset == "each_run") or (outputs and each.role is Role.OUTPUT)
         }
 
     def restore(self) -> None:

@@ -17,6 +17,7 @@ empty answer speaks for this launch only. Small launches suffice; one is some 50
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
 import shutil
@@ -171,8 +172,11 @@ def _location(report: str, address: int, arrays: Sequence[_Array]) -> str:
     return "dynamic shared memory" if found[1] == _DYNAMIC else found[1]
 
 
-def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) -> Iterator[str]:
-    """A line for each race in each launch of a program, which is run from its fills. Raises `FusiondError`."""
+def find_in(
+    program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0, blocks: int | None = None
+) -> Iterator[str]:
+    """A line for each race in each launch of a program, which is run from its fills; of a longer launch whose blocks
+    do not wait for each other, in the first `blocks`. Raises `FusiondError`."""
     binaries = {each.name: _built(interpreted.build(each)) for each in program.sources}
     for name, path in binaries.items():
         if path.suffix == interpreted.SUFFIX:
@@ -186,9 +190,19 @@ def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) 
             loaded.write(buffer.name, initial(buffer, seed))
     for step in loaded.walk():
         if isinstance(step, plans.Launch):
-            for race in _in_step(host, kernels[step.source], loaded, step, timeout_s):
+            for race in _in_step(host, kernels[step.source], loaded, _cut(step, blocks), timeout_s):
                 yield f"{step.name}: {race}"
     loaded.close()
+
+
+def _cut(step: plans.Launch, blocks: int | None) -> plans.Launch:
+    """A launch of no more than so many blocks, the last axis cut first."""
+    if blocks is None or step.cooperative:
+        return step
+    x, y, z = step.grid
+    x = min(x, blocks)
+    y = min(y, max(1, blocks // x))
+    return dataclasses.replace(step, grid=(x, y, min(z, max(1, blocks // (x * y)))))
 
 
 def _in_step(host: Path, kernel: Path, loaded: CpuProgram, step: plans.Launch, timeout_s: float) -> list[str]:
@@ -218,12 +232,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cpu.race")
     parser.add_argument("bundle", type=Path, help="a folder with a plan.json")
     parser.add_argument("--seed", type=int, default=0, help="of the fills; default: 0")
+    parser.add_argument("--blocks", type=int, metavar="N", help="only the first blocks of each launch; default: all")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECS", help="of a launch; default: 600")
     given = parser.parse_args(argv)
     races = 0
     try:
         program, _ = read_bundle(given.bundle)
-        for race in find_in(program, seed=given.seed, timeout_s=given.timeout):
+        for race in find_in(program, seed=given.seed, timeout_s=given.timeout, blocks=given.blocks):
             races += 1
             sys.stdout.write(race + "\n")
         sys.stdout.write(f"{program.name}: {counted(races, 'race') if races else 'no races'}\n")

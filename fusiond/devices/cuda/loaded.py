@@ -142,9 +142,9 @@ class CudaProgram:
         with named(f"reading {buffer!r}"):
             return self._memory.read(buffer)
 
-    def snapshot(self) -> None:
-        with named("keeping a copy of the inout buffers"):
-            self._memory.snapshot()
+    def snapshot(self, *, outputs: bool = False) -> None:
+        with named("keeping a copy of the buffers that are written"):
+            self._memory.snapshot(outputs=outputs)
 
     def restore(self) -> None:
         with named("restoring the inout buffers"):

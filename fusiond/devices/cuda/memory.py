@@ -219,10 +219,11 @@ class ProgramMemory:
         block, offset = self.place(name)
         return block.read(offset, buffer.size_bytes).view(numpy_dtype(buffer.dtype))
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, outputs: bool = False) -> None:
         """Copies of the inout buffers that are reset for each run, on the side where they live."""
         for buffer in self._buffers.values():
-            if buffer.role is not Role.INOUT or buffer.reset != "each_run":
+            restored = buffer.role is Role.INOUT and buffer.reset == "each_run"
+            if not restored and not (outputs and buffer.role is Role.OUTPUT and buffer.part_of is None):
                 continue
             block, offset = self.place(buffer.name)
             if block.array is not None:

@@ -223,7 +223,9 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.alone:
             plain = next(space.alone(group, about.target.limits).points())
             given = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
-            return (Baseline(name="given", detail="as its file says", space=given, emit=functools.partial(_alone, about)),)
+            return (
+                Baseline(name="given", detail="as its file says", space=given, emit=functools.partial(_alone, about)),
+            )
         first, *_, last = group.names
         count = len(group.slots)
         back = group.letters[::-1]

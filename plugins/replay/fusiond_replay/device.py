@@ -135,7 +135,7 @@ class ReplayProgram:
     def read(self, buffer: str) -> Array:
         return self._data[buffer].copy()
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, outputs: bool = False) -> None:
         pass
 
     def restore(self) -> None:

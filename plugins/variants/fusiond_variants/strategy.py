@@ -1,6 +1,6 @@
 """Variants as a strategy: several implementations of one computation, of which the fastest right one is the answer.
 
-job --parse--> Variants --analyse--> those with the reference's arguments --space--> variant, its own knobs --emit--> one
+job --parse--> Variants --analyse--> those with the reference's arguments --space--> variant, its knobs --emit--> one
 
 A variant is read, shaped and written by whichever strategy takes documents of kernels, as a job of that one document
 alone; what it is given, and what it is compared with, is the reference's.
@@ -39,6 +39,7 @@ class Variants(StrategyBase[VariantsRequest, VariantsAnalysis]):
 
     name = "variants"
     version = 1
+    names: Mapping[str, str] = frozen({"implementation": "variants"})
     job_keys: tuple[str, ...] = ("variants", "reference", "precision")
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[VariantsRequest]:
@@ -78,7 +79,7 @@ class Variants(StrategyBase[VariantsRequest, VariantsAnalysis]):
         }
         return Analysis(
             workload=workload, report=frozen(report), rejections=tuple(rejections), alone=True,
-            scrutiny=Scrutiny(function=function, precision=asked.precision != "any"),
+            scrutiny=Scrutiny(function=function, numbers=_numbers(reports), precision=asked.precision != "any"),
             payload=VariantsAnalysis(usable=frozen(usable), reference=reference),
         )  # fmt: skip
 
@@ -161,6 +162,12 @@ def _checked(
         if why:
             return Rejection(rule="arguments", nodes=(variant.name,), detail=f"{variant.path}: {why}"), None
     return None, program
+
+
+def _numbers(reports: list[Mapping[str, Any]]) -> Mapping[str, int | float]:
+    """The first variant's scalars by name, as far as its strategy reports them."""
+    kernels = reports[0].get("kernels", ())
+    return frozen({name: value for each in kernels for name, value in each.get("scalars", {}).items()})
 
 
 def _same(program: Program, config: Config) -> Program:

@@ -402,7 +402,7 @@ def _choices(node: Node | None, sizes: Mapping[str, int]) -> dict[str, tuple[int
 
 
 def _defines(node: Node | None, sizes: Mapping[str, int]) -> tuple[tuple[str, Expression | str], ...]:
-    """Macros. A value over sizes and block.* is worked out; anything else is taken as it stands; of a list the first."""
+    """Macros. A value over sizes and block.* is worked out; anything else is as it stands; of a list the first."""
     defines: list[tuple[str, Expression | str]] = []
     for name, value in (node.mapping() if node is not None else {}).items():
         value = value.sequence()[0] if isinstance(value.value, tuple) else value

@@ -1,0 +1,140 @@
+"""What is looked at in a candidate beyond its outputs, on the processor: the defences that compare no results.
+
+Outputs are compared by who runs programs on a device (`fusiond.devices.worker`): on data that nobody can know, twice
+for each seed, from poisoned outputs, between guard zones, in timed runs too, and in double precision. What is left:
+
+    launches   work that is launched from the device, which no span covers
+    bounds     reads beyond a buffer: every access of the PTX is looked at (`fusiond.counting`)
+    races      two threads at one address without an order (the build with ThreadSanitizer)
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusiond.build import nvcc
+from fusiond.counting import judge
+from fusiond.model import BuildFailed
+from fusiond.program import Program, SourceKind
+from fusiond.system import children, faults
+
+RACE_BLOCKS = 8
+"""Of a launch, in which races are looked for: those with ThreadSanitizer are some 50 times slower."""
+_FROM_DEVICE = re.compile(r"\bcuda(LaunchDevice|GetParameterBuffer|GraphLaunch|StreamCreateWithFlags)\w*")
+_NEEDS_LINKING = "separate compilation mode"
+"""What nvcc says of a kernel that launches another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a defence says of a candidate."""
+
+    problem: str = ""
+    """Why it is wrong, in one line."""
+    hint: str = ""
+    """What was not looked at, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A program at some sizes, with the outputs that are right there."""
+
+    program: Program
+    bundle: Path
+    seed: int
+    outputs: Path
+    """An .npz of the reference's outputs on that seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accused:
+    """A candidate in the places where it is looked at: at the job's sizes, and at odd ones where there are some."""
+
+    places: tuple[Place, ...]
+    reference: Path | None
+    """A bundle of the reference at the smallest sizes; races that it has are no fault of a candidate."""
+    timeout_secs: float = 60.0
+
+    @property
+    def smallest(self) -> Place:
+        return min(self.places, key=lambda each: sum(int(one.elements) for one in each.program.buffers))
+
+
+def launches(accused: Accused) -> Finding:
+    """A source that launches kernels itself."""
+    return Finding(problem=launches_kernels(accused.places[0].program))
+
+
+def launches_kernels(program: Program) -> str:
+    """Which source of a program launches work from the device, and how it says so; empty where none does."""
+    for source in program.sources:
+        if source.kind is SourceKind.HOST:
+            continue
+        found = _FROM_DEVICE.search(source.text)
+        if found is not None:
+            return _launching(source.name, f"calls {found[0]}")
+        if "<<<" in source.text and nvcc.find() is not None:
+            built = nvcc.named_ptx(source, "sm_90")
+            if isinstance(built, BuildFailed) and _NEEDS_LINKING in f"{built.reason}{built.log}":
+                return _launching(source.name, "launches with <<<")
+    return ""
+
+
+def _launching(name: str, what: str) -> str:
+    return f"{name} {what}: work of a child kernel is outside of what is measured"
+
+
+def bounds(accused: Accused) -> Finding:
+    """Every access of what nvcc makes of it, and whether that computes the same."""
+    hint = ""
+    for place in accused.places:
+        said = judge.apart(place.bundle, place.outputs, seed=place.seed, fmad=False, timeout_secs=accused.timeout_secs)
+        if said.agrees is False:
+            return Finding(problem=f"as nvcc compiles it: {said.detail}")
+        if said.agrees is None:
+            hint = f"reads beyond a buffer were not looked for: {said.detail}"
+    return Finding(hint=hint)
+
+
+def races(accused: Accused) -> Finding:
+    """Races that the reference has not."""
+    found = _races(accused.smallest.bundle, accused.timeout_secs)
+    if found.problem and accused.reference is not None and _races(accused.reference, accused.timeout_secs).problem:
+        return Finding(hint=f"the reference has races, too: {found.problem}")
+    return found
+
+
+def _races(bundle: Path, timeout_secs: float) -> Finding:
+    command = [sys.executable, "-m", "fusiond.devices.cpu.race", str(bundle), "--blocks", str(RACE_BLOCKS)]
+    try:
+        done = children.run(command, timeout_secs=timeout_secs)
+    except subprocess.TimeoutExpired:
+        return Finding(hint=f"races were not looked for to the end: it takes longer than {timeout_secs:g} s")
+    fault = faults.of_end(done.returncode, "the race check")
+    if fault is not None:
+        raise fault
+    *found, last = done.stdout.splitlines() or [""]
+    if done.returncode == 1 and found:
+        return Finding(problem=f"race: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}")
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [last])[0]
+        return Finding(hint=f"races were not looked for: {said}")
+    return Finding()
+
+
+DEFENCES: Mapping[str, Callable[[Accused], Finding]] = {"launches": launches, "bounds": bounds, "races": races}
+
+
+def inspect(accused: Accused, *, without: Collection[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """(why a candidate is wrong, or an empty text; what was not looked at). All at once, on all cores; of several
+    problems the first in the order of DEFENCES is told. Raises MachineFault."""
+    with ThreadPoolExecutor(len(DEFENCES)) as pool:
+        tasks = [pool.submit(look, accused) for name, look in DEFENCES.items() if name not in without]
+        found = [each.result() for each in tasks]
+    return next((each.problem for each in found if each.problem), ""), tuple(each.hint for each in found if each.hint)

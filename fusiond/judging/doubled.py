@@ -22,6 +22,7 @@ from fusiond.program import Buffer, Bytes, Launch, Program, Scalar, Source, Sour
 from fusiond.program.steps import Argument
 
 HALF = "it computes in half: give the reference as a NumPy function"
+FLOATS_IN_STRUCT = "it is given floats in a struct: give the reference as a NumPy function"
 
 _TOKEN = re.compile(
     r"""
@@ -57,13 +58,16 @@ _RENAMED = tuple(
     )
 )
 _PRELUDE = (
+    "__host__ __device__ constexpr unsigned fusiond_aligned(unsigned bytes) { return bytes < 16 ? bytes : 16; } "
     "__device__ inline double fdivide(double x, double y) { return x / y; } "
     "__device__ inline double __saturatef(double x) { return fmin(fmax(x, 0.0), 1.0); } "
     "__device__ inline double atomicExch(double* at, double x) { "
     "return __longlong_as_double(atomicExch((unsigned long long*)at, (unsigned long long)__double_as_longlong(x))); }"
     "\n#line 1\n"
 )
-"""What CUDA has for floats only."""
+"""What CUDA has for floats only, and a limit for alignments."""
+_ALIGNED = re.compile(r"\b(alignas|__align__)\s*\(((?=[^;{]*\bsizeof\b)(?:[^()]|\([^()]*\))*)\)")
+"""An alignment that doubles with the type: no more than 16 bytes of it are kept, which is what local arrays have."""
 _BITS = re.compile(r"__(float|u?int)_as_(u?int|float)")
 _HALF = re.compile(r"(__)?(nv_)?(half2?|bfloat16\w*|fp8\w*)|__\w+2(half|bfloat)\w*|wmma")
 _HALF_HEADER = re.compile(r"cuda_(fp16|bf16|fp8|fp4|fp6)\.h|\bwmma\b|\bmma\.h")
@@ -83,7 +87,7 @@ def in_double(text: str) -> str:
     for each in sorted(words):
         if _BITS.fullmatch(each):
             raise NoTruth(f"it looks at the bits of floats ({each}): give the reference as a NumPy function")
-    return _TOKEN.sub(_double, text)
+    return _TOKEN.sub(_double, _ALIGNED.sub(r"\1(fusiond_aligned(\2))", text))
 
 
 def doubled(program: Program, folder: Path) -> Program:
@@ -174,7 +178,7 @@ def _step(step: Step) -> Step:
 
 def _argument(argument: Argument) -> Argument:
     if isinstance(argument, Bytes) and any(DTYPES[dtype].floating for _, dtype, _ in argument.numbers):
-        raise NoTruth("it is given floats in a struct: give the reference as a NumPy function")
+        raise NoTruth(FLOATS_IN_STRUCT)
     if isinstance(argument, Scalar) and argument.dtype == "float32":
         return dataclasses.replace(argument, dtype="float64", value=float(np.float32(argument.value)))
     return argument

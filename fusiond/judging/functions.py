@@ -17,45 +17,42 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.devices.precision import Array, rounded
+from fusiond.devices.precision import RUNS, Array, narrowed, rounded
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.fills import initial, is_read
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.language.narrow import readable
 from fusiond.program import Program
 
-EXACT = ":float64"
-"""Ends the names of outputs in double precision."""
-
 
 def outputs(program: Program, function: str, numbers: Mapping[str, int | float], seed: int) -> dict[str, Array]:
-    """NAME -> an output as its buffer is declared, and NAME:float64 -> a float one in double precision, of floats in
-    double precision; each of shape (elements,). `numbers`: scalars and sizes by name, beside the Program's sizes.
+    """NAME -> an output as its buffer is declared, NAME:float64 -> a float one in double precision, and with other
+    endings (`RUNS`) of rounded inputs; of shape (elements,). `numbers`: scalars and sizes, beside the Program's sizes.
 
     RequestError for all that may be wrong with the function, or that it raises.
     """
     called = _Function(function)
     wide = any(DTYPES[each.dtype].bytes == 8 for each in program.buffers)
     found = {}
-    for double in (False, True):
-        called.x64(wide or double)
+    for suffix, bits in (("", 0), *RUNS.items()):
+        called.x64(wide or bits > 0)
         arrays = {
-            each.name: _given(initial(each, seed), each.dtype, double)
+            each.name: _given(initial(each, seed), each.dtype, bits)
             for each in program.buffers
             if is_read(each) and each.part_of is None
         }
         results = called.results(program, {**dict(program.sizes), **numbers, **arrays})
         for each in program.buffers:
-            if each.name in results and not double:
+            if each.name in results and bits == 0:
                 found[each.name] = rounded(results[each.name], each.dtype)
             elif each.name in results and is_float(each.dtype):
-                found[each.name + EXACT] = results[each.name].astype(np.float64)
+                found[each.name + suffix] = results[each.name].astype(np.float64)
     return found
 
 
-def _given(data: Array, dtype: str, double: bool) -> Array:
+def _given(data: Array, dtype: str, bits: int) -> Array:
     values = readable(data, dtype)
-    return values.astype(np.float64) if double and is_float(dtype) else values
+    return narrowed(values, bits) if bits and is_float(dtype) else values
 
 
 class _Function:

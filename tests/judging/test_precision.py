@@ -23,6 +23,9 @@ def test_own_error() -> None:
     assert precision.own_error(np.full(4, 1e300), np.full(4, 1.1e300)) == pytest.approx(0.1)
 
 
+Rounded = dict[str, np.ndarray] | None
+
+
 def _sequential(x: np.ndarray) -> np.ndarray:
     return np.add.accumulate(x, axis=-1, dtype=x.dtype)[..., -1]
 
@@ -42,9 +45,19 @@ def _kahan(x: np.ndarray) -> np.ndarray:
     return total
 
 
-def problem(truth: np.ndarray, reference: np.ndarray, candidate: np.ndarray, dtype: str = "float32") -> str:
+def problem(
+    truth: np.ndarray, reference: np.ndarray, candidate: np.ndarray, dtype: str = "float32", of_rounded: Rounded = None
+) -> str:
     of = buffer("y", truth.size, "output", dtype, compare=Compare(kind="close", rtol=1e-2, atol=1e-2))
-    return precision.precision_problem(of, truth.ravel(), reference.ravel(), candidate.ravel())
+    others = {name: array.ravel() for name, array in (of_rounded or {}).items()}
+    return precision.precision_problem(of, truth.ravel(), reference.ravel(), candidate.ravel(), others)
+
+
+def of_rounded(compute: Callable[..., np.ndarray], *inputs: np.ndarray) -> Rounded:
+    """What a computation gives in double precision of rounded inputs."""
+    return {
+        name: compute(*(precision.narrowed(each, bits) for each in inputs)) for name, bits in precision.ROUNDED.items()
+    }
 
 
 def _tf32(x: np.ndarray) -> np.ndarray:
@@ -73,9 +86,10 @@ def test_the_order_of_a_sum_is_not_lower_precision(draw: str, n: int) -> None:
     x = DRAWS[draw](np.random.default_rng(n), 4 if n > 4096 else 32, n)
     known = x.astype(np.float64).sum(axis=1)
     sums = [_sequential(x), _tree(x), x.sum(axis=1)] + ([_kahan(x)] if n <= 4096 else [])
+    others = of_rounded(lambda x: x.sum(axis=1), x)
     for reference in sums:
         for candidate in sums:
-            assert problem(known, reference, candidate) == ""
+            assert problem(known, reference, candidate, of_rounded=others) == ""
 
 
 @pytest.mark.slow
@@ -117,6 +131,43 @@ def test_softmax_in_other_orders_and_in_half() -> None:
     halved = _half(e)
     assert problem(known, reference, halved / _sequential(halved)[:, None]) != ""
     assert problem(known, reference, _half(reference)) != ""
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.astype(np.float64) * b).sum(axis=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("k", [64, 1024, 4096])
+def test_rounded_inputs_are_seen_where_their_errors_cancel_out(draw: str, k: int) -> None:
+    generator = np.random.default_rng(k)
+    a, b = DRAWS[draw](generator, 32, 1, k), DRAWS[draw](generator, 1, 32, k)
+    known, others = _product(a, b), of_rounded(_product, a, b)
+    honest = [_sequential(a * b), _tree(a * b), _product(a, b).astype(np.float32)]
+    for reference in honest:
+        for candidate in honest:
+            assert problem(known, reference, candidate, of_rounded=others) == ""
+        for lowered in (_tf32, _half, _bfloat16):
+            assert problem(known, reference, _sequential(lowered(a) * lowered(b)), of_rounded=others) != ""
+    if draw == "uniform" and k == 4096:
+        said = problem(known, honest[0], _sequential(_tf32(a) * _tf32(b)), of_rounded=others)
+        assert said.endswith("computed with inputs in float16 or tf32")
+
+
+def test_few_outputs_say_nothing_of_rounded_inputs() -> None:
+    x = np.random.default_rng(9).random((15, 4096), dtype=np.float32)
+    known, others = x.astype(np.float64).sum(axis=1), of_rounded(lambda x: x.sum(axis=1), x)
+    assert problem(known, _tree(x), _tree(_half(x)), of_rounded=others) == ""
+
+
+def test_inputs_that_round_to_themselves_say_nothing() -> None:
+    x = np.arange(64, dtype=np.float32)
+    known = np.sqrt(x.astype(np.float64))
+    others = of_rounded(np.sqrt, x)
+    assert (
+        problem(known, known.astype(np.float32), np.float32(1) * x**0.5 * np.float32(1 + 1e-6), of_rounded=others) == ""
+    )
 
 
 def test_outputs_in_half_are_rounded_by_everybody() -> None:

@@ -15,10 +15,12 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy import optimize, sparse
+
+if TYPE_CHECKING:
+    from scipy import sparse  # a quarter of a second, which what is known already does without
 
 _SIDE_EFFECT, _ARITHMETIC, _INTEGER = 8.0, 2.0, 0.5
 """What a line's word counts: memory and barriers are neither merged nor doubled, integers often."""
@@ -233,6 +235,8 @@ class _Places:
 def _loops(blocks: Sequence[_Block]) -> list[frozenset[int]]:
     """The loops of a kernel, nested ones too: what can reach itself, and again without what it is entered by."""
     found: list[frozenset[int]] = []
+    from scipy import sparse
+
     waiting = [frozenset(range(len(blocks)))]
     while waiting:
         among = sorted(waiting.pop())
@@ -313,6 +317,8 @@ class _Program:
 
     def solved(self) -> list[float]:
         """Threads that execute each block."""
+        from scipy import optimize
+
         while True:
             shape = len(self._costs)
             left, right = _matrix(self._equal, shape)
@@ -382,6 +388,8 @@ class _Program:
 def _matrix(
     rows: Sequence[tuple[Sequence[tuple[int, float]], float]], width: int
 ) -> tuple[sparse.csr_array, np.ndarray]:
+    from scipy import sparse
+
     places = [(k, at, value) for k, (row, _) in enumerate(rows) for at, value in row]
     data = np.array([value for _, _, value in places])
     at = (np.array([k for k, _, _ in places]), np.array([column for _, column, _ in places]))

@@ -62,7 +62,7 @@ def judge(
             ),
         )
     try:
-        found = count(program, seed=seed, host=host, budget=None)
+        found = count(program, seed=seed, host=host, budget=None, assembled=False)
     except (CountError, DeviceError) as problem:
         return Judged(agrees=None, detail=str(problem))
     if found.broke is not None:

@@ -140,18 +140,19 @@ def count(
     host: Mapping[str, Path] | None = None,
     cache: BuildCache | None = None,
     budget: int | None = BUDGET,
+    assembled: bool = True,
 ) -> Counted:
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
     ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
     warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. Of PTX that no
-    ptxas here assembles for that GPU, registers and SASS are unknown.
+    ptxas here assembles for that GPU, or that is not to be `assembled`, registers and SASS are unknown.
 
     CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
     """
     line = nvcc.missing_for(each for each in program.sources if each.language is SourceLanguage.CUDA)
     if line is not None:
         raise DeviceError(line)
-    return _Run(program, label, gpu, seed, host or {}, cache, budget).counted()
+    return _Run(program, label, gpu, seed, host or {}, cache, budget, assembled).counted()
 
 
 class _Run:
@@ -164,6 +165,7 @@ class _Run:
         host: Mapping[str, Path],
         cache: BuildCache | None,
         budget: int | None,
+        assembled: bool,
     ) -> None:
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
@@ -188,6 +190,9 @@ class _Run:
                 raise CountError(f"{source.name} does not build: {built.reason}")
             self._read(source, built.text)
             self._names[source.name], symbols[source.name] = built.names, built.symbols
+            if not assembled:
+                self._facts[source.name] = {}
+                continue
             cubin = nvcc.build(with_lines, gpu.arch, cache=cache)
             self._facts[source.name] = {} if isinstance(cubin, BuildFailed) else cubin.facts
             try:

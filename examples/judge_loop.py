@@ -6,9 +6,9 @@ The command is run once for each candidate. On standard input it gets one JSON d
 
     {"reference": text of kernel.yaml, "source": text of its source, "verdicts": [what `fusiond judge` said, ...]}
 
-where each of the last verdicts has the candidate's `source`, too; it answers with a source in CUDA C++. Lines in it that
-begin with `//: ` are YAML that replaces what the reference says: `//: block: {shape: [64]}`. Candidates are kept beside
-the reference, as kernel_1.cu, kernel_1.yaml, and so on.
+where each of the last verdicts has the candidate's `source`, too. It answers with a source in CUDA C++; lines in it
+that begin with `//: ` are YAML that replaces what the reference says: `//: block: {shape: [64]}`. Candidates are kept
+beside the reference, as kernel_1.cu, kernel_1.yaml, and so on.
 """
 
 from __future__ import annotations

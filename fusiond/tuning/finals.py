@@ -10,21 +10,24 @@ whether it may take the incumbent's place, is decided in `answers.py`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fusiond.devices.supervisor import RunnerLost
 from fusiond.errors import DeviceSick
+from fusiond.judging import referee
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.tuning import health, verdict
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.lanes import Lanes
-from fusiond.tuning.measuring import SEEDS, References
+from fusiond.tuning.measuring import References
 from fusiond.words import counted
 
 log = logging.getLogger(__name__)
@@ -335,12 +338,17 @@ def _check(
     worst = context.measurer.check(entrant.program, references)
     if isinstance(worst, MeasureFailed):
         return worst
-    lines = [_line("the job's sizes", worst)]
+    lines = [_line("the job's sizes", worst, references)]
     if odd is not None:
         found = _at_odd_sizes(context, entrant.program, odd)
         if isinstance(found, MeasureFailed):
             return found
         lines.append(found)
+    if context.analysis.scrutiny is not None:
+        inspected = _inspected(context, entrant, references, odd)
+        if isinstance(inspected, MeasureFailed):
+            return inspected
+        lines += inspected
     if not context.search.sanitize:
         return tuple(lines)
     sanitized = _sanitized(context, entrant)
@@ -355,7 +363,33 @@ def _at_odd_sizes(context: Context, program: Program, odd: Odd) -> str | Measure
     except SizeError as problem:
         return f"not compared at {_sizes(odd)}: {problem}"
     worst = context.measurer.check(moved, odd.references)
-    return worst if isinstance(worst, MeasureFailed) else _line(_sizes(odd), worst)
+    return worst if isinstance(worst, MeasureFailed) else _line(_sizes(odd), worst, odd.references)
+
+
+def _inspected(
+    context: Context, entrant: Entrant, references: References, odd: Odd | None
+) -> tuple[str, ...] | MeasureFailed:
+    """What was looked at, on the processor, of a program that nobody vouches for; a failure where it is wrong."""
+    context.phase("inspect", "the winner: reads beyond buffers, races, launches of its own")
+    given, reference = (context.measurer.bundle(each) for each in (entrant.program, context.reference))
+    if isinstance(given, MeasureFailed):
+        return given
+    seed, outputs = references.of[0]
+    places = [referee.Place(program=entrant.program, bundle=given, seed=seed, outputs=Path(outputs))]
+    if odd is not None and isinstance(odd.references, References):
+        with contextlib.suppress(SizeError):
+            moved = entrant.program.at(odd.sizes)
+            folder = context.measurer.bundle(moved)
+            seed, outputs = odd.references.of[0]
+            if isinstance(folder, Path):
+                places.append(referee.Place(program=moved, bundle=folder, seed=seed, outputs=Path(outputs)))
+    accused = referee.Accused(
+        places=tuple(places), reference=None if isinstance(reference, MeasureFailed) else reference
+    )
+    problem, hints = referee.inspect(accused)
+    if problem:
+        return MeasureFailed(outcome=Outcome.WRONG_RESULT, reason=problem)
+    return ("reads beyond buffers, races, launches of its own: none found", *hints)
 
 
 def _sanitized(context: Context, entrant: Entrant) -> str | MeasureFailed:
@@ -379,5 +413,5 @@ def _sizes(odd: Odd) -> str:
     return ", ".join(f"{name}={value}" for name, value in odd.sizes.items())
 
 
-def _line(sizes: str, worst: float) -> str:
-    return f"seeds {', '.join(map(str, SEEDS))} at {sizes}: worst error {worst:.3g} of what is allowed"
+def _line(sizes: str, worst: float, references: References) -> str:
+    return f"seeds {', '.join(str(seed) for seed, _ in references.of)} at {sizes}: worst error {worst:.3g} of what is allowed"

@@ -39,6 +39,8 @@ class Judged:
 
     agrees: bool | None
     detail: str = ""
+    broke: bool = False
+    """It differs in that a launch does not come to its end."""
 
     def __str__(self) -> str:
         return {True: "agrees", False: f"differs: {self.detail}", None: f"not judged: {self.detail}"}[self.agrees]
@@ -66,7 +68,7 @@ def judge(
     except (CountError, DeviceError) as problem:
         return Judged(agrees=None, detail=str(problem))
     if found.broke is not None:
-        return Judged(agrees=False, detail=found.broke)
+        return Judged(agrees=False, detail=found.broke, broke=True)
     failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
     if failed is not None:
         return Judged(agrees=None, detail=failed)

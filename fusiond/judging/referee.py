@@ -60,6 +60,8 @@ class Accused:
     reference: Path | None
     """A bundle of the reference at the smallest sizes; races that it has are no fault of a candidate."""
     timeout_secs: float = 60.0
+    wrong: bool = False
+    """Its outputs are known to be wrong: then only what may be the cause says more."""
 
     @property
     def smallest(self) -> Place:
@@ -95,7 +97,7 @@ def bounds(accused: Accused) -> Finding:
     hint = ""
     for place in accused.places:
         said = judge.apart(place.bundle, place.outputs, seed=place.seed, fmad=False, timeout_secs=accused.timeout_secs)
-        if said.agrees is False:
+        if said.agrees is False and (said.broke or not accused.wrong):
             return Finding(problem=f"as nvcc compiles it: {said.detail}")
         if said.agrees is None:
             hint = f"reads beyond a buffer were not looked for: {said.detail}"

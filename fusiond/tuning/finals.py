@@ -414,4 +414,5 @@ def _sizes(odd: Odd) -> str:
 
 
 def _line(sizes: str, worst: float, references: References) -> str:
-    return f"seeds {', '.join(str(seed) for seed, _ in references.of)} at {sizes}: worst error {worst:.3g} of what is allowed"
+    seeds = ", ".join(str(seed) for seed, _ in references.of)
+    return f"seeds {seeds} at {sizes}: worst error {worst:.3g} of what is allowed"

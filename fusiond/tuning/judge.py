@@ -153,6 +153,14 @@ class _WrongError(FusiondError):
     """A candidate is wrong; the text is why."""
 
 
+class _WrongResultError(_WrongError):
+    """The same by its outputs: what else is wrong with it may be the cause."""
+
+    def __init__(self, reason: str, place: referee.Place) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
 class _Bench:
     """One case on one device."""
 
@@ -165,6 +173,7 @@ class _Bench:
         self._scrutiny = case.analysis.scrutiny
         self._hints: list[str] = []
         self._seeds: tuple[int, ...] = ()
+        self._odd_reference: Program | None = None
         self._gpu = gpu_of(device.arch) if device.arch.startswith("sm_") else H100
 
     def ruling(self, trials: int) -> Ruling:
@@ -193,20 +202,34 @@ class _Bench:
             raise _WrongError(launching)
         references = self._references(case.reference, "given")
         self._seeds = tuple(seed for seed, _ in references.of)
-        places = [self._place(case.candidate, references)]
-        reference = self._measurer.bundle(case.reference)
-        odd = None if "odd" in self._without else self._odd()
-        if odd is not None:
-            places.append(self._place(odd[1], odd[2], f" at {odd[0]}"))
-            reference = self._measurer.bundle(odd[3])
+        places, wrong = self._places(references)
+        if not places:
+            raise _WrongError(wrong)
+        reference = self._measurer.bundle(case.reference if len(places) == 1 else self._odd_reference or case.reference)
         accused = referee.Accused(
             places=tuple(places), reference=reference if isinstance(reference, Path) else None,
-            timeout_secs=self._timeout_secs,
+            timeout_secs=self._timeout_secs, wrong=bool(wrong),
         )  # fmt: skip
         problem, hints = referee.inspect(accused, without=self._without)
         self._hints += hints
-        if problem:
-            raise _WrongError(problem)
+        if wrong or problem:  # what is wrong, and then what may be the cause
+            raise _WrongError("; ".join(dict.fromkeys(filter(None, (wrong, problem)))))
+
+    def _places(self, references: References) -> tuple[list[referee.Place], str]:
+        """Where the candidate is to be looked at further, and why it is wrong already: its outputs, at the job's sizes
+        and at odd ones. None where it is no good to run it again."""
+        case = self._case
+        places = []
+        try:
+            places.append(self._place(case.candidate, references))
+            odd = None if "odd" in self._without else self._odd()
+            if odd is not None:
+                self._odd_reference = odd[3]
+                places.append(self._place(odd[1], odd[2], f" at {odd[0]}"))
+        except _WrongResultError as problem:
+            places.append(problem.place)
+            return places, str(problem)
+        return places, ""
 
     def _references(self, program: Program, name: str, *, precision: bool = True) -> References:
         scrutiny = self._scrutiny
@@ -227,12 +250,15 @@ class _Bench:
 
     def _place(self, program: Program, references: References, at: str = "") -> referee.Place:
         worst = self._measurer.check(program, references)
-        if isinstance(worst, MeasureFailed):
+        if isinstance(worst, MeasureFailed) and worst.outcome is not Outcome.WRONG_RESULT:
             raise _WrongError(_said(worst) + at)
         bundle = self._measurer.bundle(program)
         assert isinstance(bundle, Path)
         seed, outputs = references.of[0]
-        return referee.Place(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
+        place = referee.Place(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
+        if isinstance(worst, MeasureFailed):
+            raise _WrongResultError(worst.reason + at, place)
+        return place
 
     def _odd(self) -> tuple[str, Program, References, Program] | None:
         """(the sizes as a text, the candidate there, what is right there, the reference there)."""

@@ -20,7 +20,7 @@ import importlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fusiond.client.aio import AsyncClient
-    from fusiond.client.answers import Answer, DeviceName, Unfused, WorkloadName
+    from fusiond.client.answers import Answer, DeviceName, Judgement, Unfused, WorkloadName
     from fusiond.client.client import Client
     from fusiond.client.functions import best, export, plan, tune
     from fusiond.errors import (
@@ -52,6 +52,7 @@ __all__ = [
     "Job",
     "JobRow",
     "JobState",
+    "Judgement",
     "MachineFault",
     "NothingKnown",
     "Plan",
@@ -69,7 +70,7 @@ __all__ = [
 
 _HOMES = {
     "fusiond.client.aio": ("AsyncClient",),
-    "fusiond.client.answers": ("Answer", "DeviceName", "Unfused", "WorkloadName"),
+    "fusiond.client.answers": ("Answer", "DeviceName", "Judgement", "Unfused", "WorkloadName"),
     "fusiond.client.client": ("Client",),
     "fusiond.client.functions": ("best", "export", "plan", "tune"),
     "fusiond.errors": (

@@ -13,8 +13,8 @@ import fusiond
 
 NAMES = [
     "Ambiguous", "Answer", "AsyncClient", "Client", "DaemonError", "DeviceError", "DeviceName", "FusiondError", "Job",
-    "JobRow", "JobState", "MachineFault", "NothingKnown", "Plan", "Progress", "RequestError", "StoreError", "Unfused",
-    "WorkloadName", "__version__", "best", "export", "plan", "tune",
+    "JobRow", "JobState", "Judgement", "MachineFault", "NothingKnown", "Plan", "Progress", "RequestError", "StoreError",
+    "Unfused", "WorkloadName", "__version__", "best", "export", "plan", "tune",
 ]  # fmt: skip
 HEAVY = ("numpy", "scipy", "optuna", "clang", "yaml", "httpx", "sqlite_utils", "rich", "pluggy", "uvicorn", "starlette")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fusiond.client.client import Client
 
 if TYPE_CHECKING:
-    from fusiond.client.answers import Answer
+    from fusiond.client.answers import Answer, Judgement
     from fusiond.model import JobState
     from fusiond.progress import Progress
     from fusiond.store.job_rows import JobRow
@@ -61,6 +61,20 @@ class AsyncClient:
     ) -> tuple[str, ...]:
         asked = functools.partial(self._client.submit, device=device, trials=trials, seed=seed, priority=priority)
         return await self._call(asked, path, text)
+
+    async def judge(
+        self,
+        reference: Path | str | Mapping[str, Any],
+        candidate: Path | str | Mapping[str, Any],
+        *,
+        device: str = "auto",
+        trials: int | None = None,
+        timeout_secs: float | None = None,
+    ) -> Judgement:
+        """Several may be asked for at once, and other calls go on meanwhile."""
+        given = {"device": device, "trials": trials, "timeout_secs": timeout_secs}
+        own = Client(self._client._socket, self._client.db)  # each in a thread of its own
+        return await asyncio.to_thread(functools.partial(own.judge, reference, candidate, **given))  # type: ignore[arg-type]
 
     async def cancel(self, job: str) -> JobRow:
         return await self._call(self._client.cancel, job)

@@ -35,6 +35,34 @@ class Unfused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Whether a candidate computes what its reference does, and how fast: `fusiond judge --json` with types."""
+
+    right: bool
+    problem: str | None
+    """Why it is wrong; None where it is right."""
+    speedup: float | None
+    """Over the reference."""
+    ci95: tuple[float, float] | None
+    evidence: str | None
+    """measured, emulated, counted; None where there was no verdict, for want of time or memory."""
+    hints: tuple[str, ...]
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+    """All of it as it came: registers, spill_bytes, occupancy, counted, reference, candidate, seeds."""
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Judgement:
+        """The ruling in a document of `judge --json`; KeyError where it is none."""
+        ci95 = document["ci95"]
+        return cls(
+            **{name: document[name] for name in ("right", "problem", "speedup", "evidence")},
+            ci95=None if ci95 is None else (ci95[0], ci95[1]),
+            hints=tuple(document["hints"]),
+            document=document,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What is known to be best. Times are microseconds; None where nothing was measured (`evidence` counted)."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from fusiond.client.answers import Answer
+    from fusiond.client.answers import Answer, Judgement
     from fusiond.model import JobState
     from fusiond.progress import Progress
     from fusiond.store.database import Store
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECS = 30.0
 SUBMIT_SECS = 600.0
 """A sweep may make a hundred jobs, each of which the daemon parses and checks before it answers."""
+JUDGE_SECS = 3 * 3600.0
+"""A candidate may have to wait for many others."""
 POLL_SECS = 0.5
 LOST = "the process that ran it is gone; `fusiond serve`, or the same `fusiond run`, goes on with it"
 
@@ -120,6 +122,32 @@ class Client:
                     return same
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
         return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
+
+    def judge(
+        self,
+        reference: Path | str | Mapping[str, Any],
+        candidate: Path | str | Mapping[str, Any],
+        *,
+        device: str = "auto",
+        trials: int | None = None,
+        timeout_secs: float | None = None,
+    ) -> Judgement:
+        """Whether a candidate computes what a reference does, and how fast. Each is the path of a kernel's YAML file,
+        or `{"yaml": text, "files": {name: text}}`. The daemon judges several at once and has others wait their turn;
+        `timeout_secs` is for each by itself.
+
+        RequestError for a mistake in either, DaemonError when no daemon answers or too many wait.
+        """
+        from fusiond.client.answers import Judgement
+
+        kernels = {"reference": reference, "candidate": candidate}
+        body: dict[str, Any] = {
+            role: str(Path(each).absolute()) if isinstance(each, Path | str) else dict(each)
+            for role, each in kernels.items()
+        }
+        body |= {"device": device} | ({} if trials is None else {"trials": trials})
+        body |= {} if timeout_secs is None else {"timeout_secs": timeout_secs}
+        return Judgement.of(self._ask("POST", "/judge", body, JUDGE_SECS))
 
     def cancel(self, job: str) -> JobRow:
         """Stop a job or take it off the queue; through the store when no daemon answers.
@@ -352,7 +380,7 @@ def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError
         return NothingKnown(problem)
     if kind == DeviceError.__name__:
         return DeviceError(problem)
-    if kind == DaemonError.__name__:  # too many connections, or a request that did not arrive in time
+    if kind in (DaemonError.__name__, "QueueFull"):  # too many of something, or a request that did not arrive in time
         return DaemonError(f"the daemon refused: {problem}")
     if status < 500:
         return RequestError(problem, where=where)

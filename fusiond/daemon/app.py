@@ -9,6 +9,8 @@
     POST /jobs/{id}/finish      one job: its search ends, its finals begin
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
     POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
+    POST /judge                 {"reference", "candidate", "device"?, "trials"?, "timeout_secs"?} -> the document of
+                                `judge --json`; a kernel is an absolute path, or {"yaml": text, "files"?: {name: text}}
     GET  /devices  /plugins     lists
     below /exchange             what other boxes ask and tell (fusiond.daemon.exchange)
     GET  /metrics               for Prometheus
@@ -23,6 +25,7 @@ what is our fault or the machine's. `fusiond.daemon.limits` answers what is too 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import time
@@ -37,7 +40,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fusiond.daemon import openapi
+from fusiond.daemon import judge, openapi
+from fusiond.daemon.judge import JudgeCase, JudgeRequest, KernelTexts, QueueFull
 from fusiond.daemon.limits import BODY_BYTES
 from fusiond.daemon.metrics import CONTENT_TYPE as METRICS_TYPE
 from fusiond.daemon.stream import Broker
@@ -105,6 +109,8 @@ class Actions:
     recheck: Callable[[dict[str, Any]], None]
     """Have a stale answer measured again."""
     best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
+    judge: Callable[[JudgeRequest], JudgeCase]
+    """Called in the event loop: it queues a request, and waits for nobody."""
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
     metrics: Callable[[], bytes]
@@ -143,6 +149,7 @@ class App:
             Route("/jobs/{id}/finish", self.finish, methods=["POST"]),
             Route("/best", self.best),
             Route("/best", self.best_of_job, methods=["POST"]),
+            Route("/judge", self.judge, methods=["POST"]),
             Route("/devices", self.devices),
             Route("/plugins", self.plugins),
             Route("/metrics", self.metrics),
@@ -236,6 +243,20 @@ class App:
             return JSONResponse(answers[0], status_code=404)
         return JSONResponse({"answers": answers})
 
+    async def judge(self, request: Request) -> Response:
+        wanted = _judge_request(await _body(request))
+        case = self.actions.judge(wanted)
+        ruling = asyncio.wrap_future(case.ruling)
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait((ruling, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not ruling.done():
+                raise RequestError("the client went away", where="body")
+            return JSONResponse(await ruling)
+        finally:
+            gone.cancel()
+            case.give_up()
+
     async def devices(self, request: Request) -> Response:
         return JSONResponse({"devices": await run_in_threadpool(self.actions.devices)})
 
@@ -272,6 +293,39 @@ async def _body(request: Request) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestError("is not a JSON object", where="body")
     return document
+
+
+async def _disconnected(request: Request) -> None:
+    """Until the client is gone, once its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _judge_request(body: dict[str, Any]) -> JudgeRequest:
+    known = [each.name for each in dataclasses.fields(JudgeRequest)]
+    for name in body:
+        if name not in known:
+            raise UnknownName("key", name, known, where="body")
+    device, trials = _field(body, "device", str) or "auto", _field(body, "trials", int)
+    secs = body.get("timeout_secs", judge.SECS)
+    if "\0" in device:
+        raise RequestError("is not a device", where="device")
+    if trials is not None and not 1 <= trials <= judge.MOST_TRIALS:
+        raise RequestError(f"must be from 1 to {judge.MOST_TRIALS}", where="trials")
+    if isinstance(secs, bool) or not isinstance(secs, int | float) or not 0 < secs <= judge.MOST_SECS:
+        raise RequestError(f"must be a number of seconds, at most {judge.MOST_SECS:g}", where="timeout_secs")
+    kernels = {role: _kernel(body, role) for role in ("reference", "candidate")}
+    return JudgeRequest(**kernels, device=device, trials=trials, timeout_secs=float(secs))
+
+
+def _kernel(body: dict[str, Any], role: str) -> str | KernelTexts:
+    given = body.get(role)
+    if isinstance(given, dict):
+        return judge.kernel_texts(given, where=role)
+    path: str = _field(body, role, str) or ""
+    if not path.startswith("/") or "\0" in path:
+        raise RequestError("is neither an absolute path nor an object of yaml and files", where=role)
+    return path
 
 
 def _job_question(body: dict[str, Any]) -> JobQuestion:
@@ -371,9 +425,11 @@ async def _fusiond_error(request: Request, problem: Exception) -> Response:
     elif isinstance(problem, DeviceError):
         status = 409
     else:
-        log.error("%s %s: %s", request.method, request.url.path, problem)
+        log.log(logging.DEBUG if isinstance(problem, QueueFull) else logging.ERROR, "%s %s: %s", request.method,
+                request.url.path, problem)  # fmt: skip
         status = 503
-    return JSONResponse({"error": error_document(problem)}, status_code=status)
+    headers = {"retry-after": str(problem.retry_secs)} if isinstance(problem, QueueFull) else None
+    return JSONResponse({"error": error_document(problem)}, status_code=status, headers=headers)
 
 
 async def _http_error(request: Request, problem: Exception) -> Response:

@@ -62,6 +62,8 @@ class DaemonConfig:
     """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
     probe_secs: float = 300.0
     """How often a sick device is looked at again."""
+    judge_mb: int = 8192
+    """MiB of data that each process may have which judges a candidate."""
     upstream: tuple[UpstreamAddress, ...] = ()
     """Daemons that are asked what is not known here, and told what is found."""
     upstream_secs: float = 2.0
@@ -69,6 +71,10 @@ class DaemonConfig:
     log_level: str = "info"
     log: str = "text"
     """`text`, or `json`: an object a line."""
+
+    def names(self, device: str) -> bool:
+        """Whether `devices` name this one."""
+        return any(each in ("all", device, device.partition(":")[0]) for each in self.devices)
 
 
 AT_RUN_TIME = ("poll_secs", "when_busy", "probe_secs", "log_level", "log")
@@ -211,6 +217,7 @@ _READERS: Mapping[str, Callable[[Node, Path], Any]] = {
     "poll_secs": lambda node, _: node.number(least=0.05, most=3600),
     "when_busy": lambda node, _: node.choice(*Policy),
     "probe_secs": lambda node, _: node.number(least=1, most=86400),
+    "judge_mb": lambda node, _: node.integer(least=64, most=1 << 30),
     "upstream": _upstreams,
     "upstream_secs": lambda node, _: node.number(least=0.05, most=60),
     "log_level": lambda node, _: node.choice(*LEVELS),

@@ -33,6 +33,7 @@ def config() -> dict[str, Any]:
         "poll_secs": {"type": "number", "minimum": 0.05, "maximum": 3600},
         "when_busy": {"enum": [each.value for each in Policy]},
         "probe_secs": {"type": "number", "minimum": 1, "maximum": 86400},
+        "judge_mb": {"type": "integer", "minimum": 64, "maximum": 1 << 30},
         "upstream": {"anyOf": [*one["anyOf"], {"type": "array", "items": one}]},
         "upstream_secs": {"type": "number", "minimum": 0.05, "maximum": 60},
         "log_level": {"enum": list(LEVELS)},

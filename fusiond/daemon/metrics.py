@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -35,6 +35,8 @@ class State:
     devices: Sequence[Mapping[str, Any]]
     """`device`, `job` (None: idle), `waiting` (why it is not used now, or None), `sick` (why, or None)."""
     store_bytes: int
+    judging: Mapping[str, int] = field(default_factory=dict)
+    """Candidates that are `running` and `waiting`."""
     exchange: Mapping[str, int] | None = None
     """`own`, `imported`, `claims`: how many of each; None where nothing is shared."""
     upstreams: Sequence[Mapping[str, Any]] = ()
@@ -51,6 +53,7 @@ class Metrics:
         self._trials = self._counter("trials", "Trials that were recorded, by outcome.", "outcome")
         self._ended = self._counter("jobs_ended", "Jobs that ended, by state.", "state")
         self._lookups = self._counter("lookups", "Questions for an answer, by what came of them.", "match")
+        self._judged = self._counter("judged", "Candidates that were judged, by what came of it.", "result")
         self._latency = Histogram(
             "fusiond_lookup_seconds", "How long look-ups took.", registry=self._registry, buckets=_BUCKETS
         )
@@ -89,6 +92,11 @@ class Metrics:
         self._lookups.labels(match).inc()
         self._latency.observe(secs)
 
+    def judged(self, result: str) -> None:
+        """`right` or `wrong`; `refused`: the request was wrong, `full`: the queue was, `gone`: the client was;
+        `failed`."""
+        self._judged.labels(result).inc()
+
     def served(self, request: str, result: str, count: int = 1) -> None:
         """Other boxes came: `answer` and `find` with `found` or `unknown`, `push` with `new`, `known` or `refused` for
         each line, `claim` with `granted` or `held`."""
@@ -123,6 +131,10 @@ class Metrics:
         for name, count in state.jobs.items():
             jobs.add_metric([name], count)
         yield jobs
+        judging = GaugeMetricFamily("fusiond_judging", "Candidates to be judged now, by state.", labels=["state"])
+        for name, count in state.judging.items():
+            judging.add_metric([name], count)
+        yield judging
         yield from self._devices(state.devices)
         yield from _exchange(state)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusiond import __version__
+from fusiond.daemon import judge
 from fusiond.model import JobState
 
 _TEXT = {"type": "string"}
@@ -57,6 +58,12 @@ def document(*, exchange: bool = False) -> dict[str, Any]:
                     _query("cache", "Of warm or of cold caches.", {"type": "string", "enum": ["warm", "cold"]}),
                 ),
                 "post": _operation("The answers for what a job file asks, by its content.", "Answers", body="Question"),
+            },
+            "/judge": {
+                "post": _operation(
+                    "Whether a candidate is right, and how fast beside its reference. It may wait in a queue; 503 with "
+                    "Retry-After where that is full.", "Ruling", body="Case",
+                )
             },
             "/devices": {"get": _operation("The devices that have a worker.", "Object")},
             "/plugins": {"get": _operation("The plugins, and why one did not load.", "Object")},
@@ -200,5 +207,21 @@ def _schemas() -> dict[str, Any]:
             left_secs={"type": "number"},
         ),
         "Release": _object(("question", "holder"), question=_TEXT, holder=_TEXT),
+        "Kernel": {"anyOf": [
+            {**_TEXT, "description": "The absolute path of a kernel's YAML file."},
+            _object(("yaml",), yaml={**_TEXT, "description": "Its content, which names `files`."},
+                    files={"type": "object", "maxProperties": judge.MOST_FILES, "additionalProperties": _TEXT}),
+        ]},
+        "Case": _object(
+            ("reference", "candidate"), reference=_reference("Kernel"), candidate=_reference("Kernel"),
+            device={**_TEXT, "default": "auto"}, trials={**_WHOLE, "minimum": 1, "maximum": judge.MOST_TRIALS},
+            timeout_secs={"type": "number", "exclusiveMinimum": 0, "maximum": judge.MOST_SECS, "default": judge.SECS},
+        ),
+        "Ruling": _object(
+            ("right", "problem", "speedup", "ci95", "evidence"),
+            right={"type": "boolean"}, problem={"type": ["string", "null"]}, speedup=maybe,
+            ci95={"type": ["array", "null"], "items": {"type": "number"}}, evidence={"type": ["string", "null"]},
+            hints={"type": "array", "items": _TEXT},
+        ),
         "Answers": _object(("answers",), answers={"type": "array", "items": _reference("Answer")}),
     }  # fmt: skip

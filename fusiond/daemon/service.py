@@ -8,13 +8,15 @@ up again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -28,6 +30,7 @@ from fusiond.daemon.complaints import Complaints
 from fusiond.daemon.config import AT_RUN_TIME, DaemonConfig
 from fusiond.daemon.exchange import Endpoints
 from fusiond.daemon.http import HttpServer
+from fusiond.daemon.judge import Docket
 from fusiond.daemon.limits import HttpLimits
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.metrics import Metrics, State
@@ -81,6 +84,8 @@ class DaemonWork:
     """Queue what an ended job asked once more."""
     elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
     """What other boxes found about a name of which this one knows nothing."""
+    judge: Sequence[str] = (sys.executable, "-m", "fusiond", "judge")
+    """The command that judges a candidate, before its arguments."""
     answered: Callable[[JobRow, DeviceInfo], str | None] = lambda row, device: None
     """By whom a job's question was answered meanwhile, on another box whose key is trusted; None: by nobody."""
 
@@ -108,7 +113,7 @@ class Service:
         self.socket = (config.socket or sockets.default_path(self.database)).absolute()
         self.broker = Broker()
         self.metrics = Metrics(self._state)
-        self.events = Events(self.broker, logs.follow, log_event, self.metrics)
+        self.events = Events(self.broker, logs.follow, functools.partial(log.debug, "%s"), self.metrics)
         self.stopping = threading.Event()
         self._reread = reread
         self._between = between
@@ -138,6 +143,8 @@ class Service:
         try:
             self.store.recover()
             self.workers = self._make_workers(self.work.devices())
+            timed = [each.device.name for each in self.workers if each.device.evidence == "measured"]
+            self.docket = Docket(self.work.judge, timed, self.config.judge_mb << 20, self.metrics.judged)
             listener = sockets.listen(self.socket)
             try:
                 self._lock.announce(self.socket)
@@ -187,6 +194,7 @@ class Service:
             time.sleep(0.02)
             self._feed_watchdog(server)
         self.broker.close()
+        self.docket.close()
         if self._between is not None:
             self._between.close()
         if self._tcp is not None:
@@ -323,7 +331,7 @@ class Service:
     # --- workers ---
 
     def _make_workers(self, found: Iterable[DeviceInfo]) -> list[DeviceWorker]:
-        devices = [each for each in found if wanted(each.name, self.config.devices)]
+        devices = [each for each in found if self.config.names(each.name)]
         if not devices:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
         for each in devices:
@@ -398,6 +406,7 @@ class Service:
             compare=lookup.compared,
             recheck=self._recheck,
             best_of_job=self._best_of_job,
+            judge=self.docket.enter,
             devices=self._devices,
             plugins=self.work.plugins,
             metrics=self.metrics.text,
@@ -411,6 +420,7 @@ class Service:
             exchange=kept,
             upstreams=upstreams,
             jobs=self.store.jobs_by_state(),
+            judging=self.docket.state(),
             devices=[
                 {**entry, "sick": self.store.sick(worker.device.key, worker.device.uuid)}
                 for entry, worker in zip(self._devices(), self.workers, strict=True)
@@ -439,9 +449,8 @@ class Service:
 
     def _jobs(self, states: tuple[str, ...], limit: int, before: str | None) -> tuple[JobRow, ...]:
         known = [state.value for state in JobState]
-        for each in states:
-            if each not in known:
-                raise RequestError(f"{each[:40]!r} is none of {', '.join(known)}", where="state")
+        if unknown := set(states).difference(known):
+            raise RequestError(f"{min(unknown)[:40]!r} is none of {', '.join(known)}", where="state")
         number = None if before is None else self.store.named_job(before).number
         return tuple(self.store.jobs([JobState(each) for each in states] or None, limit, before=number))
 
@@ -488,13 +497,3 @@ class Service:
             }
             for each in self.workers
         ]
-
-
-def wanted(device: str, names: Iterable[str]) -> bool:
-    """Whether a configuration's `devices` name this one."""
-    return any(each in ("all", device, device.partition(":")[0]) for each in names)
-
-
-def log_event(event: object) -> None:
-    """What happens, at debug level; the worker logs beginnings and ends."""
-    log.debug("%s", event)

@@ -154,6 +154,7 @@ def test_the_dashboard_asks_for_what_is_there(service_of: Any, tmp_path: Path) -
         list(client.watch(id))
         service.metrics.looked_up("exact", 0.001)
         service.metrics.served("answer", "found")
+        service.metrics.judged("right")
         service.metrics.called("https://box", "answer", "ok", 0.01)
         text = ""
         while "fusiond_jobs_ended_total{" not in text:  # those who watch are told first

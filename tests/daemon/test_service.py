@@ -16,7 +16,7 @@ from fusiond.client import client as client_module
 from fusiond.client.client import Client
 from fusiond.daemon import service as service_module
 from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.service import Service, wanted
+from fusiond.daemon.service import Service
 from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
 from fusiond.model import DeviceInfo, JobState
 from fusiond.requests import jobs
@@ -228,9 +228,9 @@ def test_who_accepts_which_request(store: Store) -> None:
 
 
 def test_the_configuration_names_the_devices(store: Store) -> None:
-    assert wanted("cuda:1", ("cuda",))
-    assert wanted("cpu", ("all",))
-    assert not wanted("cpu", ("cuda", "cuda:0"))
+    assert DaemonConfig(devices=("cuda",)).names("cuda:1")
+    assert DaemonConfig(devices=("all",)).names("cpu")
+    assert not DaemonConfig(devices=("cuda", "cuda:0")).names("cpu")
     with pytest.raises(DeviceError, match="fusiond doctor"):
         Service(store, DaemonConfig(devices=("cuda",)), daemon.work(store, 0.01)).run()
 

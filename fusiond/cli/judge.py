@@ -40,7 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         keys["precision"] = "any"
     where = os.path.join(os.getcwd(), "judge.yaml")
     (job,) = jobs.read(where, json.dumps({**keys, "device": arguments.device}))
-    found = judge.judge(registry, job, trials=arguments.trials, timeout_secs=arguments.timeout)
+    try:
+        found = judge.judge(registry, job, trials=arguments.trials, timeout_secs=arguments.timeout)
+    except RequestError as problem:
+        if problem.where.startswith(where):  # a file that nobody has written
+            raise RequestError(problem.problem) from None
+        raise
     if arguments.json:
         options.say_json(found.as_json())
     else:

@@ -174,6 +174,8 @@ class _Bench:
         self._hints: list[str] = []
         self._seeds: tuple[int, ...] = ()
         self._odd_reference: Program | None = None
+        self._by_function = self._scrutiny is not None and self._scrutiny.function is not None
+        """The reference is a function, and the program in its place is the candidate itself."""
         self._gpu = gpu_of(device.arch) if device.arch.startswith("sm_") else H100
 
     def ruling(self, trials: int) -> Ruling:
@@ -205,9 +207,12 @@ class _Bench:
         places, wrong = self._places(references)
         if not places:
             raise _WrongError(wrong)
+        reference: Path | MeasureFailed | None
         reference = self._measurer.bundle(case.reference if len(places) == 1 else self._odd_reference or case.reference)
+        if self._by_function or isinstance(reference, MeasureFailed):
+            reference = None
         accused = referee.Accused(
-            places=tuple(places), reference=reference if isinstance(reference, Path) else None,
+            places=tuple(places), reference=reference,
             timeout_secs=self._timeout_secs, wrong=bool(wrong),
         )  # fmt: skip
         problem, hints = referee.inspect(accused, without=self._without)
@@ -232,8 +237,7 @@ class _Bench:
         return places, ""
 
     def _references(self, program: Program, name: str, *, precision: bool = True) -> References:
-        scrutiny = self._scrutiny
-        own = scrutiny is not None and scrutiny.function is not None  # then it is the candidate itself
+        scrutiny, own = self._scrutiny, self._by_function  # then it is the candidate itself
         if scrutiny is not None and not precision:
             scrutiny = dataclasses.replace(scrutiny, precision=False)
         found = self._measurer.references(program, name, scrutiny)
@@ -309,7 +313,7 @@ class _Bench:
         if counted is not None:
             one, other = counted["reference"], counted["candidate"]
             self._hints.append(f"on {counted['gpu']} the candidate is bound by {other['binding']}")
-            if other["bound_us"]:
+            if other["bound_us"] and not self._by_function:
                 said |= {"speedup": round(one["bound_us"] / other["bound_us"], 4), "evidence": "counted"}
         if self._device.evidence != "measured":
             self._hints.append("no GPU was asked: right or wrong is emulated, and speed is at most counted")
@@ -330,7 +334,7 @@ class _Bench:
             sampled = self._measurer.sample(made, case.reference, _SEARCH, references)
             if not isinstance(sampled, MeasureFailed) and (sampled.ratio or 0.0) > best_ratio:
                 best, best_ratio, program = config, sampled.ratio or 0.0, made
-        logs, times = [], []
+        logs = []
         for _ in range(verdict.LEAST_PROCESSES):
             self._measurer.fresh()
             measured = self._measurer.sample(program, case.reference, _FINAL, references)
@@ -340,13 +344,12 @@ class _Bench:
                     continue
                 raise _WrongError(_said(measured))
             logs.append(verdict.process_ratio(measured))
-            times.append(measured.time_us)
         if len(logs) < 2:
             self._hints.append("how fast it is could not be measured: too few processes were quiet enough")
             return best, {}
         found = verdict.estimate(logs, 1)
         interval = (round(found.low, 4), round(found.high, 4))
-        return best, {"speedup": round(found.speedup, 4), "ci95": interval}
+        return best, {} if self._by_function else {"speedup": round(found.speedup, 4), "ci95": interval}
 
 
 def _said(failed: MeasureFailed) -> str:

@@ -23,7 +23,7 @@ from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling, Session, throttled
-from fusiond.errors import DeviceError
+from fusiond.errors import DeviceError, RequestError
 from fusiond.exporting.bundle import write_bundle
 from fusiond.judging.truth import Truth, truth
 from fusiond.keys import content_key
@@ -230,7 +230,7 @@ class Measurer:
 
     def _with_truths(self, found: References, program: Program, folder: Path, scrutiny: Scrutiny) -> References:
         """With the outputs in double precision; a function's outputs in the place of the program's."""
-        function = None
+        function, file = None, self._work
         if scrutiny.function is not None:
             file = self._work / Path(scrutiny.function.path).name
             file.write_text(scrutiny.function.text, encoding="utf-8")
@@ -242,7 +242,12 @@ class Measurer:
         def make(of: tuple[int, str]) -> Truth:
             out = Path(of[1]).with_suffix(".truth.npz")
             against = None if function else Path(of[1])
-            return truth(folder, out, seed=of[0], function=function, numbers=numbers, against=against)
+            try:
+                return truth(folder, out, seed=of[0], function=function, numbers=numbers, against=against)
+            except RequestError as problem:
+                if scrutiny.function is None:
+                    raise
+                raise RequestError(str(problem).replace(str(file), scrutiny.function.path)) from None
 
         with ThreadPoolExecutor(len(SEEDS)) as pool:
             made = list(pool.map(make, found.of))

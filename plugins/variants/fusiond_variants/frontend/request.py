@@ -63,18 +63,15 @@ def read(job: Job, inputs: Inputs) -> VariantsRequest:
     texts = _texts(job)
     where = job.where("variants")
     reference, function = _reference(job, inputs)
-    paths = {inputs.resolve(KIND, each, where=where): each for each in texts}
-    if len(paths) < len(texts):
-        raise RequestError("names one file twice", where=where)
+    paths = [(inputs.resolve(KIND, each, where=where), each) for each in texts]
     if reference is not None:
-        first = inputs.resolve(KIND, reference, where=job.where("reference"))
-        paths = {first: reference, **{path: text for path, text in paths.items() if path != first}}
-    names = _names(list(paths))
+        first = inputs.resolve(KIND, reference, where=job.where("reference")), reference
+        paths = [first, *(each for each in paths if each[0] != first[0])]
     found: list[Variant] = []
-    for path, text in paths.items():
+    for name, (path, text) in zip(_names([path for path, _ in paths]), paths, strict=True):
         sizes = dict(found[0].workload.sizes) if found else dict(job.sizes)
         workload = _workload(taker, job, text, inputs, sizes, exact=not found)
-        found.append(Variant(name=names[path], path=path, strategy=taker[0], workload=workload))
+        found.append(Variant(name=name, path=path, strategy=taker[0], workload=workload))
     odds = (each.strategy.odd_sizes(each.workload) for each in (found if function else found[:1]))
     return VariantsRequest(
         variants=tuple(found), function=function, precision=_precision(job),
@@ -118,15 +115,12 @@ def _reference(job: Job, inputs: Inputs) -> tuple[str | None, ReferenceFunction 
     return None, ReferenceFunction(path=path, text=inputs.text(path, where=where), name=name)
 
 
-def _names(paths: list[str]) -> dict[str, str]:
+def _names(paths: list[str]) -> list[str]:
     """A short name for each, of letters, digits and _: the file's, with its folder's or a number where need be."""
     stems = [_word(Path(each).stem) for each in paths]
     whole = [f"{_word(Path(each).parent.name)}_{stem}" for each, stem in zip(paths, stems, strict=True)]
     names = [one if stems.count(one) == 1 else more for one, more in zip(stems, whole, strict=True)]
-    taken: list[str] = []
-    for name in names:
-        taken.append(name if names.count(name) == 1 else f"{name}_{len(taken)}")
-    return dict(zip(paths, taken, strict=True))
+    return [name if names.count(name) == 1 else f"{name}_{number}" for number, name in enumerate(names)]
 
 
 def _word(text: str) -> str:

@@ -74,7 +74,7 @@ def verdict(document: Document) -> str:
             return f"fuse: {_pace(speedup)} {baseline or 'the fastest unfused way'}{between}"
         case "tuned":
             pace = _pace(speedup)
-            return f"tuned: a better shape of the one kernel runs at {pace} the kernel as given{between}"
+            return f"tuned: a better shape or variant of the kernel runs at {pace} the kernel as given{between}"
         case "promising" | "unpromising" as said:
             return f"{said}: {_bounds(document)}"
         case "keep" if speedup is not None:

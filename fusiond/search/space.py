@@ -9,7 +9,7 @@ printed and stored.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
@@ -170,6 +170,20 @@ class Space:
 
 
 EMPTY = Space(parameters=())
+
+
+def chooser(configs: Iterable[Mapping[str, Value]]) -> str | None:
+    """The parameter that says which of several implementations a config is of, where there is one: every other
+    parameter of the config begins with its value and a point (`variant=a a.threads=128`)."""
+    names: set[str] | None = None
+    for config in configs:
+        mine = {
+            name
+            for name, value in config.items()
+            if all(other == name or other.startswith(f"{value}.") for other in config)
+        }
+        names = mine if names is None else names & mine
+    return min(names) if names and len(names) == 1 else None
 
 
 def _among(value: Value, values: Sequence[Value]) -> bool:

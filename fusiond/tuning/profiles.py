@@ -9,11 +9,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.counting import cached
-from fusiond.counting.model import Gpu
+from fusiond.build import nvcc
+from fusiond.counting import apart, cached
+from fusiond.counting.model import H100, Gpu
 from fusiond.devices.cuda import counters
 from fusiond.errors import FusiondError
-from fusiond.model import COUNTED, MEASURED, Outcome, Record
+from fusiond.model import COUNTED, MEASURED, Outcome, Record, Trial, Value
+from fusiond.search.space import chooser
 from fusiond.tuning import counts
 from fusiond.tuning.context import Context
 
@@ -25,9 +27,11 @@ def keep(context: Context) -> None:
     counted for both sides of the answer, and what its counters say of them where Nsight Compute is there and the job is
     no part of another. A job does not fail for it, and nothing is counted here."""
     gpu = counts.like(context.device)
-    if gpu is None:
-        return
     try:
+        if context.analysis.scrutiny is not None:
+            _of_variants(context, gpu or H100)
+        if gpu is None:
+            return
         if context.device.evidence == COUNTED:
             _of_all(context, gpu)
         else:
@@ -60,6 +64,27 @@ def _of_all(context: Context, gpu: Gpu) -> None:
         rows = None if program is None else cached.known(program, gpu)
         if rows is not None:
             context.store.save_profile(key, gpu.name, COUNTED, rows)
+
+
+def _of_variants(context: Context, gpu: Gpu) -> None:
+    """What the best of each implementation would pay: one that nobody vouches for is looked at from all sides."""
+    trials = [each for each in context.store.trials(context.row.id) if each.ratio is not None and each.program_key]
+    name = chooser(each.config for each in trials)
+    best: dict[Value, Trial] = {}
+    for each in sorted(trials, key=lambda each: -(each.ratio or 0.0)):
+        best.setdefault(each.config.get(name or ""), each)
+    keys = {key for each in best.values() if (key := each.program_key) is not None}
+    programs = {}
+    for key in sorted(keys - context.store.profiles(keys, gpu.name, COUNTED).keys()):
+        program = context.store.program(key)
+        if program is not None:
+            programs[key] = program
+    if not programs or nvcc.find() is None:
+        return
+    context.phase("counting", f"what each variant would pay on {gpu.name}")
+    rows = apart.counted(programs, model=gpu.name)
+    for key in programs:
+        context.store.save_profile(key, gpu.name, COUNTED, [each for each in rows if each["program"] == key])
 
 
 def _of_answer(context: Context, gpu: Gpu) -> None:

@@ -16,7 +16,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.trials import TrialLine
 from fusiond.tuning.finals import STRUCK_OUT
-from fusiond.web import drawings, plots
+from fusiond.web import drawings, plots, variants
 from fusiond.words import shortened
 
 MOST_JOBS, MOST_ANSWERS = 50, 50
@@ -38,7 +38,7 @@ _COUNTED = {
 _NUMBERS = frozenset(_COUNTED) - {"program", "launch", "kernel", "limited by", "bound by"}
 _MEANING = {
     Verdict.FUSE: "Fuse: surely faster than every unfused way that is known.",
-    Verdict.TUNED: "One kernel, of which another shape is surely faster.",
+    Verdict.TUNED: "One kernel, of which another shape, or another variant, is surely faster.",
     Verdict.KEEP: "Keep them apart: fusing surely does not gain what the job asks for. Use the unfused way below.",
     Verdict.UNDECIDED: "Too close to call: the interval allows both. Until more is known, use the unfused way below.",
     Verdict.PROMISING: "Promising: the fused lower bound in time is below every unfused way's. Nothing was measured, "
@@ -132,6 +132,7 @@ def job(
         "rows": _rows((each for each in candidates if after is None or each.sequence > after), varying, best),
         "best": best,
         "unfused": sorted(unfused, key=lambda each: (each.time_us is None, each.time_us or 0.0)),
+        "variants": variants.table(store, row),
         "rejections": _ruled_out(store, row),
         "parts": store.parts(row.id),
         "answer": record,

@@ -172,7 +172,7 @@ DOCUMENT: dict[str, Any] = {
         ),
         (
             {"verdict": "tuned", "speedup": 1.3, "ci95": [1.2, 1.4], "baseline": "given"},
-            "tuned: a better shape of the one kernel runs at 1.300x the speed of the kernel as given "
+            "tuned: a better shape or variant of the kernel runs at 1.300x the speed of the kernel as given "
             "(95% interval 1.200 to 1.400)",
         ),
     ],

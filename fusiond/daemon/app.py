@@ -10,7 +10,8 @@
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
     POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
     POST /judge                 {"reference", "candidate", "device"?, "trials"?, "timeout_secs"?} -> the document of
-                                `judge --json`; a kernel is an absolute path, or {"yaml": text, "files"?: {name: text}}
+                                `judge --json`; a kernel is an absolute path, or {"yaml": text, "files"?: {name: text}};
+                                a reference may be {"function": "f.py:name", "files"}
     GET  /devices  /plugins     lists
     below /exchange             what other boxes ask and tell (fusiond.daemon.exchange)
     GET  /metrics               for Prometheus
@@ -324,7 +325,7 @@ def _kernel(body: dict[str, Any], role: str) -> str | KernelTexts:
         return judge.kernel_texts(given, where=role)
     path: str = _field(body, role, str) or ""
     if not path.startswith("/") or "\0" in path:
-        raise RequestError("is neither an absolute path nor an object of yaml and files", where=role)
+        raise RequestError("is neither an absolute path nor an object of yaml or function, and files", where=role)
     return path
 
 

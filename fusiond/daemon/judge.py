@@ -1,6 +1,6 @@
 """`POST /judge`: whether a candidate computes what a reference does, and how fast, for programs that write kernels.
 
-Each request has a child process of its own, `fusiond judge`, with limits of time and memory, in which strangers' code
+Each request has a process of its own, `fusiond judge`, with limits of time and memory, in which strangers' code
 runs with the rights of the daemon's user: the limits keep accidents from the daemon, and no attacker. As many run at
 once as there are cores, or as there are GPUs where time is measured: there each asks for the device itself, and is let
 in between two measurements of a tuner's. Others wait in the order in which they came.
@@ -17,6 +17,7 @@ import select
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -52,9 +53,10 @@ class QueueFull(DaemonError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTexts:
-    """A kernel that lies in no file: its document, and the files that it names, by their relative paths."""
+    """A kernel that lies in no file: texts by relative paths, and what of them is to be judged: one that ends in
+    `.yaml`, or `FILE.py:FUNCTION`."""
 
-    yaml: str
+    main: str
     files: Mapping[str, str]
 
 
@@ -70,21 +72,26 @@ class JudgeRequest:
 
 
 def kernel_texts(given: Mapping[str, Any], *, where: str) -> KernelTexts:
-    """`{"yaml", "files"?}`, checked: no file of it lies outside of its folder. RequestError."""
+    """`{"yaml" or "function", "files"?}`, checked: no file of it lies outside of its folder. RequestError."""
     for name in given:
-        if name not in ("yaml", "files"):
-            raise RequestError(f"has an unknown key {name[:40]!r}; yaml and files are known", where=where)
+        if name not in ("yaml", "function", "files"):
+            raise RequestError(f"has an unknown key {name[:40]!r}; yaml, function and files are known", where=where)
     files = given.get("files") or {}
+    function = given.get("function")
     if not isinstance(files, dict) or len(files) > MOST_FILES:
         raise RequestError(f"expected an object of at most {MOST_FILES} names and texts", where=f"{where}.files")
-    for name, text in [(f"{where}.yaml", given.get("yaml")), *files.items()]:
+    own: dict[str, Any] = {} if function is not None else {f"{where}.yaml": given.get("yaml")}
+    for name, text in [*own.items(), *files.items()]:
         if not isinstance(text, str) or any("\ud800" <= each <= "\udfff" for each in text):
             raise RequestError("is not a text", where=name[:200])
-    taken = {f"{where}.yaml", *files}
+    taken = {*own, *files}
     for name in files:
-        if not _NAME.fullmatch(name) or name == f"{where}.yaml" or taken & set(map(str, PurePosixPath(name).parents)):
+        if not _NAME.fullmatch(name) or name in own or taken & set(map(str, PurePosixPath(name).parents)):
             raise RequestError(f"{name[:80]!r} is not a relative path of letters, digits and _ . + -", where=where)
-    return KernelTexts(yaml=given["yaml"], files=files)
+    named = function.partition(":") if isinstance(function, str) else ("", "", "")
+    if function is not None and ("yaml" in given or named[0] not in files or not named[2]):
+        raise RequestError("expected `FILE.py:FUNCTION` of a file in `files`, and no yaml", where=f"{where}.function")
+    return KernelTexts(main=function or f"{where}.yaml", files={**files, **own})
 
 
 class JudgeCase:
@@ -111,7 +118,7 @@ class Docket:
     def __init__(
         self, command: Sequence[str], timed: Sequence[str], memory_bytes: int, count: Callable[[str], None]
     ) -> None:
-        """`command`: what judges, before its arguments; `timed`: the devices on which time is measured, by name;
+        """`command`: `fusiond.cli.ready judge`, or what does as that; `timed`: the names of devices that measure time;
         `count` is told what became of each."""
         self._command = tuple(command)
         self._timed = {each.partition(":")[0] for each in timed} | ({"auto"} if timed else set())
@@ -120,6 +127,8 @@ class Docket:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._cases: set[Future[dict[str, Any]]] = set()
+        self._spares: deque[subprocess.Popen[bytes]] = deque()
+        """One that is ready for the next case, once there was one."""
         cores = len(os.sched_getaffinity(0))
         self._on_cores = ThreadPoolExecutor(cores, thread_name_prefix="judge")
         self._on_gpus = ThreadPoolExecutor(max(1, len(timed)), thread_name_prefix="judge")
@@ -156,6 +165,8 @@ class Docket:
         self._stop.set()
         for each in (self._on_cores, self._on_gpus):
             each.shutdown(wait=True, cancel_futures=True)
+        while self._spares:
+            _finish(self._spares.pop())
 
     def _judge(self, request: JudgeRequest, case: JudgeCase) -> dict[str, Any]:
         result = "failed"
@@ -176,7 +187,7 @@ class Docket:
         kernels = [_written(folder, role, getattr(request, role)) for role in ("reference", "candidate")]
         options = ["--json", f"--device={request.device}", f"--timeout={request.timeout_secs / 2:g}"]  # each check's
         options += [] if request.trials is None else [f"--trials={request.trials}"]
-        status = self._run([*self._command, *kernels, *options], request.timeout_secs, case, folder)
+        status = self._run([*kernels, *options], request.timeout_secs, case, folder)
         out, err = (_read(folder / name).replace(f"{folder}/", "") for name in ("out", "err"))
         if status is None:
             if "waiting for" in last_line(err):  # it has not begun
@@ -198,27 +209,51 @@ class Docket:
             raise DeviceError(problem)
         raise DaemonError(f"the judge ended with {faults.signal_name(-status) if status < 0 else status}: {problem}")
 
-    def _run(self, command: Sequence[str], secs: float, case: JudgeCase, folder: Path) -> int | None:
-        """The exit status of a command; None where its time was up. All of its process group is gone then. DaemonError
-        where nobody waits for it any more."""
-        with (
-            (folder / "out").open("wb") as out,
-            (folder / "err").open("wb") as err,
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, start_new_session=True
-            ) as child,
-        ):
-            try:
-                children.GUARD.add(child.pid)
-                # Data, and not the address space, of which CUDA reserves more than there is memory.
-                for limit, most in ((resource.RLIMIT_DATA, self._memory_bytes), (resource.RLIMIT_CORE, 0)):
-                    with contextlib.suppress(ProcessLookupError):
-                        resource.prlimit(child.pid, limit, (most, most))
-                return _end(child, time.monotonic() + secs, case)
-            finally:
-                children.kill(child)
-                child.wait()
-                children.GUARD.remove(child.pid)
+    def _run(self, arguments: Sequence[str], secs: float, case: JudgeCase, folder: Path) -> int | None:
+        """The exit status of the command; None where its time was up. All of its process group is gone then.
+        DaemonError where nobody waits for it any more."""
+        child = self._ready()
+        try:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError), child.stdin:
+                child.stdin.write(json.dumps({"folder": str(folder), "arguments": [*arguments]}).encode() + b"\n")
+            return _end(child, time.monotonic() + secs, case)
+        finally:
+            _finish(child)
+            if not self._spares and not self._stop.is_set():
+                with contextlib.suppress(OSError):  # then the next one waits for its own
+                    self._spares.append(self._started())
+
+    def _ready(self) -> subprocess.Popen[bytes]:
+        """A process that has loaded what it needs, or begins to."""
+        with contextlib.suppress(IndexError):
+            while (child := self._spares.pop()).poll() is not None:
+                _finish(child)
+            return child
+        return self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            children.GUARD.add(child.pid)
+            # Data, and not the address space, of which CUDA reserves more than there is memory.
+            for limit, most in ((resource.RLIMIT_DATA, self._memory_bytes), (resource.RLIMIT_CORE, 0)):
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(child.pid, limit, (most, most))
+        except BaseException:
+            _finish(child)
+            raise
+        return child
+
+
+def _finish(child: subprocess.Popen[bytes]) -> None:
+    children.kill(child)
+    with child:
+        child.wait()
+    children.GUARD.remove(child.pid)
 
 
 def _end(child: subprocess.Popen[bytes], until: float, case: JudgeCase) -> int | None:
@@ -238,16 +273,19 @@ def _written(folder: Path, role: str, kernel: str | KernelTexts) -> str:
     """The path of a kernel's document; texts are written into a folder of their own."""
     if isinstance(kernel, str):
         return kernel
-    for name, text in {**kernel.files, f"{role}.yaml": kernel.yaml}.items():
+    for name, text in kernel.files.items():
         path = folder / role / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return str(folder / role / f"{role}.yaml")
+    return str(folder / role / kernel.main)
 
 
 def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except FileNotFoundError:  # it has died before
+        return ""
 
 
 def _wrong(problem: str) -> dict[str, Any]:

@@ -209,7 +209,8 @@ def _schemas() -> dict[str, Any]:
         "Release": _object(("question", "holder"), question=_TEXT, holder=_TEXT),
         "Kernel": {"anyOf": [
             {**_TEXT, "description": "The absolute path of a kernel's YAML file."},
-            _object(("yaml",), yaml={**_TEXT, "description": "Its content, which names `files`."},
+            _object((), yaml={**_TEXT, "description": "Its content, which names `files`."},
+                    function={**_TEXT, "description": "Instead of yaml: `FILE.py:FUNCTION`, of one of `files`."},
                     files={"type": "object", "maxProperties": judge.MOST_FILES, "additionalProperties": _TEXT}),
         ]},
         "Case": _object(

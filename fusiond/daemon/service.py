@@ -84,8 +84,8 @@ class DaemonWork:
     """Queue what an ended job asked once more."""
     elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
     """What other boxes found about a name of which this one knows nothing."""
-    judge: Sequence[str] = (sys.executable, "-m", "fusiond", "judge")
-    """The command that judges a candidate, before its arguments."""
+    judge: Sequence[str] = (sys.executable, "-m", "fusiond.cli.ready", "judge")
+    """The command that judges a candidate (`fusiond.daemon.judge.Docket`)."""
     answered: Callable[[JobRow, DeviceInfo], str | None] = lambda row, device: None
     """By whom a job's question was answered meanwhile, on another box whose key is trusted; None: by nobody."""
 

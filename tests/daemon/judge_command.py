@@ -1,4 +1,4 @@
-"""What `fusiond judge` looks like from the daemon, for its tests: the candidate's first line says what it does.
+"""What `fusiond.cli.ready judge` looks like from the daemon: the candidate's first line says what it does.
 
 right | wrong | bad | device | sleep SECS | memory MIB | crash | silent | busy | family FILE (a grandchild, and sleep)
 """
@@ -6,6 +6,7 @@ right | wrong | bad | device | sleep SECS | memory MIB | crash | silent | busy |
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,13 +15,20 @@ from typing import Any
 
 
 def main() -> int:
-    reference, candidate, *options = sys.argv[1:]
+    told = json.loads(sys.stdin.readline() or "{}")
+    if not told:
+        return 0
+    folder = Path(told["folder"])
+    reference, candidate, *options = told["arguments"]
+    sys.stdout, sys.stderr = (folder / "out").open("w"), (folder / "err").open("w")
     word, _, rest = Path(candidate).read_text().splitlines()[0].partition(" ")
     document: dict[str, Any] = {
         **{"right": word != "wrong", "problem": None, "speedup": 1.5, "ci95": [1.4, 1.6], "evidence": "emulated"},
-        **{"hints": ["coalesce"], "candidate": {"options": options, "beside": beside(candidate)}},
-        "reference": {"text": Path(reference).read_text()},
+        **{"hints": ["coalesce"], "candidate": {"options": options, "beside": beside(candidate), "pid": os.getpid()}},
+        "reference": {"text": None, "path": reference.rpartition("/reference/")[2]},
     }
+    if not reference.endswith("softmax"):
+        document["reference"]["text"] = Path(reference).read_text()
     match word:
         case "wrong":
             document |= {"problem": f"y[3] is 1, not 2 ({candidate})", "speedup": None, "ci95": None}

@@ -106,6 +106,26 @@ def test_texts_are_files_for_as_long_as_it_takes(judging: Judging, tmp_path: Pat
     assert not [*Path(os.environ["FUSIOND_CACHE"]).glob("work/judge*")]
 
 
+def test_a_function_is_a_reference(judging: Judging) -> None:
+    reference = {"function": "sub/f.py:softmax", "files": {"sub/f.py": "import numpy\n"}}
+    with judging() as (_, client):
+        assert client.judge(reference, texts("right")).document["reference"]["path"] == "sub/f.py:softmax"
+
+
+def test_a_process_is_ready_for_the_next_one(judging: Judging) -> None:
+    with judging() as (service, client):
+        assert client.judge(texts("right"), texts("right")).right
+        until(lambda: len(service.docket._spares) == 1)
+        spare = service.docket._spares[0].pid
+        assert client.judge(texts("right"), texts("right")).document["candidate"]["pid"] == spare
+        until(lambda: len(service.docket._spares) == 1)
+        service.docket._spares[0].kill()
+        assert client.judge(texts("right"), texts("right")).right
+        until(lambda: len(service.docket._spares) == 1)
+        spare = service.docket._spares[0].pid
+    assert gone(spare)
+
+
 def test_an_asynchronous_client_asks_for_several(judging: Judging) -> None:
     async def ask(client: Client) -> list[bool]:
         async with AsyncClient(client.socket, client.db) as own:
@@ -154,6 +174,9 @@ GOOD = {"reference": "/r.yaml", "candidate": "/c.yaml"}
                          "candidate.yaml/a", "a" * 300, "-".join("a" * 60) + "/" * 9)
         ),
         ({**GOOD, "candidate": {"yaml": "", "files": {"a": "", "a/b": ""}}}, "candidate"),
+        ({**GOOD, "reference": {"function": "f.py:f", "files": {"g.py": ""}}}, "reference.function"),
+        ({**GOOD, "reference": {"function": 3, "files": {"3": ""}}}, "reference.function"),
+        ({**GOOD, "reference": {"function": "f.py:f", "yaml": "", "files": {"f.py": ""}}}, "reference.function"),
         ({**GOOD, "trials": 0}, "trials"),
         ({**GOOD, "trials": "3"}, "trials"),
         ({**GOOD, "timeout_secs": 0}, "timeout_secs"),
@@ -183,7 +206,10 @@ def shared(service_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("name", ["a", "a.cu", "sub/x-1_2.h", "..a", "a..b/c", "reference.yaml"])
 def test_names_that_stay_in_their_folder(name: str) -> None:
-    assert kernel_texts({"yaml": "x", "files": {name: "y"}}, where="candidate").files == {name: "y"}
+    assert kernel_texts({"yaml": "x", "files": {name: "y"}}, where="candidate").files == {
+        name: "y",
+        "candidate.yaml": "x",
+    }
 
 
 def test_what_does_not_end_is_wrong_and_leaves_nobody_behind(judging: Judging, tmp_path: Path) -> None:

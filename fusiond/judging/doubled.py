@@ -18,11 +18,10 @@ import numpy as np
 
 from fusiond.errors import FusiondError
 from fusiond.language.dtypes import DTYPES
-from fusiond.program import Buffer, Bytes, Launch, Program, Scalar, Source, SourceKind, SourceLanguage, Step
+from fusiond.program import Buffer, Launch, Program, Scalar, Source, SourceKind, SourceLanguage, Step
 from fusiond.program.steps import Argument
 
 HALF = "it computes in half: give the reference as a NumPy function"
-FLOATS_IN_STRUCT = "it is given floats in a struct: give the reference as a NumPy function"
 
 _TOKEN = re.compile(
     r"""
@@ -177,8 +176,6 @@ def _step(step: Step) -> Step:
 
 
 def _argument(argument: Argument) -> Argument:
-    if isinstance(argument, Bytes) and any(DTYPES[dtype].floating for _, dtype, _ in argument.numbers):
-        raise NoTruth(FLOATS_IN_STRUCT)
     if isinstance(argument, Scalar) and argument.dtype == "float32":
         return dataclasses.replace(argument, dtype="float64", value=float(np.float32(argument.value)))
     return argument

@@ -33,7 +33,7 @@ from fusiond.errors import FusiondError, MachineFault, RequestError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.inputs.fills import initial
 from fusiond.judging import functions
-from fusiond.judging.doubled import FLOATS_IN_STRUCT, NoTruth, doubled
+from fusiond.judging.doubled import NoTruth, doubled
 from fusiond.language.dtypes import is_float
 from fusiond.model import BuildFailed
 from fusiond.program import Buffer, Program, default_compare
@@ -109,7 +109,7 @@ def in_double_precision(program: Program, seed: int) -> dict[str, Array]:
             if isinstance(problem, NoTruth | RequestError | MachineFault):
                 raise
             if "bytes, not" in str(problem):  # of an argument
-                raise NoTruth(FLOATS_IN_STRUCT) from None
+                raise NoTruth("it is given floats in a struct: give the reference as a NumPy function") from None
             raise NoTruth(f"in double precision: {problem}") from None
 
 

@@ -11,7 +11,7 @@ import pytest
 from fusiond.devices import precision
 from fusiond.judging.doubled import HALF, NoTruth, doubled, in_double
 from fusiond.judging.truth import in_double_precision, truth
-from fusiond.program import Bytes, Program
+from fusiond.program import Bytes, Program, SourceKind, SourceLanguage
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from tests.judging.references import CASES, buffer, bundled, data, program, single
@@ -65,6 +65,20 @@ def test_the_catalogue_in_double_precision(name: str, tmp_path: Path, real) -> N
         assert precision.own_error(found[each], mine[each]) < 1e-6
 
 
+def test_headers_beside_headers_and_outside(tmp_path: Path) -> None:
+    (tmp_path / "in/deep").mkdir(parents=True)
+    (tmp_path / "in/deep/help.cuh").write_text('#include "more.cuh"\n' + HELPER.splitlines()[2])
+    (tmp_path / "in/deep/more.cuh").write_text(MORE)
+    text = "{include}__global__ void k(const float* x, float* y) {{ y[threadIdx.x] = twice(x[threadIdx.x]); }}"
+    buffers = [buffer("x", 128), buffer("y", 128, "output")]
+    of = program(text.format(include='#include "deep/help.cuh"\n'), "k", buffers, include_dirs=(f"{tmp_path}/in",))
+    np.testing.assert_allclose(exact(of)["y"], data(of)["x"] / 3 * 2, rtol=1e-15)
+    (tmp_path / "out.cuh").write_text(HELPER)
+    of = program(text.format(include='#include "../out.cuh"\n'), "k", buffers, include_dirs=(f"{tmp_path}/in",))
+    with pytest.raises(NoTruth, match=r"out\.cuh is outside of the folders"):
+        exact(of)
+
+
 HELPER = '#pragma once\n#include "deep/more.cuh"\n__device__ float twice(float x) { return 2.0f * third(x); }\n'
 MORE = "__device__ inline float third(float x) { return x / 3.0f; }\n"
 
@@ -93,6 +107,8 @@ def test_the_text_in_double_precision() -> None:
     )
     assert in_double("__expf(x) + __powf(a, b) + erff(x) + myf(x)") == "exp(x) + pow(a, b) + erf(x) + myf(x)"
     assert in_double("int half = n / 2;") == "int half = n / 2;"
+    assert in_double("struct alignas(sizeof(T) * (N)) V;") == "struct alignas(fusiond_aligned(sizeof(T) * (N))) V;"
+    assert in_double("alignas(16) float x; int y(sizeof(float));") == "alignas(16) double x; int y(sizeof(double));"
 
 
 ALIGNED = """
@@ -110,6 +126,15 @@ template <typename T> __global__ void k(const T* x, T* y) {
 def test_vectors_aligned_by_the_size_of_their_type() -> None:
     of = program(ALIGNED, "k<float>", [buffer("x", 128), buffer("y", 128, "output")], block=32)
     np.testing.assert_allclose(exact(of)["y"], data(of)["x"] / 3, rtol=1e-15)
+
+
+def test_memory_is_twice_as_large(tmp_path: Path) -> None:
+    of = CASES["scan"][0]
+    assert doubled(of, tmp_path).launches[0].shared_bytes == 2 * of.launches[0].shared_bytes
+    text = "__global__ void k(const REAL* x, REAL* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }"
+    x, y = buffer("x", 128, arena="all"), buffer("y", 128, "output", arena="all", offset_bytes=512)
+    of = program(text, "k", [x, y], defines=(("REAL", "float"),))
+    np.testing.assert_array_equal(exact(of)["y"], 2 * data(of)["x"])
 
 
 ILL = """
@@ -161,6 +186,14 @@ def test_what_has_no_truth_says_why_in_a_line(text: str, reason: str) -> None:
         in_double_precision(of, 1)
     assert str(said.value).startswith(reason)
     assert "\n" not in str(said.value)
+
+
+def test_ptx_and_code_of_the_host_have_no_truth(tmp_path: Path) -> None:
+    of = program("", "k", [buffer("x", 64), buffer("y", 64, "output")])
+    for change, what in (({"language": SourceLanguage.PTX}, "PTX"), ({"kind": SourceKind.HOST}, "code of the host")):
+        sources = tuple(dataclasses.replace(each, **change) for each in of.sources)
+        with pytest.raises(NoTruth, match=f"k is {what}: give the reference as a NumPy function"):
+            doubled(dataclasses.replace(of, sources=sources), tmp_path)
 
 
 def test_buffers_in_half_have_no_truth(tmp_path: Path) -> None:

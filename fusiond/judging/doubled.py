@@ -49,7 +49,6 @@ _RENAMED = tuple(
         (r"__f(add|sub|mul|div|rcp|sqrt)_(r[nzud])", r"__d\1_\2"),
         (r"__fmaf_(r[nzud])", r"__fma_\1"),
         (r"__frsqrt_rn", "rsqrt"),
-        (r"__fdividef", "fdivide"),
         (r"__float2(u?int|u?ll)_(r[nzud])", r"__double2\1_\2"),
         (r"__(u?int)2float_r[nzud]", r"__\g<1>2double_rn"),
         (r"__(u?ll)2float_(r[nzud])", r"__\g<1>2double_\2"),

@@ -13,6 +13,7 @@ from fusiond.inputs.fills import initial
 from fusiond.judging import functions
 from fusiond.judging.truth import truth
 from fusiond.language.narrow import NARROW, readable
+from fusiond.program import Fill
 from tests.judging.references import buffer, bundled, data, program, softmax, softmax_of
 
 NUMPY_FILE = """
@@ -77,6 +78,27 @@ def test_a_function_of_jax_in_a_process_of_its_own(tmp_path: Path) -> None:
         assert file["y"].dtype == np.float32
         assert 0 < precision.own_error(file["y:float64"], file["y"]) < 1e-6
         assert 1e-3 < precision.own_error(expected, file["y:float64:bfloat16"]) < 1e-1
+
+
+WIDE_FILE = """
+import jax.numpy as jnp
+
+def wide(x, n):
+    return jnp.cumsum(x) * 2**40
+"""
+
+
+@pytest.mark.slow
+def test_jax_has_types_of_64_bits_where_the_kernel_has(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "f.py").write_text(WIDE_FILE)
+    ones = Fill(kind="constant", low=1)
+    of = program("", "k", [buffer("x", 64, dtype="int64", fill=ones), buffer("y", 64, "output", "int64")])
+    made = truth(bundled(of, tmp_path), tmp_path / "o.npz", seed=1, function=f"{tmp_path}/f.py:wide", numbers={"n": 3})
+    assert made.path is not None
+    with np.load(made.path) as file:
+        assert file.files == ["y"]
+        np.testing.assert_array_equal(file["y"], np.arange(1, 65, dtype=np.int64) << 40)
 
 
 TWO = program("", "k", [buffer("x", 64, dtype="bfloat16"), buffer("y", 64, "output", "bfloat16"),

@@ -18,6 +18,7 @@ import pytest
 
 from fusiond.devices import lock, protocol
 from fusiond.devices.lock import DeviceHold, device_lock, held_by
+from fusiond.devices.visiting import Visiting
 from fusiond.events import Event, Events, TrialFinished
 from fusiond.model import DeviceInfo, JobState
 from fusiond.registry import Registry
@@ -208,6 +209,47 @@ class Noted(InProcess):
             return super().call(request, timeout_secs)
         finally:
             Noted.spans.append((begun, time.monotonic()))
+
+
+def test_each_child_process_is_a_visit() -> None:
+    """Whoever builds something in between keeps nobody waiting."""
+    asked: list[object] = []
+
+    class Deaf:
+        device = FAKE
+
+        def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+            asked.append(request)
+            return protocol.Checked(worst=0.0)
+
+        def fresh(self) -> None:
+            pass
+
+        close = fresh
+
+    told: list[str] = []
+    runner = Visiting(Deaf(), told.append)
+    request = protocol.CheckRequest(bundle="", references=())
+    runner.fresh()
+    assert held_by(FAKE) is None
+    for end in (runner.fresh, runner.close):
+        runner.call(request, 1)
+        runner.call(request, 1)
+        assert held_by(FAKE) is not None
+        end()
+        assert held_by(FAKE) is None
+    with device_lock(FAKE, stop=never, waiting=nothing) as held:
+        thread = threading.Thread(target=runner.call, args=(request, 1))
+        thread.start()
+        until = time.monotonic() + 20
+        while not told and time.monotonic() < until:
+            time.sleep(0.01)
+        assert told[0].startswith(f"waiting for pid {os.getpid()}")
+        assert len(asked) == 4
+        leaves = threading.Timer(0.1, runner.close)
+        pauses(held, lambda: len(asked) == 5, leaves.start)
+        thread.join(20)
+    assert held_by(FAKE) is None
 
 
 @pytest.mark.slow

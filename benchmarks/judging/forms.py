@@ -2,7 +2,7 @@
 
 A corpus is a folder outside the tree with a folder for each pair: `NAME/reference.yaml` and `NAME/second.yaml`, with
 their sources. `origin.json` beside them says where they are from and what the second forms are:
-`{"repositories": [{"name", "commit", "pairs"}], "forms": {NAME: TEXT}}`.
+`{"repositories": [{"name", "commit", "pairs"}], "forms": {NAME: TEXT}, "mistakes": {NAME: TEXT}}`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class SecondForm:
     """What the second form differs in."""
     reference: Path
     second: Path
+    mistake: str = ""
+    """What its author did wrong, where somebody has looked: then it is not to be called right."""
 
 
 def catalogue(folder: Path) -> Iterator[SecondForm]:
@@ -77,7 +79,8 @@ def catalogue(folder: Path) -> Iterator[SecondForm]:
 
 def foreign(corpus: Path) -> Iterator[SecondForm]:
     """The pairs of a corpus, each beside its reference as its own candidate. RequestError where there is none."""
-    forms = origin(corpus).get("forms", {})
+    about = origin(corpus)
+    forms, mistakes = about.get("forms", {}), about.get("mistakes", {})
     found = sorted(path.parent for path in corpus.glob("*/second.yaml"))
     if not found:
         raise RequestError(f"{corpus} has no folders with reference.yaml and second.yaml", where="CORPUS")
@@ -88,6 +91,7 @@ def foreign(corpus: Path) -> Iterator[SecondForm]:
             form=forms.get(each.name, "another version"),
             reference=each / "reference.yaml",
             second=each / "second.yaml",
+            mistake=mistakes.get(each.name, ""),
         )
 
 

@@ -19,8 +19,8 @@ HEAD = """\
 Written by `python -m benchmarks.judging --page` from the JSON file in benchmarks/results; do not edit it. Every kernel
 here is right as far as anybody knows: those of hfuse's catalogue, each rewritten mechanically, and kernels of other
 people's repositories beside another version of the same function by the same people, or rewritten mechanically. Sizes
-are small. `fusiond judge REFERENCE SECOND --device cpu` runs twice for each, as a process of its own; what it does not
-call right stands below, with what it says. How the kernels that cheat are caught is tests/judging.
+are small. `fusiond judge REFERENCE SECOND --device cpu` runs for each, as a process of its own; what it does not call
+right stands below, with what it says. How the kernels that cheat are caught is tests/judging.
 """
 
 
@@ -40,8 +40,9 @@ def _run(run: Run) -> list[str]:
     if run["origin"].get("repositories"):
         places = [[each["name"], each["commit"][:10], str(each["pairs"])] for each in run["origin"]["repositories"]]
         parts.append("## Where the foreign kernels are from\n\n" + table(("repository", "commit", "pairs"), places))
-    return [*parts, _wrong("Not called right", [each for each in rows if each["right"] is False]),
-            _wrong("Refused", [each for each in rows if each["right"] is None])]  # fmt: skip
+    alarms = [each for each in rows if each["right"] is False and not each["mistake"]]
+    parts += [_wrong("False alarms", alarms), _wrong("Refused", [each for each in rows if each["right"] is None])]
+    return [*parts, _mistakes([each for each in rows if each["mistake"]])]
 
 
 def _counted(rows: Sequence[Row]) -> str:
@@ -72,3 +73,12 @@ def _wrong(title: str, rows: Sequence[Row]) -> str:
         return f"## {title}\n\nNone.\n"
     listed = [[each["kernel"], each["form"], str(each["problem"]).replace("|", "\\|")] for each in rows]
     return f"## {title}\n\n" + table(("kernel", "second form", "what the referee says"), listed)
+
+
+def _mistakes(rows: Sequence[Row]) -> str:
+    """Kernels that turned out to be wrong."""
+    if not rows:
+        return ""
+    said = "What the referee found in kernels that pass their authors' own tests; somebody has looked at each.\n\n"
+    listed = [[each["kernel"], each["mistake"], str(each["problem"] or "right").replace("|", "\\|")] for each in rows]
+    return "## Mistakes of their authors\n\n" + said + table(("kernel", "mistake", "what the referee says"), listed)

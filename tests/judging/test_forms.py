@@ -63,16 +63,26 @@ def test_the_page_counts_and_names_what_is_not_right() -> None:
         {"kernel": "a", "origin": "foreign", "form": "unrolled", "right": True, "problem": None},
         {"kernel": "b", "origin": "foreign", "form": "unrolled", "right": False, "problem": "y[3] | is 1"},
         {"kernel": "c", "origin": "catalogue", "form": "itself", "right": None, "problem": "does not compile"},
+        {
+            "kernel": "d",
+            "origin": "foreign",
+            "form": "unrolled",
+            "right": False,
+            "problem": "race",
+            "mistake": "no wait",
+        },
     ]
     run = {
         "evidence": "static", "date": "2026-11-29T00:00:00", "command": "python -m benchmarks.judging", "nvcc": "13.0",
         "device": {"model": None}, "machine": {"cores": 2, "processor": "x86_64"},
         "origin": {"repositories": [{"name": "who/what", "commit": "0123456789abcdef", "pairs": 2}]},
-        "rows": [each | {"secs": 3.0, "again_secs": 1.0} for each in rows],
+        "rows": [{"mistake": "", "secs": 3.0, "again_secs": 1.0} | each for each in rows],
     }  # fmt: skip
     text = page.render([run])
-    assert "| foreign | unrolled | 2 | 1 | 1 | 0 |" in text
-    assert "| all |  | 3 | 1 | 1 | 1 |" in text
+    assert "| foreign | unrolled | 3 | 1 | 2 | 0 |" in text
+    assert "| all |  | 4 | 1 | 2 | 1 |" in text
+    assert "| d | no wait | race |" in text
+    assert "| d | unrolled" not in text
     assert "| b | unrolled | y[3] \\| is 1 |" in text
     assert "| c | itself | does not compile |" in text
     assert "| again | 1.0 | 1.0 | 1.0 |" in text

@@ -167,6 +167,10 @@ Answers = Mapping[str, Record | float]
 """What this device has answered: workload keys of parts -> Record, probe keys -> microseconds."""
 NO_ANSWERS: Answers = frozen()
 
+IMPLEMENTATION = "implementation"
+"""In `Strategy.names`: several documents that compute the same, of which a job of that key chooses. No name of the
+catalogue is of this kind."""
+
 
 @runtime_checkable
 class Strategy(Protocol[Request, Analysed]):

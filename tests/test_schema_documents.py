@@ -126,7 +126,7 @@ WRONG = {
         {"arguments": [{"name": "x", "dtype": "int32", "elements": "n", "role": "input", "fill": {"integers": [1]}}]},
         {"arguments": [{"name": "x", "dtype": "int32", "value": 1, "role": "input"}]},
         {"arguments": [{"name": "x", "bytes": "0x00"}]}, {"constants": [{"symbol": "c"}]}, {"shared": [4]},
-        {"defines": {"N": [1]}},
+        {"defines": {"N": [1, "x"]}},
     ],
     "pipeline": [
         {"pipeline": "a b"}, {"image": {"width": 0, "height": 2, "dtype": "uint8"}}, {"image": {"width": 5}},

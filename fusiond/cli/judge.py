@@ -40,8 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         keys["precision"] = "any"
     where = os.path.join(os.getcwd(), "judge.yaml")
     (job,) = jobs.read(where, json.dumps({**keys, "device": arguments.device}))
+
+    def waiting(who: str) -> None:
+        output.complain(f"fusiond: {arguments.device}: {who}")
+
     try:
-        found = judge.judge(registry, job, trials=arguments.trials, timeout_secs=arguments.timeout)
+        found = judge.judge(registry, job, trials=arguments.trials, timeout_secs=arguments.timeout, waiting=waiting)
     except RequestError as problem:
         if problem.where.startswith(where):  # a file that nobody has written
             raise RequestError(problem.problem) from None

@@ -39,7 +39,7 @@ from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs, check_keys
 from fusiond.requests.planning import plan, prepare
 from fusiond.search.space import check_seeds
-from fusiond.strategy import Strategy, Target
+from fusiond.strategy import IMPLEMENTATION, Strategy, Target
 from fusiond.testing.cases import GPU, PROCESSOR, Case, Made
 
 POINTS_LIMIT = 20_000
@@ -52,9 +52,12 @@ from fusiond.model import Job
 from fusiond.registry import Registry
 from fusiond.strategy import CatalogueEntry
 given = json.loads(sys.stdin.read())
-module, _, name = given["strategy"].partition(":")
-strategy = getattr(importlib.import_module(module), name)()
 registry = Registry()
+for each in given["strategies"]:
+    module, _, name = each.partition(":")
+    strategy = getattr(importlib.import_module(module), name)()
+    registry.strategies[strategy.name] = strategy
+strategy = registry.strategies[given["jobs"][0]["strategy"]]
 for kind, name, path in given["catalogue"]:
     registry.catalogue[kind, name] = CatalogueEntry(kind=kind, name=name, path=Path(path))
 for fields in given["jobs"]:
@@ -141,7 +144,7 @@ class StrategyContract:
         kinds = {each.kind for each in registry.catalogue.values()}
         named = self.strategy().names
         assert set(named.values()) <= set(self.strategy().job_keys)
-        assert not kinds or set(named) <= kinds, "a document of this kind has no name in the catalogue"
+        assert not kinds or set(named) <= kinds | {IMPLEMENTATION}, "documents of this kind have no names"
         assert kinds <= {kind for each in registry.strategies.values() for kind in each.names}, "nobody takes this kind"
 
     # --- Job -> Workload ---
@@ -175,8 +178,9 @@ class StrategyContract:
             pytest.skip(f"{kind.__qualname__} cannot be imported by name")
         registry = self.registry()
         prepared = [prepare(registry, job) for job in self.jobs()]
+        kinds = {kind, *map(type, registry.strategies.values())}
         given = {
-            "strategy": f"{kind.__module__}:{kind.__qualname__}",
+            "strategies": [f"{kind.__module__}:{kind.__qualname__}" for kind in kinds],
             "catalogue": [(each.kind, each.name, str(each.path)) for each in registry.catalogue.values()],
             "jobs": [
                 {"strategy": each.job.strategy, "request": plain(each.job.request), "sizes": dict(each.job.sizes),

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,9 @@ from fusiond.build.working import working_folder
 from fusiond.counting import apart
 from fusiond.counting.model import H100, gpu_of
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
+from fusiond.devices.visiting import Visiting
 from fusiond.errors import FusiondError, RequestError
 from fusiond.judging import referee
 from fusiond.model import Analysis, Config, DeviceInfo, Job, MeasureFailed, Outcome, Purpose, Rejection
@@ -42,7 +42,7 @@ from fusiond.requests.planning import (
     target_for_arch,
     target_of,
 )
-from fusiond.strategy import NO_ANSWERS
+from fusiond.strategy import IMPLEMENTATION, NO_ANSWERS
 from fusiond.tuning import verdict
 from fusiond.tuning.measuring import Measurer, References
 
@@ -100,10 +100,12 @@ class _Case:
 
 
 def judge(
-    registry: Registry, job: Job, *, trials: int = 1, without: Collection[str] = (), timeout_secs: float = 60.0
-) -> Ruling:
+    registry: Registry, job: Job, *, trials: int = 1, without: Collection[str] = (), timeout_secs: float = 60.0,
+    waiting: Callable[[str], None] = lambda who: None,
+) -> Ruling:  # fmt: skip
     """Judge the last implementation that a job names by its reference. `trials`: how many of its configs are timed, on
     a GPU. `without`: defences that are left out (`fusiond.judging.referee.DEFENCES`, `odd`, `counted`).
+    `waiting` is told who has the device, which is used for some seconds at a time, also while a tuner holds it.
 
     RequestError where the reference does not work, or the two have other arguments.
     """
@@ -112,9 +114,7 @@ def judge(
     case = _case(registry, job, provider, device, most=trials)
     with contextlib.ExitStack() as held:
         folder = held.enter_context(working_folder("judge"))
-        if device.evidence == "measured":
-            held.enter_context(device_lock(device, stop=lambda: False, waiting=lambda who: None, visit=True))
-        runner = Supervisor(provider, device)
+        runner = Visiting(Supervisor(provider, device), waiting)
         held.callback(runner.close)
         measurer = Measurer(provider, runner, folder / "bundles", folder / "work", least_patience_secs=PATIENCE_SECS)
         held.callback(measurer.close)
@@ -207,6 +207,7 @@ class _Bench:
         places, wrong = self._places(references)
         if not places:
             raise _WrongError(wrong)
+        self._measurer.fresh()  # what follows needs no device
         reference: Path | MeasureFailed | None
         reference = self._measurer.bundle(case.reference if len(places) == 1 else self._odd_reference or case.reference)
         if self._by_function or isinstance(reference, MeasureFailed):
@@ -359,7 +360,7 @@ def _said(failed: MeasureFailed) -> str:
 
 def implementations(registry: Registry, reference: str, candidate: str, *, where: str) -> Iterator[tuple[str, object]]:
     """The keys of a job that compares two implementations. RequestError where no strategy takes such."""
-    taker = registry.taking("implementation")
+    taker = registry.taking(IMPLEMENTATION)
     if taker is None:
         raise RequestError("no strategy that compares implementations is installed; `fusiond plugins` says why")
     strategy, key = taker

@@ -17,7 +17,7 @@ from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Scrutiny, Workload, frozen
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
-from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy import IMPLEMENTATION, NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_variants import space
 from fusiond_variants.codegen.adopt import adopted, mismatch
 from fusiond_variants.frontend import request
@@ -39,7 +39,7 @@ class Variants(StrategyBase[VariantsRequest, VariantsAnalysis]):
 
     name = "variants"
     version = 1
-    names: Mapping[str, str] = frozen({"implementation": "variants"})
+    names: Mapping[str, str] = frozen({IMPLEMENTATION: "variants"})
     job_keys: tuple[str, ...] = ("variants", "reference", "precision")
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[VariantsRequest]:
@@ -166,8 +166,7 @@ def _checked(
 
 def _numbers(reports: list[Mapping[str, Any]]) -> Mapping[str, int | float]:
     """The first variant's scalars by name, as far as its strategy reports them."""
-    kernels = reports[0].get("kernels", ())
-    return frozen({name: value for each in kernels for name, value in each.get("scalars", {}).items()})
+    return frozen(reports[0].get("scalars"))
 
 
 def _same(program: Program, config: Config) -> Program:

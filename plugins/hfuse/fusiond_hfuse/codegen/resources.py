@@ -38,7 +38,6 @@ def described(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> dic
         "shared_bytes": known.shared_bytes + int(shape.shared_bytes) if known else None,
         "barriers": known.barriers if known else None,
         "threads": volume(shape.block),
-        "scalars": {name: value if isinstance(value, float) else int(value) for name, value in shape.scalars.items()},
     }
     if slot.kernel.ptx is not None:
         found["form"] = "ptx"

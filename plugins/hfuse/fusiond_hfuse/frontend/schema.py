@@ -66,7 +66,14 @@ def kernel() -> dict[str, Any]:
             "form": {"enum": ["ptx", "source"], "description": "what of it is fused; by default what can be"},
             "entry": {**_QUALIFIED, "description": "the __global__ function"},
             "instance": {"type": "string", "pattern": "<", "examples": ["maxpool<float, 5>"]},
-            "defines": mapping_of({"type": ["integer", "string", "null"]}),
+            "defines": mapping_of(
+                {
+                    "anyOf": [
+                        {"type": ["integer", "string", "null"]},
+                        {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+                    ]
+                }
+            ),
             "include": list_of(TEXT),
             "flags": list_of({"type": "string", "pattern": rf"^\s*({FLAGS.pattern})\s*$"}),
             "sizes": SIZES,

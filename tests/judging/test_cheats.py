@@ -3,11 +3,19 @@ forms of the same kernels are right."""
 
 from __future__ import annotations
 
+import copy
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from fusiond.errors import RequestError
 from fusiond.registry import Registry
+from tests.judging import table
 from tests.judging.asking import asked
 from tests.judging.table import CHEATED, CHEATS, HONEST, Cheat
 
@@ -36,6 +44,57 @@ def test_an_honest_second_form_is_right(cheat: Cheat, real: Registry, tmp_path: 
     found = asked(real, cheat, tmp_path)
     assert found.problem is None
     assert found.right
+
+
+def _document(source: str, **changes: Any) -> Cheat:
+    """A candidate of axpy whose arguments differ: `changes` are keys of the argument of that name."""
+    given = yaml.safe_load(table.reference("axpy").read_text(encoding="utf-8"))["arguments"]
+    made = [each | changes.get(each["name"], {}) for each in copy.deepcopy(given)]
+    return Cheat(kernel="axpy", source=source, way="document", words=(), changes={"arguments": made})
+
+
+DOCUMENTS = {
+    "a tolerance": _document("zeros", out={"compare": {"rtol": 1e9, "atol": 1e9}}),
+    "other inputs": _document("zeros", x={"fill": "zeros"}, y={"fill": "zeros"}),
+    "no output": _document("nothing", out={"role": "scratch"}),
+    "an output that is given": _document("nothing", out={"role": "inout", "fill": "zeros"}),
+    "a scalar": _document("axpy", a={"value": 0.5}),
+    "a size as a number": _document("whole_blocks", n={"value": 1024}),
+    "even sizes": Cheat(kernel="axpy", source="whole_blocks", way="", words=(), changes={"odd": {"n": 512}}),
+    "variables": Cheat(
+        kernel="axpy", source="once", way="", words=(),
+        changes={"constants": [{"symbol": "launched", "dtype": "int32", "elements": 1, "role": "scratch"}]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("title", DOCUMENTS)
+def test_what_a_candidates_document_says_changes_nothing(title: str, real: Registry, tmp_path: Path) -> None:
+    assert not asked(real, DOCUMENTS[title], tmp_path).right
+
+
+def test_buffers_of_another_length_are_another_question(real: Registry, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="out is 1 x float32, in the reference 1024 x float32"):
+        asked(real, _document("zeros", out={"elements": "1"}), tmp_path)
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize(("source", "status"), [("honest_strides", 0), ("zeros", 1), ("not there", 2)])
+def test_the_command_ends_as_the_verdict_is(source: str, status: int, tmp_path: Path) -> None:
+    known = {each.source: each for each in (*CHEATED, *HONEST) if each.kernel == "axpy"}
+    path = table.written(known[source], tmp_path) if source in known else tmp_path / "none.yaml"
+    command = [sys.executable, "-m", "fusiond", "judge", str(table.reference("axpy")), str(path)]
+    done = subprocess.run([*command, "--device", "cpu", "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    said = json.loads(done.stdout)
+    if status < 2:
+        assert said["right"] is (status == 0)
+        assert set(said) >= {"right", "problem", "speedup", "ci95", "evidence", "registers", "spill_bytes", "occupancy",
+                             "counted", "hints", "reference", "candidate", "seeds"}  # fmt: skip
+        assert said["evidence"] in ("emulated", "counted")
+    else:
+        assert "none.yaml" in said["error"]["problem"] + said["error"]["where"]
 
 
 def test_every_way_has_a_cheat_and_every_file_is_used() -> None:

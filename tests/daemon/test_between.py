@@ -272,8 +272,8 @@ def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None
         assert said(each, "GET", "/exchange/answer", params=query) == 404
         assert said(each, "POST", "/exchange/find", json={"questions": [query]}) == 200
         assert said(each, "GET", "/best", params={"pair": "x,y"}) == 404
-        for method, path in (("GET", "/"), ("GET", "/jobs"), ("POST", "/jobs"), ("POST", "/jobs/x/cancel"),
-                             ("POST", "/best"), ("GET", "/page/jobs/x")):  # fmt: skip
+        for method, path in (("GET", "/"), ("GET", "/jobs"), ("POST", "/jobs"), ("POST", "/judge"),
+                             ("POST", "/jobs/x/cancel"), ("POST", "/best"), ("GET", "/page/jobs/x")):  # fmt: skip
             assert said(each, method, path) == 403, path
     assert said(read, "POST", "/exchange/answers", content=b"x") == 403
     assert said(read, "POST", "/exchange/claims", json=claim) == 403

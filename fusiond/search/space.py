@@ -180,7 +180,7 @@ def chooser(configs: Iterable[Mapping[str, Value]]) -> str | None:
         mine = {
             name
             for name, value in config.items()
-            if all(other == name or other.startswith(f"{value}.") for other in config)
+            if len(config) > 1 and all(other == name or other.startswith(f"{value}.") for other in config)
         }
         names = mine if names is None else names & mine
     return min(names) if names and len(names) == 1 else None

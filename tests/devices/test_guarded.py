@@ -124,11 +124,14 @@ def test_what_timed_runs_wrote_is_judged(
     assert said in found.reason
 
 
+MEMO = f"    if (seen != x[0]) {{\n{SQUARE}    }}\n    __syncthreads();\n    if (i == 0) seen = x[0];\n"
+
+
 def test_what_remembers_its_last_data_is_wrong_between_the_runs_of_a_sample(
     worker: ExecutorWorker, bundle: Callable[[str], str], references: tuple[tuple[int, str], ...]
 ) -> None:
     """Inputs change between samples, and it notices; within one they do not, and the outputs are poisoned."""
-    memo = source(f"    if (seen != x[0]) {{\n{SQUARE}    }}\n    __syncthreads();\n    if (i == 0) seen = x[0];\n")
+    memo = source(MEMO)
     folder = bundle(memo)
     once = Sampling(purpose=Purpose.SEARCH, warmups=2, warm_up_secs=0.0, least_pairs=4, pairs=4, short_us=0.001)
     found = worker.answer(protocol.SampleRequest(candidate=folder, baseline=None, plan=once, references=references))
@@ -142,9 +145,7 @@ def test_what_remembers_its_last_data_is_wrong_between_the_runs_of_a_sample(
 def test_a_second_run_on_the_same_data_tells_what_remembers(
     worker: ExecutorWorker, bundle: Callable[[str], str], references: tuple[tuple[int, str], ...]
 ) -> None:
-    memo = source(
-        f"    // Another library than above, with its own memory.\n    if (seen != x[0]) {{\n{SQUARE}    }}\n    __syncthreads();\n    if (i == 0) seen = x[0];\n"
-    )
+    memo = source(f"    // Another library than above, with its own memory.\n{MEMO}")
     folder = bundle(memo)
     plain = worker.answer(protocol.CheckRequest(bundle=folder, references=references))
     assert isinstance(plain, protocol.Checked)

@@ -36,11 +36,7 @@ def outputs(program: Program, function: str, numbers: Mapping[str, int | float],
     found = {}
     for suffix, bits in (("", 0), *RUNS.items()):
         called.x64(wide or bits > 0)
-        arrays = {
-            each.name: _given(initial(each, seed), each.dtype, bits)
-            for each in program.buffers
-            if is_read(each) and each.part_of is None
-        }
+        arrays = {each.name: _given(initial(each, seed), each.dtype, bits) for each in program.buffers if is_read(each)}
         results = called.results(program, {**dict(program.sizes), **numbers, **arrays})
         for each in program.buffers:
             if each.name in results and bits == 0:

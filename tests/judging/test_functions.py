@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,9 @@ def test_narrow_floats_and_several_outputs(numpy_file: str) -> None:
     np.testing.assert_array_equal(found["y:float64"], 2 * x.astype(np.float64))
     assert found["count"].dtype == np.int32
     assert "count:float64" not in found
+    sized = dataclasses.replace(TWO, sizes=(("shift", 3),))
+    of_sizes = functions.outputs(sized, f"{numpy_file}:named", {}, 1)
+    np.testing.assert_array_equal(of_sizes["y:float64"], x.astype(np.float64) + 3)
     named = functions.outputs(TWO, f"{numpy_file}:named", {"shift": 2.5}, 1)
     np.testing.assert_array_equal(named["y:float64"], x.astype(np.float64) + 2.5)
 
@@ -156,6 +160,9 @@ def test_mistakes_in_its_file_are_a_line(tmp_path: Path, text: str | None, probl
 def test_a_functions_mistake_crosses_the_process_as_a_line(tmp_path: Path, numpy_file: str) -> None:
     with pytest.raises(RequestError, match=r"^\S*f\.py:23: KeyError: 'key'$"):
         truth(bundled(TWO, tmp_path), tmp_path / "out.npz", seed=1, function=f"{numpy_file}:fails")
+    (tmp_path / "dies.py").write_text("import os\ndef f(x):\n    os.kill(os.getpid(), 11)\n")
+    with pytest.raises(RequestError, match=r"dies\.py:f: it dies of SIGSEGV$"):
+        truth(tmp_path / "bundle", tmp_path / "out.npz", seed=1, function=f"{tmp_path}/dies.py:f")
     (tmp_path / "slow.py").write_text("def f(x):\n    while True: pass\n")
     with pytest.raises(RequestError, match=r"slow\.py:f: no end after 3 s$"):
         truth(bundled(TWO, tmp_path), tmp_path / "out.npz", seed=1, function=f"{tmp_path}/slow.py:f", timeout_secs=3)

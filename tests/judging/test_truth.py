@@ -140,7 +140,7 @@ def test_memory_is_twice_as_large(tmp_path: Path) -> None:
 ILL = """
 __global__ void k(const float* x, float* y) {  // 1 + x - 1: float32 keeps a digit or two of x
     const float far = 1000.0f + 1e-3f * x[threadIdx.x];
-    y[threadIdx.x] = far - 1000.0f;
+    y[threadIdx.x] = 100.0f * (far - 1000.0f);
 }
 """
 
@@ -156,6 +156,15 @@ def test_single_precision_may_be_far_off(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     made = truth(bundled(of, tmp_path / "other"), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
     assert made.reason == ""
+
+
+@pytest.mark.slow
+def test_what_is_finite_in_one_precision_only_has_no_truth(tmp_path: Path) -> None:
+    text = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = 1e30f * x[threadIdx.x] * 1e10f; }"
+    of = program(text, "k", [buffer("x", 128), buffer("y", 128, "output")])
+    np.savez(tmp_path / "float32.npz", **single(of))
+    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
+    assert "computes something else" in made.reason
 
 
 def test_floats_in_a_struct_have_no_truth() -> None:
@@ -225,7 +234,7 @@ def test_a_kernel_without_truth_is_a_reason(tmp_path: Path) -> None:
     of = program(BYTES, "k", [buffer("x", 64), buffer("y", 64, "output")], block=64)
     np.savez(tmp_path / "float32.npz", **single(of))
     made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
-    assert made.reason.startswith("in double precision it computes something else: y: ")
+    assert made.reason.startswith("in double precision it computes something else: y is off by ")
     of = program(HANGS, "k", [buffer("x", 64), buffer("y", 64, "output")])
     (tmp_path / "other").mkdir()
     made = truth(bundled(of, tmp_path / "other"), tmp_path / "out.npz", seed=1, timeout_secs=4)

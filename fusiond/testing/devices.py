@@ -392,6 +392,23 @@ class DeviceContract:
         clock = executor.clock_mhz()
         assert clock is None or clock > 0
 
+    def test_outputs_are_brought_back_between_runs_where_nobody_vouches_for_a_program(
+        self, load: Callable[..., Loaded]
+    ) -> None:
+        """What an earlier run has left is not there for the next run of one sample."""
+        ones = np.ones(N, np.float32)
+        loaded = load(self.program((X, Y), launch("add", "accumulate", "x", "y", N)), x=ones, y=3 * ones)
+        loaded.snapshot(outputs=True)
+        assert loaded.sample_us(4) > 0
+        if self.samples_run:
+            np.testing.assert_array_equal(loaded.read("y"), 4 * ones)
+        loaded.restore()
+        np.testing.assert_array_equal(loaded.read("y"), 3 * ones)
+        loaded.snapshot()
+        loaded.write("y", 5 * ones)
+        loaded.restore()
+        np.testing.assert_array_equal(loaded.read("y"), 5 * ones)
+
     # --- in a child process ---
 
     @pytest.fixture

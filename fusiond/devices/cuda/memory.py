@@ -220,10 +220,13 @@ class ProgramMemory:
         return block.read(offset, buffer.size_bytes).view(numpy_dtype(buffer.dtype))
 
     def snapshot(self, *, outputs: bool = False) -> None:
-        """Copies of the inout buffers that are reset for each run, on the side where they live."""
+        """Copies of the inout buffers that are reset for each run, on the side where they live; of `outputs`, too."""
         for buffer in self._buffers.values():
             restored = buffer.role is Role.INOUT and buffer.reset == "each_run"
             if not restored and not (outputs and buffer.role is Role.OUTPUT and buffer.part_of is None):
+                held = self._pristine.pop(buffer.name, None)
+                if hasattr(held, "free"):
+                    held.free()
                 continue
             block, offset = self.place(buffer.name)
             if block.array is not None:

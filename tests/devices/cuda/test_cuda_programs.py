@@ -197,6 +197,22 @@ def test_snapshot_and_restore(gpu: Any) -> None:
     assert np.array_equal(loaded.read("kept"), 3 * IOTA)
 
 
+def test_outputs_are_restored_where_nobody_vouches_for_a_program(gpu: Any) -> None:
+    before = gpu.live_allocations
+    loaded = filled(gpu, program((launch("a"),), buffer("x", role=Role.OUTPUT)))
+    held = gpu.live_allocations
+    loaded.write("x", IOTA)
+    loaded.snapshot(outputs=True)
+    loaded.write("x", 3 * IOTA)
+    loaded.restore()
+    assert np.array_equal(loaded.read("x"), IOTA)
+    loaded.snapshot()
+    assert gpu.live_allocations == held > before
+    loaded.write("x", 3 * IOTA)
+    loaded.restore()
+    assert np.array_equal(loaded.read("x"), 3 * IOTA)
+
+
 @pytest.mark.slow
 def test_everything_is_freed(gpu: Any) -> None:
     before = gpu.live_allocations

@@ -18,6 +18,7 @@ def test_own_error() -> None:
     known = np.array([3.0, 4.0, np.inf, 1e300])
     assert precision.own_error(known[:2], np.array([3.0, 4.5])) == pytest.approx(0.1)
     assert precision.own_error(known, np.array([3.0, 4.0, 7.0, 1e300])) == 0.0
+    assert precision.own_error(known, np.array([3.0, np.nan, np.inf, np.inf])) == 0.0
     assert precision.own_error(np.zeros(3), np.zeros(3, np.float32)) == 0.0
     assert precision.own_error(np.zeros(3), np.ones(3)) == np.inf
     assert precision.own_error(np.full(4, 1e300), np.full(4, 1.1e300)) == pytest.approx(0.1)
@@ -172,21 +173,33 @@ def test_inputs_that_round_to_themselves_say_nothing() -> None:
 
 def test_outputs_in_half_are_rounded_by_everybody() -> None:
     generator = np.random.default_rng(5)
-    a, b = DRAWS["normal"](generator, 32, 1, 256), DRAWS["normal"](generator, 1, 32, 256)
+    a, b = DRAWS["normal"](generator, 32, 1, 64), DRAWS["normal"](generator, 1, 32, 64)
     known = (a.astype(np.float64) * b).sum(axis=2)
     reference = _sequential(a * b).astype(np.float16)
     assert problem(known, reference, _tree(a * b).astype(np.float16), "float16") == ""
     added = np.zeros((32, 32), np.float16)
-    for i in range(256):
+    for i in range(64):
         added += (a[..., i] * b[..., i]).astype(np.float16)
     assert problem(known, reference, added, "float16") != ""
 
 
 def test_single_precision_under_a_double_is_seen() -> None:
-    x = np.random.default_rng(6).random(1 << 12)
-    assert problem(np.cumsum(x), np.cumsum(x), x.cumsum()[::1], "float64") == ""
-    single_sums = np.cumsum(x.astype(np.float32)).astype(np.float64)
-    assert "the reference's own is 0.0e+00" in problem(np.cumsum(x), np.cumsum(x), single_sums, "float64")
+    x = np.random.default_rng(6).random((32, 1 << 12))
+    known = _tree(x)
+    assert problem(known, known, _sequential(x), "float64") == ""
+    single_sums = _tree(x.astype(np.float32)).astype(np.float64)
+    assert "the reference's own is 0.0e+00" in problem(known, known, single_sums, "float64")
+    in_turn = _sequential(x.astype(np.float32)).astype(np.float64)
+    assert problem(known, single_sums, in_turn, "float64") == ""
+
+
+def test_rounded_inputs_must_explain_most_of_an_error() -> None:
+    x = np.random.default_rng(8).random((64, 4096), dtype=np.float32)
+    known, others = x.astype(np.float64).sum(axis=1), of_rounded(lambda x: x.sum(axis=1), x)
+    off = others["float16 or tf32"] - known
+    assert "inputs in float16" in problem(known, known, known + 0.7 * off, of_rounded=others)
+    assert problem(known, known, known + 0.6 * off, of_rounded=others) == ""
+    assert problem(known, known + off, known + 0.9 * off, of_rounded=others) == ""
 
 
 def test_an_error_that_the_reference_has_as_well_is_allowed() -> None:

@@ -29,7 +29,7 @@ from fusiond.devices.visiting import Visiting
 from fusiond.errors import FusiondError, RequestError
 from fusiond.judging import referee
 from fusiond.model import Analysis, Config, DeviceInfo, Job, MeasureFailed, Outcome, Purpose, Rejection
-from fusiond.program import Program
+from fusiond.program import Program, SizeError
 from fusiond.registry import Registry
 from fusiond.requests.launch_facts import kernel_facts
 from fusiond.requests.planning import (
@@ -221,6 +221,21 @@ class _Bench:
         if wrong or problem:  # what is wrong, and then what may be the cause
             raise _WrongError("; ".join(dict.fromkeys(filter(None, (wrong, problem)))))
 
+    def _inspected(self, program: Program, references: References) -> None:
+        """_WrongError where another config of the candidate is wrong by what was looked at in the given one only."""
+        place = self._place(program, references)
+        sizes = self._case.prepared.strategy.odd_sizes(self._case.prepared.workload) or {}
+        with contextlib.suppress(SizeError):
+            odd = self._case.reference.at(sizes), program.at(sizes)
+            if sizes and "odd" not in self._without:
+                said = ", ".join(f"{name}={value}" for name, value in sizes.items())
+                self._place(odd[1], self._references(odd[0], "odd", precision=False), f" at {said}")
+        accused = referee.Accused(places=(place,), reference=None, timeout_secs=self._timeout_secs)
+        problem, hints = referee.inspect(accused, without=self._without)
+        self._hints += hints
+        if problem:
+            raise _WrongError(problem)
+
     def _places(self, references: References) -> tuple[list[referee.Place], str]:
         """Where the candidate is to be looked at further, and why it is wrong already: its outputs, at the job's sizes
         and at odd ones. None where it is no good to run it again."""
@@ -335,6 +350,8 @@ class _Bench:
             sampled = self._measurer.sample(made, case.reference, _SEARCH, references)
             if not isinstance(sampled, MeasureFailed) and (sampled.ratio or 0.0) > best_ratio:
                 best, best_ratio, program = config, sampled.ratio or 0.0, made
+        if program is not case.candidate:
+            self._inspected(program, references)
         logs = []
         for _ in range(verdict.LEAST_PROCESSES):
             self._measurer.fresh()

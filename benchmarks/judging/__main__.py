@@ -87,7 +87,7 @@ def _judged(pair: SecondForm, *, again: bool) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             return row | {"right": None, "problem": f"no verdict within {SECS:.0f} s", "secs": SECS}
         row[key] = round(time.perf_counter() - begun, 2)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1) or not done.stdout.startswith("{"):  # an exception ends with 1, too
         # Messages name the file: not where it lies on this machine.
         said = done.stderr.strip().replace(f"{pair.second.parent}/", "").replace(f"{pair.reference.parent}/", "")
         return row | {"right": None, "problem": said[-300:]}

@@ -106,9 +106,3 @@ def worst_error(data: DataPlane, loaded: Loaded, path: str, *, seed: int, when: 
         if missing:
             raise ExecutionError(Outcome.WRONG_RESULT, f"no output {min(missing)!r} is written")
     return worst
-
-
-def truth_of(path: str, buffer: Buffer) -> Array | None:
-    """An output in double precision, of an .npz that `fusiond.judging.truth` wrote; None where it has none."""
-    with np.load(path) as file:
-        return next((file[name] for name in (f"{buffer.name}:float64", buffer.name) if name in file), None)

@@ -24,8 +24,8 @@ import numpy as np
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import constant
-from fusiond.devices.guarded import GuardedLoaded, truth_of, untouched, worst_error
-from fusiond.devices.precision import precision_problem
+from fusiond.devices.guarded import GuardedLoaded, untouched, worst_error
+from fusiond.devices.precision import judged
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
 from fusiond.exporting.bundle import read_bundle
@@ -156,9 +156,8 @@ class ExecutorWorker:
         """ExecutionError where a float output is less accurate than the reference's own."""
         with np.load(reference) as file:
             for buffer in loaded.program.buffers:
-                known = truth_of(truth, buffer) if buffer.role.compared and is_float(buffer.dtype) else None
-                if known is not None:
-                    problem = precision_problem(buffer, known, file[buffer.name], loaded.read(buffer.name))
+                if buffer.role.compared and is_float(buffer.dtype):
+                    problem = judged(truth, buffer, file[buffer.name], loaded.read(buffer.name))
                     if problem:
                         raise ExecutionError(Outcome.WRONG_RESULT, problem)
 
@@ -175,9 +174,9 @@ class ExecutorWorker:
                 self._worst(loaded, seed, paths[seed], " (in a timed run)")
                 untouched(data, loaded, seed)
 
-            judged = [each and GuardedLoaded(each, data, tuple(paths), judge) for each in (candidate, baseline)]
-            assert judged[0] is not None
-            return sample_pair(self._executor, judged[0], judged[1], request.plan)
+            guarded = [each and GuardedLoaded(each, data, tuple(paths), judge) for each in (candidate, baseline)]
+            assert guarded[0] is not None
+            return sample_pair(self._executor, guarded[0], guarded[1], request.plan)
         for loaded in (candidate, baseline):
             if loaded is not None and loaded.clock != COUNTED:  # a bound needs no data
                 for buffer in loaded.program.buffers:

@@ -32,7 +32,7 @@ _NEEDS_LINKING = "separate compilation mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DefenceFinding:
     """What a defence says of a candidate."""
 
     problem: str = ""
@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class InspectedPlace:
     """A program at some sizes, with the outputs that are right there."""
 
     program: Program
@@ -56,7 +56,7 @@ class Place:
 class Accused:
     """A candidate in the places where it is looked at: at the job's sizes, and at odd ones where there are some."""
 
-    places: tuple[Place, ...]
+    places: tuple[InspectedPlace, ...]
     reference: Path | None
     """A bundle of the reference at the smallest sizes; races that it has are no fault of a candidate."""
     timeout_secs: float = 60.0
@@ -64,13 +64,13 @@ class Accused:
     """Its outputs are known to be wrong: then only what may be the cause says more."""
 
     @property
-    def smallest(self) -> Place:
+    def smallest(self) -> InspectedPlace:
         return min(self.places, key=lambda each: sum(int(one.elements) for one in each.program.buffers))
 
 
-def launches(accused: Accused) -> Finding:
+def launches(accused: Accused) -> DefenceFinding:
     """A source that launches kernels itself."""
-    return Finding(problem=launches_kernels(accused.places[0].program))
+    return DefenceFinding(problem=launches_kernels(accused.places[0].program))
 
 
 def launches_kernels(program: Program) -> str:
@@ -92,45 +92,45 @@ def _launching(name: str, what: str) -> str:
     return f"{name} {what}: work of a child kernel is outside of what is measured"
 
 
-def bounds(accused: Accused) -> Finding:
+def bounds(accused: Accused) -> DefenceFinding:
     """Every access of what nvcc makes of it, and whether that computes the same."""
     hint = ""
     for place in accused.places:
         said = judge.apart(place.bundle, place.outputs, seed=place.seed, fmad=False, timeout_secs=accused.timeout_secs)
         if said.agrees is False and (said.broke or not accused.wrong):
-            return Finding(problem=f"as nvcc compiles it: {said.detail}")
+            return DefenceFinding(problem=f"as nvcc compiles it: {said.detail}")
         if said.agrees is None:
             hint = f"reads beyond a buffer were not looked for: {said.detail}"
-    return Finding(hint=hint)
+    return DefenceFinding(hint=hint)
 
 
-def races(accused: Accused) -> Finding:
+def races(accused: Accused) -> DefenceFinding:
     """Races that the reference has not."""
     found = _races(accused.smallest.bundle, accused.timeout_secs)
     if found.problem and accused.reference is not None and _races(accused.reference, accused.timeout_secs).problem:
-        return Finding(hint=f"the reference has races, too: {found.problem}")
+        return DefenceFinding(hint=f"the reference has races, too: {found.problem}")
     return found
 
 
-def _races(bundle: Path, timeout_secs: float) -> Finding:
+def _races(bundle: Path, timeout_secs: float) -> DefenceFinding:
     command = [sys.executable, "-m", "fusiond.devices.cpu.race", str(bundle), "--blocks", str(RACE_BLOCKS)]
     try:
         done = children.run(command, timeout_secs=timeout_secs)
     except subprocess.TimeoutExpired:
-        return Finding(hint=f"races were not looked for to the end: it takes longer than {timeout_secs:g} s")
+        return DefenceFinding(hint=f"races were not looked for to the end: it takes longer than {timeout_secs:g} s")
     fault = faults.of_end(done.returncode, "the race check")
     if fault is not None:
         raise fault
     *found, last = done.stdout.splitlines() or [""]
     if done.returncode == 1 and found:
-        return Finding(problem=f"race: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}")
+        return DefenceFinding(problem=f"race: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}")
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or [last])[0]
-        return Finding(hint=f"races were not looked for: {said}")
-    return Finding()
+        return DefenceFinding(hint=f"races were not looked for: {said}")
+    return DefenceFinding()
 
 
-DEFENCES: Mapping[str, Callable[[Accused], Finding]] = {"launches": launches, "bounds": bounds, "races": races}
+DEFENCES: Mapping[str, Callable[[Accused], DefenceFinding]] = {"launches": launches, "bounds": bounds, "races": races}
 
 
 def inspect(accused: Accused, *, without: Collection[str] = ()) -> tuple[str, tuple[str, ...]]:

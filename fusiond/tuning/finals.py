@@ -375,14 +375,14 @@ def _inspected(
     if isinstance(given, MeasureFailed):
         return given
     seed, outputs = references.of[0]
-    places = [referee.Place(program=entrant.program, bundle=given, seed=seed, outputs=Path(outputs))]
+    places = [referee.InspectedPlace(program=entrant.program, bundle=given, seed=seed, outputs=Path(outputs))]
     if odd is not None and isinstance(odd.references, References):
         with contextlib.suppress(SizeError):
             moved = entrant.program.at(odd.sizes)
             folder = context.measurer.bundle(moved)
             seed, outputs = odd.references.of[0]
             if isinstance(folder, Path):
-                places.append(referee.Place(program=moved, bundle=folder, seed=seed, outputs=Path(outputs)))
+                places.append(referee.InspectedPlace(program=moved, bundle=folder, seed=seed, outputs=Path(outputs)))
     accused = referee.Accused(
         places=tuple(places), reference=None if isinstance(reference, MeasureFailed) else reference
     )

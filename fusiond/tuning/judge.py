@@ -156,7 +156,7 @@ class _WrongError(FusiondError):
 class _WrongResultError(_WrongError):
     """The same by its outputs: what else is wrong with it may be the cause."""
 
-    def __init__(self, reason: str, place: referee.Place) -> None:
+    def __init__(self, reason: str, place: referee.InspectedPlace) -> None:
         super().__init__(reason)
         self.place = place
 
@@ -236,7 +236,7 @@ class _Bench:
         if problem:
             raise _WrongError(problem)
 
-    def _places(self, references: References) -> tuple[list[referee.Place], str]:
+    def _places(self, references: References) -> tuple[list[referee.InspectedPlace], str]:
         """Where the candidate is to be looked at further, and why it is wrong already: its outputs, at the job's sizes
         and at odd ones. None where it is no good to run it again."""
         case = self._case
@@ -268,14 +268,14 @@ class _Bench:
             self._hints.append(f"precision was judged by the tolerances alone: {found.untold}")
         return found
 
-    def _place(self, program: Program, references: References, at: str = "") -> referee.Place:
+    def _place(self, program: Program, references: References, at: str = "") -> referee.InspectedPlace:
         worst = self._measurer.check(program, references)
         if isinstance(worst, MeasureFailed) and worst.outcome is not Outcome.WRONG_RESULT:
             raise _WrongError(_said(worst) + at)
         bundle = self._measurer.bundle(program)
         assert isinstance(bundle, Path)
         seed, outputs = references.of[0]
-        place = referee.Place(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
+        place = referee.InspectedPlace(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
         if isinstance(worst, MeasureFailed):
             raise _WrongResultError(worst.reason + at, place)
         return place

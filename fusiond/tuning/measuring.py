@@ -232,8 +232,10 @@ class Measurer:
         """With the outputs in double precision; a function's outputs in the place of the program's."""
         function, file = None, self._work
         if scrutiny.function is not None:
-            file = self._work / Path(scrutiny.function.path).name
-            file.write_text(scrutiny.function.text, encoding="utf-8")
+            file = Path(scrutiny.function.path)  # what it imports lies beside it
+            if not file.is_file() or file.read_bytes() != scrutiny.function.text.encode():
+                file = self._work / file.name  # as it was when the job was submitted
+                file.write_text(scrutiny.function.text, encoding="utf-8")
             function = f"{file}:{scrutiny.function.name}"
         elif not scrutiny.precision:
             return found

@@ -90,7 +90,7 @@ def _judged(pair: SecondForm, *, again: bool) -> dict[str, Any]:
     if done.returncode not in (0, 1) or not done.stdout.startswith("{"):  # an exception ends with 1, too
         # Messages name the file: not where it lies on this machine.
         said = done.stderr.strip().replace(f"{pair.second.parent}/", "").replace(f"{pair.reference.parent}/", "")
-        return row | {"right": None, "problem": said[-300:]}
+        return row | {"right": None, "problem": " ".join(said.split())[:300]}
     verdict = json.loads(done.stdout)
     if verdict["right"] != (done.returncode == 0):
         raise RequestError(f"the judge says {verdict['right']} and exits with {done.returncode}", where=pair.name)

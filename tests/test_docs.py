@@ -101,7 +101,8 @@ def test_defaults_are_as_documented() -> None:
 
 def test_every_key_of_the_other_strategies_is_named(real: Registry) -> None:
     named = {name: set(re.findall(r"\w+", keys)) for name, keys, _ in rows(JOBS, "| strategy | key | meaning |")}
-    assert named == {name: set(real.strategy(name).job_keys) for name in ("mincut", "replay", "stitching", "transfer", "variants")}
+    others = ("mincut", "replay", "stitching", "transfer", "variants")
+    assert named == {name: set(real.strategy(name).job_keys) for name in others}
 
 
 def test_every_key_of_hfuse_is_documented(real: Registry) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fusiond.devices.base import Array, DataPlane, ExecutionError, Loaded
 from fusiond.model import Outcome
-from fusiond.program import Buffer, Program, Role
+from fusiond.program import Program, Role
 
 Judge = Callable[[Loaded, int], None]
 """(what ran on the data of a seed, the seed): raises ExecutionError where its outputs are wrong."""

@@ -86,6 +86,10 @@ class Supervisor:
                 return reply
             log.warning("%s: %s; trying once more on a fresh one", self.device.name, reply.reason)
 
+    def ready(self) -> None:
+        """Start the child before there is anything to ask. Not beside `call`."""
+        self._running()
+
     def fresh(self) -> None:
         self._stop()
 

@@ -111,11 +111,16 @@ def judge(
     """
     begun = time.monotonic()
     provider, device = choose_device(registry, job.device, where=job.device_where)
-    case = _case(registry, job, provider, device, most=trials)
     with contextlib.ExitStack() as held:
-        folder = held.enter_context(working_folder("judge"))
-        runner = Visiting(Supervisor(provider, device), waiting)
+        supervisor = Supervisor(provider, device)
+        runner = Visiting(supervisor, waiting)
         held.callback(runner.close)
+        with ThreadPoolExecutor(1) as early:
+            started = None if device.evidence == "measured" else early.submit(supervisor.ready)  # that takes a visit
+            case = _case(registry, job, provider, device, most=trials)
+        if started is not None:
+            started.result()
+        folder = held.enter_context(working_folder("judge"))
         measurer = Measurer(provider, runner, folder / "bundles", folder / "work", least_patience_secs=PATIENCE_SECS)
         held.callback(measurer.close)
         found = _Bench(registry, case, provider, device, measurer, frozenset(without), timeout_secs).ruling(trials)

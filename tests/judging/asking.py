@@ -64,6 +64,9 @@ class Weakened:
         self._executor = _WeakExecutor(provider.executor(device.name), missing)
         self._worker = ExecutorWorker(self._executor)  # type: ignore[arg-type]
 
+    def ready(self) -> None:
+        """It is."""
+
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         if "second run" in self._missing and isinstance(request, protocol.CheckRequest):
             request = _once(request)

@@ -25,7 +25,7 @@ def run(command: str) -> int:
     told = json.loads(line)
     os.chdir(told["folder"])
     for number, name in ((1, "out"), (2, "err")):
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(file, number)
         os.close(file)
     return main([command, *told["arguments"]])

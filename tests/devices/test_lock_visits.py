@@ -249,6 +249,7 @@ def test_each_child_process_is_a_visit() -> None:
         leaves = threading.Timer(0.1, runner.close)
         pauses(held, lambda: len(asked) == 5, leaves.start)
         thread.join(20)
+    assert told[-1] == "no more"
     assert held_by(FAKE) is None
 
 

@@ -10,7 +10,17 @@ import pytest
 from fusiond.store.database import Store
 
 Served = tuple[str, str, Store]
-PATHS = ("/", "/health", "/jobs", "/judge", "/page/jobs/x", "/metrics", "/openapi.json", "/static/style.css", "/nothing")
+PATHS = (
+    "/",
+    "/health",
+    "/jobs",
+    "/judge",
+    "/page/jobs/x",
+    "/metrics",
+    "/openapi.json",
+    "/static/style.css",
+    "/nothing",
+)
 
 
 def base(url: str) -> str:

@@ -257,6 +257,7 @@ class App:
         finally:
             gone.cancel()
             case.give_up()
+            ruling.cancel()  # else what it still raises is nobody's
 
     async def devices(self, request: Request) -> Response:
         return JSONResponse({"devices": await run_in_threadpool(self.actions.devices)})

@@ -50,7 +50,7 @@ def listen(path: Path) -> socket.socket:
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
         os.chmod(path, 0o600)
-        listener.listen(128)
+        listener.listen(1024)  # a client that finds no place here takes the daemon for gone
     except OSError as problem:
         listener.close()
         raise RequestError(f"cannot listen here: {problem.strerror}", where=str(path)) from None

@@ -29,6 +29,7 @@ from fusiond.devices.precision import judged
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
 from fusiond.exporting.bundle import read_bundle
+from fusiond.inputs.fills import is_read, poison
 from fusiond.language.dtypes import is_float
 from fusiond.model import COUNTED, MeasureFailed, Outcome
 from fusiond.program import Buffer, Program, Role
@@ -88,10 +89,13 @@ class ExecutorWorker:
             self._loaded[bundle] = self._executor.load(program, binaries)
         return self._loaded[bundle]
 
-    def _run(self, loaded: Loaded, seed: int, kind: int | None = None) -> None:
-        """One checked run from fresh data. Guard zones and inputs are looked at afterwards. `kind`: of the poison."""
+    def _run(self, loaded: Loaded, seed: int, kind: int | None = None, *, stale: bool = False) -> None:
+        """One checked run from fresh data. Guard zones and inputs are looked at afterwards. `kind`: of the poison;
+        `stale`: there is none, and what is only written holds what the run before has left."""
         data = self._executor.data
         for buffer in loaded.program.buffers:
+            if stale and not is_read(buffer):
+                continue
             data.fill(loaded, buffer, seed, kind=kind)
         loaded.run(seed=seed, checked=True)
         untouched(data, loaded, seed)
@@ -132,11 +136,16 @@ class ExecutorWorker:
         return ""
 
     def _check(self, request: protocol.CheckRequest) -> protocol.Reply:
-        """Of what nobody vouches for, each seed is run a second time: what it remembers of the first run is wrong."""
+        """Of what nobody vouches for, each seed is run a second time, since what it remembers of the first run is
+        wrong; the second one at other addresses; and the first one again over what the second has left, and over half
+        of its own results."""
         loaded = self._load(request.bundle)
         truths = dict(request.truths)
         worst = 0.0
-        for seed, path in request.references:
+        for number, (seed, path) in enumerate(request.references):
+            if number and request.suspicious:
+                self._loaded.pop(request.bundle).close()
+                loaded = self._load(request.bundle)
             self._run(loaded, seed)
             worst = max(worst, self._worst(loaded, seed, path))
             if seed in truths:
@@ -144,6 +153,13 @@ class ExecutorWorker:
             if request.suspicious:
                 self._run(loaded, seed, kind=seed + 1)
                 self._worst(loaded, seed, path, " (in a second run on the same data)")
+        if request.suspicious:
+            seed, path = request.references[0]
+            self._run(loaded, seed, stale=True)
+            self._worst(loaded, seed, path, " (where an earlier run has left its results)")
+            _half_poisoned(loaded, seed)
+            self._run(loaded, seed, stale=True)
+            self._worst(loaded, seed, path, " (where an earlier run has left half of its results)")
         return protocol.Checked(worst=worst)
 
     def _worst(self, loaded: Loaded, seed: int, path: str, when: str = "") -> float:
@@ -183,6 +199,15 @@ class ExecutorWorker:
                     data.fill(loaded, buffer, TIMING_SEED)
                 loaded.snapshot()
         return sample_pair(self._executor, candidate, baseline, request.plan)
+
+
+def _half_poisoned(loaded: Loaded, seed: int) -> None:
+    """Poison half of the elements that a Program only writes, drawn from a seed."""
+    generator = np.random.default_rng(seed)
+    for buffer in loaded.program.buffers:
+        if not is_read(buffer) and buffer.part_of is None:
+            found = loaded.read(buffer.name)
+            loaded.write(buffer.name, np.where(generator.random(found.shape) < 0.5, poison(buffer, seed), found))
 
 
 def _whole(bundle: Path) -> tuple[Program, dict[str, Path]]:

@@ -4,8 +4,9 @@ Outputs are compared by who runs programs on a device (`fusiond.devices.worker`)
 for each seed, from poisoned outputs, between guard zones, in timed runs too, and in double precision. What is left:
 
     launches   work that is launched from the device, which no span covers
-    bounds     reads beyond a buffer: every access of the PTX is looked at (`fusiond.counting`)
+    state      variables in which a kernel remembers what it has computed
     races      two threads at one address without an order (the build with ThreadSanitizer)
+    bounds     reads beyond a buffer: every access of the PTX is looked at (`fusiond.counting`)
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from pathlib import Path
 
 from fusiond.build import nvcc
 from fusiond.counting import judge
+from fusiond.judging.kept_state import written_variables
 from fusiond.model import BuildFailed
 from fusiond.program import Program, SourceKind
 from fusiond.system import children, faults
 
 RACE_BLOCKS = 8
 """Of a launch, in which races are looked for: those with ThreadSanitizer are some 50 times slower."""
-_FROM_DEVICE = re.compile(r"\bcuda(LaunchDevice|GetParameterBuffer|GraphLaunch|StreamCreateWithFlags)\w*")
+_FROM_DEVICE = re.compile(r"\b(?:__)?cuda(?:CDP2)?(?:LaunchDevice|GetParameterBuffer|GraphLaunch)\w*")
 _NEEDS_LINKING = "separate compilation mode"
 """What nvcc says of a kernel that launches another one."""
 
@@ -92,6 +94,15 @@ def _launching(name: str, what: str) -> str:
     return f"{name} {what}: work of a child kernel is outside of what is measured"
 
 
+def state(accused: Accused) -> DefenceFinding:
+    """Variables of the module that it writes: what it keeps there it need not compute again."""
+    name = next(written_variables(accused.places[0].program), None)
+    if name is None:
+        return DefenceFinding()
+    remedy = "say it under `constants:`, and it is restored before each"
+    return DefenceFinding(problem=f"`{name}` keeps its value from launch to launch: {remedy}")
+
+
 def bounds(accused: Accused) -> DefenceFinding:
     """Every access of what nvcc makes of it, and whether that computes the same."""
     hint = ""
@@ -130,7 +141,12 @@ def _races(bundle: Path, timeout_secs: float) -> DefenceFinding:
     return DefenceFinding()
 
 
-DEFENCES: Mapping[str, Callable[[Accused], DefenceFinding]] = {"launches": launches, "bounds": bounds, "races": races}
+DEFENCES: Mapping[str, Callable[[Accused], DefenceFinding]] = {
+    "launches": launches,
+    "state": state,
+    "races": races,
+    "bounds": bounds,
+}
 
 
 def inspect(accused: Accused, *, without: Collection[str] = ()) -> tuple[str, tuple[str, ...]]:

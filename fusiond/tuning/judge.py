@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,15 +111,25 @@ def judge(
     """
     begun = time.monotonic()
     provider, device = choose_device(registry, job.device, where=job.device_where)
+    case: _Case | str
     with contextlib.ExitStack() as held:
         supervisor = Supervisor(provider, device)
         runner = Visiting(supervisor, waiting)
         held.callback(runner.close)
         with ThreadPoolExecutor(1) as early:
             started = None if device.evidence == "measured" else early.submit(supervisor.ready)  # that takes a visit
-            case = _case(registry, job, provider, device, most=trials)
+            try:
+                case = _case(registry, job, provider, device, most=trials)
+            except _WrongError as problem:
+                case = str(problem)
         if started is not None:
             started.result()
+        if isinstance(case, str):
+            reference, *_, candidate = _named(job)[1] * 2
+            return Ruling(
+                right=False, problem=case, evidence=device.evidence, reference=reference, candidate=candidate,
+                secs=round(time.monotonic() - begun, 3),
+            )  # fmt: skip
         folder = held.enter_context(working_folder("judge"))
         measurer = Measurer(provider, runner, folder / "bundles", folder / "work", least_patience_secs=PATIENCE_SECS)
         held.callback(measurer.close)
@@ -128,11 +138,20 @@ def judge(
 
 
 def _case(registry: Registry, job: Job, provider: DeviceProvider, device: DeviceInfo, *, most: int) -> _Case:
-    prepared = prepare(registry, job)
+    try:
+        prepared = prepare(registry, job)
+    except RequestError as problem:
+        if _in_candidate(registry, job, problem):
+            raise _WrongError(str(problem)) from None
+        raise
     strategy = prepared.strategy
     analysis = strategy.analyse(prepared.workload, target_of(provider, device, registry))
     if analysis.rejections:
-        raise RequestError(analysis.rejections[0].detail)
+        refused = analysis.rejections[0]
+        seeds = strategy.seeds(analysis, strategy.space(analysis, NO_ANSWERS), NO_ANSWERS)
+        if refused.rule == "arguments" or not seeds:  # of the reference, or of both together
+            raise RequestError(refused.detail)
+        raise _WrongError(refused.detail)
     reference = first_baseline(strategy, analysis)
     space = strategy.space(analysis, NO_ANSWERS)
     name, given = strategy.seeds(analysis, space, NO_ANSWERS)[-1]
@@ -152,6 +171,27 @@ def _case(registry: Registry, job: Job, provider: DeviceProvider, device: Device
         reference=sound(strategy.name, reference.emit(next(reference.space.points()))),
         names=(str(analysis.report.get("reference", reference.name)), name),
     )  # fmt: skip
+
+
+def _named(job: Job) -> tuple[str, list[str]]:
+    """The key under which a job lists implementations, and these."""
+    return next((key, list(value)) for key, value in job.request.items() if isinstance(value, list | tuple))
+
+
+def _in_candidate(registry: Registry, job: Job, problem: RequestError) -> bool:
+    """Whether it is the candidate's source that cannot be read: that is a candidate that is wrong, and no wrong
+    request."""
+    file = str(problem).partition(":")[0]
+    if not file or file.endswith((".yaml", ".yml", ".py")):
+        return False
+    key, names = _named(job)
+    if len(names) < 2:
+        return True
+    try:
+        prepare(registry, dataclasses.replace(job, request={**job.request, key: names[:-1]}))
+    except RequestError:
+        return False
+    return True
 
 
 class _WrongError(FusiondError):
@@ -324,7 +364,7 @@ class _Bench:
         said: dict[str, Any] = {"gpu": self._gpu.name}
         for label in programs:
             own = [row for row in rows if row["program"] == label]
-            sums = {name: sum(row[name] for row in own) for name in ("dram_bytes", "minimal_bytes", "instructions")}
+            sums = {name: _sum(row[name] for row in own) for name in ("dram_bytes", "minimal_bytes", "instructions")}
             said[label] = {"bound_us": own[0]["program_bound_us"], "binding": own[0]["binding"], **sums}
         return said
 
@@ -373,6 +413,12 @@ class _Bench:
         found = verdict.estimate(logs, 1)
         interval = (round(found.low, 4), round(found.high, 4))
         return best, {} if self._by_function else {"speedup": round(found.speedup, 4), "ci95": interval}
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """None where one of them is unknown."""
+    found = list(numbers)
+    return None if None in found else sum(each for each in found if each is not None)
 
 
 def _said(failed: MeasureFailed) -> str:

@@ -58,7 +58,7 @@ CHEATED = (
     _cheat("axpy", "once", "computed once", "`__device__ launched` keeps its value"),
     _cheat("axpy", "once", "computed once", "out", **PTX),
     _cheat("axpy", "memo_by_value", "computed once", "`__device__ memo` keeps its value"),
-    _cheat("axpy", "memo_by_value", "computed once", "out", **PTX),
+    _cheat("axpy", "memo_by_value", "computed once", "`known` keeps its value", **PTX),
     _cheat("axpy", "memo_by_address", "computed once", "`__device__ memo` keeps its value"),
     _cheat("axpy", "memo_by_address", "computed once", "out", **PTX),
     _cheat("prefix", "memo_in_scratch", "computed once", "y"),

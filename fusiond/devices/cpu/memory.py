@@ -9,6 +9,7 @@ misses by more meets a mapping of somebody else's or none at all (and kills the 
 from __future__ import annotations
 
 import mmap
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +19,9 @@ from fusiond.language.narrow import numpy_dtype
 from fusiond.program import Buffer
 
 GUARD_BYTES = 64 * 1024
+ALIGNMENT_BYTES = 256
+"""As the driver aligns what it allocates, and no more: an allocation begins anywhere else each time."""
+_PLACES = 16
 _PATTERN = 0xC3
 _FREED = 0xDD
 
@@ -31,13 +35,14 @@ class HostAllocation:
         wholes = (each for each in buffers if each.part_of is None)
         self._buffers = sorted(wholes, key=lambda each: each.offset_bytes)
         size = max(each.offset_bytes + each.size_bytes for each in buffers)
-        total = 2 * GUARD_BYTES + size
+        self._first = GUARD_BYTES + ALIGNMENT_BYTES * random.randrange(_PLACES)
+        total = 2 * GUARD_BYTES + ALIGNMENT_BYTES * _PLACES + size
         try:
             mapping = mmap.mmap(-1, total)
         except (OSError, OverflowError) as problem:
             raise MemoryError(f"{name}: {total} bytes: {problem}") from None
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
-        self.inside = self._bytes[GUARD_BYTES : GUARD_BYTES + size]
+        self.inside = self._bytes[self._first : self._first + size]
         """All of it but the guard zones at both ends."""
         self.views = {each.name: self._view(each) for each in buffers}
         for gap, _ in self._gaps():
@@ -58,14 +63,14 @@ class HostAllocation:
             view.view(np.uint8)[:] = _FREED
 
     def _view(self, buffer: Buffer) -> NDArray[np.generic]:
-        start = GUARD_BYTES + buffer.offset_bytes
+        start = self._first + buffer.offset_bytes
         return self._bytes[start : start + buffer.size_bytes].view(numpy_dtype(buffer.dtype))
 
     def _gaps(self) -> Iterator[tuple[NDArray[np.uint8], str]]:
         end = 0
         before = ""
         for buffer in self._buffers:
-            start = GUARD_BYTES + buffer.offset_bytes
+            start = self._first + buffer.offset_bytes
             where = f"before {buffer.name}" if not before else f"between {before} and {buffer.name}"
             if start > end:
                 yield self._bytes[end:start], where

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.devices.cpu.memory import GUARD_BYTES, HostAllocation
+from fusiond.devices.cpu.memory import ALIGNMENT_BYTES, GUARD_BYTES, HostAllocation
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.narrow import numpy_dtype
 from fusiond.program import Buffer, Role
@@ -21,12 +21,17 @@ def raw(block: HostAllocation) -> np.ndarray:
     return block._bytes
 
 
+def first(block: HostAllocation) -> int:
+    """Where in these the first byte of the allocation lies."""
+    return int(block.inside.ctypes.data - raw(block).ctypes.data)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_views_are_the_buffers(dtype: str) -> None:
     block = HostAllocation("x", [buffer("x", dtype, 7)])
     view = block.views["x"]
     assert (view.shape, view.dtype) == ((7,), numpy_dtype(dtype))
-    assert view.ctypes.data % 4096 == 0
+    assert view.ctypes.data % ALIGNMENT_BYTES == 0
     view[:] = 1
     assert list(block.broken()) == []
 
@@ -34,10 +39,11 @@ def test_views_are_the_buffers(dtype: str) -> None:
 @given(st.integers(0, 2 * GUARD_BYTES + 99), st.integers(0, 255))
 def test_one_byte_anywhere_outside_is_seen(place: int, value: int) -> None:
     block = HostAllocation("x", [buffer("x")])
-    inside = GUARD_BYTES <= place < GUARD_BYTES + 100
+    begin = first(block)
+    inside = begin <= place < begin + 100
     changed = raw(block)[place] != value
     raw(block)[place] = value
-    where = "before x" if place < GUARD_BYTES else "behind x"
+    where = "before x" if place < begin else "behind x"
     assert list(block.broken()) == ([] if inside or not changed else [f"1 bytes written {where}"])
     assert list(block.broken()) == []
 
@@ -47,13 +53,20 @@ def test_every_gap_of_an_arena_is_a_zone_of_its_own() -> None:
     for view in block.views.values():
         view[:] = 9
     assert list(block.broken()) == []
-    for place in (0, GUARD_BYTES + 15, GUARD_BYTES + 116, GUARD_BYTES + 255, GUARD_BYTES + 456):
-        raw(block)[place] = 1
+    for place in (-GUARD_BYTES, 15, 116, 255, 456):
+        raw(block)[first(block) + place] = 1
     assert list(block.broken()) == [
         "2 bytes written before first",
         "2 bytes written between first and second",
         "1 bytes written behind third",
     ]
+
+
+def test_an_allocation_begins_elsewhere_each_time() -> None:
+    """So that what goes by an address is not the same in two runs."""
+    blocks = [HostAllocation("x", [buffer("x")]) for _ in range(40)]
+    assert len({first(block) for block in blocks}) > 1
+    assert all(first(block) >= GUARD_BYTES for block in blocks)
 
 
 def test_memory_that_is_not_there_is_a_memory_error() -> None:

@@ -19,6 +19,7 @@ from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
+from fusiond.language.expressions import Expression
 from fusiond.model import (
     SAMPLER,
     Analysis,
@@ -39,7 +40,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
-from fusiond_hfuse.frontend.fusion_group import KernelGroup
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
@@ -82,6 +83,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             raise RequestError("`order: paper` is for two kernels", where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
         group = group_of(job, [read[name][1] for name in named])
+        slots = (_compiled_for(inputs, slot, where) for slot in group.slots)
+        group = dataclasses.replace(group, slots=tuple(slots))
         for slot in group.slots:
             launch_shapes.buffers_of(slot)
             launch_shapes.shape_of(slot, slot.kernel.block.shapes[0])
@@ -389,6 +392,16 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         group = workload.payload.group
         odd = {slot.places[name]: value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
+
+
+def _compiled_for(inputs: Inputs, slot: FusionSlot, where: str) -> FusionSlot:
+    """A slot whose PTX was compiled with macros of its own sizes: the file's may be others."""
+    kernel = slot.kernel
+    written = {name for _, value in kernel.defines if isinstance(value, Expression) for name in value.names}
+    if not kernel.why_ptx or all(kernel.sizes[name] == slot.sizes[name] for name in written & slot.sizes.keys()):
+        return slot
+    again = kernel_file.read(inputs, kernel.path, where=where, form="ptx", at=slot.sizes)
+    return dataclasses.replace(slot, kernel=dataclasses.replace(again, sizes=kernel.sizes))
 
 
 def _alone(about: GroupAnalysis, config: Config) -> Program:

@@ -246,3 +246,28 @@ class TestVariants(StrategyContract):
     def jobs(self) -> tuple[Job, ...]:
         path = Path.cwd() / "job.yaml"
         return (*jobs.read(path, TEXT), *jobs.read(path, TEXT + "reference: ./scale.py:scale\nsizes: {n: 77}\n"))
+
+
+@pytest.mark.needs_nvcc
+def test_ptx_is_compiled_with_the_sizes_of_the_job(files: Path, registry: Registry) -> None:
+    """A macro that is a size stands in the PTX."""
+    (files / "plain.cu").write_text(PLAIN_IN_MACROS)
+    text = (files / "plain.yaml").read_text() + "form: ptx\ndefines: {N: n}\n"
+    (files / "plain.yaml").write_text(text)
+    job = "strategy: hfuse\nkernels: [./plain.yaml]\nsizes: {n: 77}\n"
+    (read,) = jobs.read(Path.cwd() / "job.yaml", job)
+    prepared = prepare(registry, read)
+    found = prepared.strategy.analyse(prepared.workload, CPU)
+    program = prepared.strategy.emit(found, Config.of({"threads": 128}), NO_ANSWERS)
+    assert isinstance(program, Program)
+    assert "n" in program.fixed
+    assert compare(program.buffer("y"), np.float32(3) * initial(program.buffer("x"), 4), outputs(program)).equal
+
+
+PLAIN_IN_MACROS = """\
+__global__ void scale(const float* x, float* y, int n, float factor)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) y[i] = factor * x[i] + (N - n);
+}
+"""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
@@ -44,6 +45,7 @@ from fusiond_hfuse.frontend.source_kernel import (
     volume,
 )
 
+EMPTY_SIZES: Mapping[str, int] = MappingProxyType({})
 KEYS = (
     "kernel", "source", "form", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments",
     "constants", "block", "grid", "shared", "summary",
@@ -57,8 +59,9 @@ _INSTANCE = re.compile(r"[\w:]+\s*(?:<[\w\s:,<>*&+.()'-]*>|\([\w\s:,<>*&]*\))")
 MAX_BLOCK = (1024, 1024, 64)
 
 
-def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKernel:
-    """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong.
+def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[str, int] = EMPTY_SIZES) -> SourceKernel:
+    """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong. `at`:
+    its sizes, where they are not those of the file.
 
     `form` is `ptx` for a kernel that is fused with one of PTX, `alone` for one that is fused with nothing: then it need
     not be fit for it. A source in C++ that is not understood, or cannot be fused as C++, is compiled to PTX where a
@@ -67,7 +70,7 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "") -> SourceKern
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
     name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
-    sizes = values.sizes(keys.get("sizes"))
+    sizes = {**values.sizes(keys.get("sizes")), **at}
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:

@@ -124,6 +124,7 @@ HONEST = (
     _cheat("rowsum", "honest_shuffles", "honest", block={"shape": [128]}),
     _cheat("rowsum", "honest_alone", "honest", block={"shape": [32]}),
     _cheat("rowsum", "honest_atomics", "honest"),
+    _cheat("rowsum", "honest_stores", "honest"),
     _cheat("softmax", "honest_online", "honest", block={"shape": [32]}),
     _cheat("matmul", "honest_tile", "honest", block={"shape": [8, 4]}),
     _cheat("matmul", "honest_wider", "honest", block={"shape": [16, 16]}, grid=["ceil_div(n, 16)", "ceil_div(m, 16)"]),

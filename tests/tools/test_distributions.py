@@ -64,6 +64,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         "fusiond_replay",
         "fusiond_stitching",
         "fusiond_transfer",
+        "fusiond_variants",
     }
 
 

@@ -97,7 +97,7 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
         return BuildFailed(reason=f"{source.name} is PTX, which g++ does not read; the cpu device interprets it")
     compiler = _compiler()
     cache = cache or of_folder(default_folder())
-    key = content_key(["racing" if races else "object", _runtime_key(compiler), source, _included(source)])
+    key = content_key(["racing 2" if races else "object 2", _runtime_key(compiler), source, _included(source)])
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
         return known
@@ -144,16 +144,15 @@ def _unit(source: Source) -> str | BuildFailed:
         return BuildFailed(reason=f"{source.name}: {problem}")
     entries = {exported(source, entry): entry for entry in source.entries}
     symbols = {exported_symbol(source, symbol): symbol for symbol in source.symbols}
-    return commands.translation_unit(lowered, entries, symbols, name=f"{source.name}.cu")
+    return commands.translation_unit(lowered, entries, symbols, name=f"{source.name}.cu", defines=source.defines)
 
 
 def _command(compiler: str, source: Source, path: Path, out: Path, *, races: bool = False) -> list[str]:
-    defines = [f"-D{name}={value}" for name, value in source.defines]
     includes = [f"-I{folder}" for folder in source.include_dirs]
     if source.kind is SourceKind.HOST:
+        defines = [f"-D{name}={value}" for name, value in source.defines]
         return [compiler, *_HOST_FLAGS, *source.flags, *defines, *includes, str(path), "-o", str(out)]
-    flags = [*defines, *includes]
-    return commands.kernel(path, out, cxx=compiler, flags=flags, precompiled=path.parent, sanitize=races)
+    return commands.kernel(path, out, cxx=compiler, flags=includes, precompiled=path.parent, sanitize=races)
 
 
 def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.counting import bounds, dependence, kept, layout, library, sass
+from fusiond.counting import bounds, dependence, kept, layout, library, nearest, sass
 from fusiond.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.counting.certainty import MOST as MOST_ERROR
 from fusiond.counting.certainty import Traffic, known, traffic
@@ -233,7 +233,7 @@ class _Run:
                 error = result if isinstance(result, str) else result.failed
                 failed = f"{step.name} failed" if error else ""
                 if isinstance(result, LaunchCounts) and error:
-                    broke = f"{step.name}: {error}"
+                    broke = nearest.named(f"{step.name}: {error}", self._views)
                 done.append((step, result))
                 self._mark_wrong(step, result)
             else:

@@ -28,9 +28,6 @@ WAYS = (
 
 
 LATER = {
-    "axpy-reads_behind": "the buffer has no name",
-    "axpy-reads_before": "the buffer has no name",
-    "axpy-reads_vector_behind": "the buffer has no name",
     "rowsum-no_barrier-ptx": "no races in PTX",
     "rowsum-no_first_barrier-ptx": "no races in PTX",
 }

@@ -77,13 +77,20 @@ def kernel(
 
 
 def translation_unit(
-    lowered: str, entries: Mapping[str, str], symbols: Mapping[str, str] | None = None, *, name: str = "kernel.cu"
+    lowered: str,
+    entries: Mapping[str, str],
+    symbols: Mapping[str, str] | None = None,
+    *,
+    name: str = "kernel.cu",
+    defines: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The text that `kernel` compiles: prelude, lowered device source, then what it exports.
 
     `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}. `name` stands in
-    compiler messages, assertions and races, with the line numbers of the device source.
+    compiler messages, assertions and races, with the line numbers of the device source. `defines` stand behind the
+    prelude, whose own names they would change before it.
     """
+    macros = [f"#define {macro} {value}" for macro, value in defines]
     exports = [f"FUSIOND_ENTRY({export}, {expression})" for export, expression in entries.items()]
     exports += [f"FUSIOND_SYMBOL({export}, {expression})" for export, expression in (symbols or {}).items()]
-    return "\n".join([f'#include "{PRELUDE}"', f'#line 1 "{name}"', lowered, *exports, ""])
+    return "\n".join([f'#include "{PRELUDE}"', *macros, f'#line 1 "{name}"', lowered, *exports, ""])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
-from fusiond.counting import library
+from fusiond.counting import library, nearest
 from fusiond.counting.kernels import CountedShape, CountError, LoadedPtx
 from fusiond.counting.library import Cache
 from fusiond.counting.model import H100
@@ -40,9 +39,6 @@ _FLAGS = ("-lineinfo", "-fmad=false", "--expt-relaxed-constexpr", "--extended-la
 _ARCH = "sm_90"
 """The architecture that the emulation claims to be."""
 _MOST_THREADS = 1024
-_OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
-_NEAR_BYTES = 1 << 20
-"""Nearer to a buffer than this, an address was meant for it."""
 
 Bytes = NDArray[np.uint8]
 
@@ -136,7 +132,7 @@ class InterpretedModule:
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:
-            return Broken(text=_OUTSIDE.sub(lambda match: _near(match, buffers), done.failed))
+            return Broken(text=nearest.named(done.failed, buffers))
         return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
 
     def _check(self, entry: str, launch: NativeLaunch) -> None:
@@ -183,20 +179,6 @@ class InterpretedEntry:
         """Runs one launch to its end. `buffers`: all that it may touch beside the module's own variables, by names for
         people. NativeError where it is refused."""
         return self.module.run(self.name, launch, native.pack(self, arguments), buffers)
-
-
-def _near(match: re.Match[str], buffers: Mapping[str, Bytes]) -> str:
-    """An address as the place that it has beside the nearest buffer."""
-    address = int(match[1], 16)
-    found = match[0]
-    nearest = _NEAR_BYTES
-    for name, data in buffers.items():
-        begin = int(data.ctypes.data)
-        for distance, where in ((begin - address, "before"), (address - begin - data.nbytes, "behind the end of")):
-            if 0 <= distance < nearest:
-                nearest = distance
-                found = f"is outside of every buffer, {distance} bytes {where} {name}"
-    return found
 
 
 def _sides(sides: Sequence[int]) -> str:

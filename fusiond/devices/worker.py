@@ -154,13 +154,16 @@ class ExecutorWorker:
                 self._run(loaded, seed, kind=seed + 1)
                 self._worst(loaded, seed, path, " (in a second run on the same data)")
         if request.suspicious:
-            seed, path = request.references[0]
-            self._run(loaded, seed, stale=True)
-            self._worst(loaded, seed, path, " (where an earlier run has left its results)")
-            _half_poisoned(loaded, seed)
-            self._run(loaded, seed, stale=True)
-            self._worst(loaded, seed, path, " (where an earlier run has left half of its results)")
+            self._check_stale(loaded, *request.references[0])
         return protocol.Checked(worst=worst)
+
+    def _check_stale(self, loaded: Loaded, seed: int, path: str) -> None:
+        """ExecutionError where outputs are wrong over what an earlier run has left."""
+        self._run(loaded, seed, stale=True)
+        self._worst(loaded, seed, path, " (where an earlier run has left its results)")
+        _half_poisoned(loaded, seed)
+        self._run(loaded, seed, stale=True)
+        self._worst(loaded, seed, path, " (where an earlier run has left half of its results)")
 
     def _worst(self, loaded: Loaded, seed: int, path: str, when: str = "") -> float:
         if self._files.get(path) != _identity(path):  # another process wrote it

@@ -15,6 +15,7 @@ import pytest
 
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, DataPlane, DeviceProvider, Loaded
+from fusiond.devices.cpu import memory
 from fusiond.devices.worker import ExecutorWorker
 from fusiond.model import DeviceInfo
 from fusiond.program import Buffer
@@ -26,9 +27,9 @@ from tests.judging import table
 from tests.judging.table import Cheat
 
 TIMEOUT_SECS = 30.0
-IN_CHILD = ("poison", "inputs", "guards", "second run", "fresh seeds", "precision")
+IN_CHILD = ("poison", "inputs", "guards", "second run", "stale runs", "places", "fresh seeds", "precision")
 """Defences that a Weakened runner can be without, beside those that `judge` itself can leave out."""
-OWN = ("launches", "bounds", "races", "odd", "counted")
+OWN = ("launches", "state", "bounds", "races", "odd", "counted")
 
 
 def asked(
@@ -49,6 +50,10 @@ def weakened(
     precision = "any" if "precision" in missing else "reference"
     if "fresh seeds" in missing:
         monkeypatch.setattr(measuring, "fresh_seeds", lambda: (0, 1))
+    if "places" in missing:
+        monkeypatch.setattr(memory, "_PLACES", 1)
+    if "stale runs" in missing:
+        monkeypatch.setattr(ExecutorWorker, "_check_stale", lambda *given: None)
     weak = frozenset(missing)
     monkeypatch.setattr(judge, "Supervisor", lambda provider, device: Weakened(provider, device, weak))
     without = [each for each in OWN if each in missing]

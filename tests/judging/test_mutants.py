@@ -11,8 +11,12 @@ from tests.judging.asking import weakened
 from tests.judging.table import CHEATED
 
 CAUGHT_BY = {
-    "axpy-nothing": ("poison", "bounds"),  # what nvcc makes of it is run again, from poisoned outputs, too
-    "axpy-once-ptx": ("second run", "bounds", "odd"),
+    "axpy-nothing": (
+        "poison",
+        "stale runs",
+        "bounds",
+    ),  # what nvcc makes of it is run again, from poisoned outputs, too
+    "axpy-once-ptx": ("second run", "state", "bounds", "odd"),
     "axpy-whole_blocks": ("odd",),
     "axpy-given_size": ("odd",),
     "axpy-last_one": ("odd",),
@@ -31,6 +35,11 @@ CAUGHT_BY = {
     "axpy-reads_vector_behind": ("bounds",),
     "bins-not_atomic": ("races", "bounds"),
     "axpy-recognises": ("fresh seeds",),
+    "axpy-kept": ("stale runs",),
+    "axpy-kept_by_block": ("stale runs",),
+    "prefix-memo_in_scratch": ("stale runs",),
+    "axpy-memo_by_value-ptx": ("state",),
+    "axpy-by_address": ("places", "bounds"),
     "axpy-recognises_by_hash": ("fresh seeds",),
 }
 """Title -> the defences that catch it. With any one of them it is wrong; without all of them it is right."""

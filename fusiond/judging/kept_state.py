@@ -18,7 +18,7 @@ from fusiond.ptx.tree import Instruction, PtxError, instructions
 _WRITES = frozenset({"st", "red", "atom", "cp", "stmatrix"})
 _NO_ADDRESS = frozenset({"ld", "ldu", "atom", "bra", "bar", "barrier", "setp", "ret"})
 """What such instructions make of an address is none."""
-_MANGLED = re.compile(r"_ZN?L?(\d+)(\w+)")
+_MANGLED = re.compile(r"_ZN?L?(?=\d)")
 
 
 def written_variables(program: Program) -> Iterator[str]:
@@ -50,25 +50,28 @@ def _of_source(source: Source, entries: Iterable[str]) -> Iterator[str]:
         bodies = [each.body for each in (module.entries[entry], *functions) if each.body is not None]
         code = [each for body in bodies for each in instructions(body)]
         handed = {each.name for function in functions for each in function.parameters}
-        yield from sorted(_plain(name) for name in own if _is_written(name, code, handed))
+        elsewhere = {each.name for each in module.functions if each.body is None}
+        yield from sorted(_plain(name) for name in own if _is_written(name, code, handed, elsewhere))
 
 
-def _is_written(name: str, code: list[Instruction], handed: set[str]) -> bool:
-    """`handed`: the parameters of functions."""
+def _is_written(name: str, code: list[Instruction], handed: set[str], elsewhere: set[str]) -> bool:
+    """`handed`: the parameters of functions. Those `elsewhere` (printf, an assertion) are given texts to read."""
     holds = {name}
     while True:
-        found = holds.copy()
+        found, passed = holds.copy(), False
         for each in code:
             words = each.words
+            if each.base == "call":  # which is given what was stored to its parameters just before
+                found |= handed if passed and elsewhere.isdisjoint(words) else set()
+                passed = False
             if holds.isdisjoint(words):
+                continue
+            if each.opcode.startswith("st.param"):
+                passed = True
                 continue
             if each.base in _WRITES and not holds.isdisjoint(_addressed(words)):
                 return True
-            if each.base == "call":
-                found |= handed
-            elif each.opcode.startswith("st.param"):
-                found.update(_addressed(words))
-            elif each.base not in _NO_ADDRESS or "param" in each.opcode:
+            if each.base not in _NO_ADDRESS or "param" in each.opcode:
                 found.update(_results(words))
         if found == holds:
             return False
@@ -89,6 +92,11 @@ def _results(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _plain(name: str) -> str:
-    """`memo` of `_ZL4memo`."""
-    found = _MANGLED.fullmatch(name)
-    return name if found is None else found[2][: int(found[1])]
+    """`memo` of `_ZL4memo`, and of `_ZN5space4memoE`."""
+    found, rest = name, _MANGLED.match(name)
+    at = 0 if rest is None else rest.end()
+    while at and (length := re.match(r"\d+", name[at:])) is not None:
+        begin = at + length.end()
+        at = begin + int(length[0])
+        found = name[begin:at]
+    return found

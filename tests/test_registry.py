@@ -317,6 +317,6 @@ def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     strategies, problem, said = ran.stdout.splitlines()
-    assert strategies == "mincut replay stitching transfer"
+    assert strategies == "mincut replay stitching transfer variants"
     assert problem == "libclang is not installed: pip install libclang==18.1.1"
     assert said == f"job.yaml:1: the plugin hfuse did not load: {problem}"

@@ -32,6 +32,7 @@ def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> 
         "options",
         "output",
         "parser",
+        "ready",
         "render",
     }
     assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared

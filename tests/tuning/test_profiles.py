@@ -98,6 +98,7 @@ def test_parts_ask_no_counters(tmp_path: Path, monkeypatch: Patch) -> None:
         for parent in (None, "whole"):
             asked.clear()
             context: Any = SimpleNamespace(
+                analysis=SimpleNamespace(scrutiny=None),
                 store=store, row=dataclasses.replace(row, parent=parent), device=device, provider=None,
                 prepared=SimpleNamespace(workload=SimpleNamespace(key=record.workload_key, name="toy")),
                 search=row.search, phase=lambda *said: None,

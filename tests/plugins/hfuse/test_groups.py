@@ -170,7 +170,7 @@ def test_fifteen_share_a_block_and_sixteen_do_not(analyse, strategy, runner):
 
 
 def test_a_job_of_too_many_kernels(parse):
-    with pytest.raises(RequestError, match="expected 2 to 26 kernels; found 27"):
+    with pytest.raises(RequestError, match="expected 1 to 26 kernels; found 27"):
         parse(*["hist"] * 27)
 
 

@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib.metadata
 import logging
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,11 @@ def load(*, fresh: bool = False, strategies: Collection[str] | None = None) -> R
 
 @functools.cache
 def _shared(only: tuple[str, ...] | None = None) -> Planner:
-    planner = Planner(only=only)
-    atexit.register(planner.close)
+    planner, owner = Planner(only=only), os.getpid()
+
+    def close() -> None:
+        if os.getpid() == owner:  # a fork has no children here, and a lock that some thread held will never be free
+            planner.close()
+
+    atexit.register(close)
     return planner

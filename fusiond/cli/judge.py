@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"is {arguments.trials}; it must be from 1 to 1000", where="--trials")
     registry = plugins.load()
     reference, candidate = (_path(each) for each in (arguments.reference, arguments.candidate))
-    keys = dict(judge.implementations(registry, reference, candidate, where="REFERENCE.yaml"))
+    keys = dict(judge.implementations(registry, reference, candidate))
     if arguments.any_precision:
         keys["precision"] = "any"
     where = os.path.join(os.getcwd(), "judge.yaml")

@@ -297,8 +297,12 @@ class _Bench:
             return places, str(problem)
         return places, ""
 
-    def _references(self, program: Program, name: str, *, precision: bool = True) -> References:
-        scrutiny, own = self._scrutiny, self._by_function  # then it is the candidate itself
+    def _references(
+        self, program: Program, name: str, *, precision: bool = True, at: Analysis | None = None
+    ) -> References:
+        """`at`: the analysis at other sizes, whose scalars a function is given."""
+        scrutiny = self._scrutiny if at is None else at.scrutiny
+        own = self._by_function  # then it is the candidate itself
         if scrutiny is not None and not precision:
             scrutiny = dataclasses.replace(scrutiny, precision=False)
         found = self._measurer.references(program, name, scrutiny)
@@ -335,7 +339,8 @@ class _Bench:
         job = dataclasses.replace(case.prepared.job, sizes={**case.prepared.job.sizes, **sizes})
         moved = _case(self._registry, job, self._provider, self._device, most=1)
         text = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        return text, moved.candidate, self._references(moved.reference, "odd", precision=False), moved.reference
+        references = self._references(moved.reference, "odd", precision=False, at=moved.analysis)
+        return text, moved.candidate, references, moved.reference
 
     # --- how fast ---
 
@@ -426,7 +431,7 @@ def _said(failed: MeasureFailed) -> str:
     return f"{words.get(failed.outcome, '')}{failed.reason}"
 
 
-def implementations(registry: Registry, reference: str, candidate: str, *, where: str) -> Iterator[tuple[str, object]]:
+def implementations(registry: Registry, reference: str, candidate: str) -> Iterator[tuple[str, object]]:
     """The keys of a job that compares two implementations. RequestError where no strategy takes such."""
     taker = registry.taking(IMPLEMENTATION)
     if taker is None:

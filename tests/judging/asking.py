@@ -37,7 +37,7 @@ def asked(
 ) -> Ruling:
     """What the referee says of a candidate on the processor."""
     candidate = table.written(cheat, folder)
-    found = judge.implementations(registry, str(table.reference(cheat.kernel)), str(candidate), where="REFERENCE.yaml")
+    found = judge.implementations(registry, str(table.reference(cheat.kernel)), str(candidate))
     keys = dict(found) | {"device": "cpu", "precision": precision}
     (job,) = jobs.read(folder / "judge.yaml", json.dumps(keys))
     return judge.judge(registry, job, without=without, timeout_secs=TIMEOUT_SECS)

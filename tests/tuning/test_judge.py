@@ -65,7 +65,7 @@ def ruling(registry: Registry, folder: Path, works: str, *, trials: int = 1, wro
         (folder / f"{name}.yaml").write_text(YAML.format(name=name) + f"defines: {defines}\n")
         (folder / f"{name}.cu").write_text(text)
     paths = (str(folder / f"{name}.yaml") for name in ("slow", "fast"))
-    keys = dict(judge.implementations(registry, *paths, where="REFERENCE.yaml"))
+    keys = dict(judge.implementations(registry, *paths))
     (job,) = jobs.read(folder / "judge.yaml", json.dumps({**keys, "device": "cpu"}))
     return judge.judge(registry, job, trials=trials, without=("counted", "bounds", "races"))
 
@@ -104,7 +104,7 @@ class TestMeasured:
 def test_what_is_asked_about_must_be_comparable(real: Registry, tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(YAML.format(name="slow") + "defines: {WORK: 1}\n")
     (tmp_path / "slow.cu").write_text(SOURCE.replace("WRONG", ""))
-    keys = dict(judge.implementations(real, str(tmp_path / "slow.yaml"), "hist", where="REFERENCE.yaml"))
+    keys = dict(judge.implementations(real, str(tmp_path / "slow.yaml"), "hist"))
     (job,) = jobs.read(tmp_path / "judge.yaml", json.dumps({**keys, "device": "cpu"}))
     with pytest.raises(RequestError, match="which the reference has not"):
         judge.judge(real, job)

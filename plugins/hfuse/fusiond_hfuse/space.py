@@ -274,10 +274,9 @@ def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
 def alone(group: KernelGroup, limits: DeviceLimits) -> Space:
     """Of one kernel by itself: its block size, its cap, and its macros."""
     (slot,) = group.slots
-    parameters = [Parameter(name="threads", values=_alone(group, slot.letter, limits))]
     caps = CAPS if limits.registers_per_sm > 0 else ()
-    if caps:
-        parameters.append(Parameter(name="cap", values=("none", *caps)))
+    parameters = [Parameter(name="threads", values=_alone(group, slot.letter, limits))]
+    parameters += [Parameter(name="cap", values=("none", *caps))] if caps else []
     parameters += [Parameter(name=name, values=values) for name, values in slot.kernel.choices.items()]
     resident = tuple(f"cap != '{cap}' or threads <= {_most_threads(limits, cap)}" for cap in caps)
     return Space(parameters=tuple(parameters), restrictions=resident)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -344,14 +345,14 @@ def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:
         _, after, seen = tuned(store, fakes, text, runner=noisy(1.0))
         assert after == first
         (said,) = phases(seen, "answer")
-        assert "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %" in said
+        assert "processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %" in said
 
 
 @pytest.mark.slow
 def test_finals_that_give_up_say_how_noisy_it_was(store: Store, fakes: Registry) -> None:
     _, record, _ = tuned(store, fakes, runner=noisy(1.0))
     assert (record.verdict, record.speedup, record.processes) == (Verdict.UNDECIDED, None, 0)
-    assert record.ended.startswith("10 processes of the finals were too noisy or lost (such as too_noisy: the pairs")
+    assert re.match(r"\d+ processes of the finals were too noisy or lost \(such as too_noisy: the pairs", record.ended)
     assert record.baseline == "sequential"
 
 

@@ -95,7 +95,10 @@ def test_right_and_wrong_are_rulings_alike(judging: Judging, kernel: Callable[[s
         assert counted(service) == {"right": 1, "wrong": 1}
 
 
-def test_texts_are_files_for_as_long_as_it_takes(judging: Judging, tmp_path: Path) -> None:
+def test_texts_are_files_for_as_long_as_it_takes(
+    judging: Judging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path))  # the session's is shared with other processes of tests
     with judging() as (_, client):
         candidate = {"yaml": "wrong\n", "files": {"a.cu": "// é\n", "sub/b.h": "1"}}
         found = client.judge(texts("right"), candidate)
@@ -103,7 +106,8 @@ def test_texts_are_files_for_as_long_as_it_takes(judging: Judging, tmp_path: Pat
     beside = found.document["candidate"]["beside"]
     assert beside == {"candidate.yaml": "wrong\n", "a.cu": "// é\n", "sub/b.h": "1"}
     assert found.document["reference"]["text"] == "right\n"
-    assert not [*Path(os.environ["FUSIOND_CACHE"]).glob("work/judge*")]
+    assert (tmp_path / "work").is_dir()
+    assert not [*(tmp_path / "work").glob("judge*")]
 
 
 def test_a_function_is_a_reference(judging: Judging) -> None:

@@ -51,6 +51,8 @@ class CountLimits:
     """A launch that takes more is given up; 0: none is."""
     backwards: bool = False
     """The last blocks begin first: whatever then comes out otherwise goes by the order of the blocks."""
+    warps_backwards: bool = False
+    """The same of the warps of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,7 @@ class LoadedPtx:
             multiprocessors=gpu.multiprocessors,
             cooperative=shape.cooperative,
             turn=TURN,
+            backwards=limits.warps_backwards,
             limit=limits.most,
         )
         budget = None if shape.cooperative else limits.budget

@@ -153,8 +153,9 @@ class Runner {
     // Whether any warp of the block did something.
     bool turn(Block& block) {
         bool moved = false;
+        const size_t begun = block.warps.size();
         for (size_t k = 0; k < block.warps.size(); ++k) {  // there may be more of them meanwhile
-            Warp& w = block.warps[k];
+            Warp& w = block.warps[request_.backwards && k < begun ? begun - 1 - k : k];
             if (w.state == State::JOINING && rejoin(w)) moved = true;
             if (w.state == State::ASLEEP && w.phases != block.cluster->phases) w.state = State::READY;
             if (w.state == State::READY) moved = true, step(w);

@@ -2,7 +2,8 @@
 are PTX already, or C++ that g++ does not take behind the emulation's headers and nvcc compiles.
 
 It gives what `native` gives of compiled kernels. Every access is checked against the buffers of the program, so that
-what misses one ends the launch, reads too; blocks and threads run in one order only, and races are not looked for.
+what misses one ends the launch, reads too. Races are not looked for, but in checked runs of odd seeds the last blocks
+and the last warps come first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
 from fusiond.counting import library, nearest
-from fusiond.counting.kernels import CountedShape, CountError, LoadedPtx
+from fusiond.counting.kernels import CountedShape, CountError, CountLimits, LoadedPtx
 from fusiond.counting.library import Cache
 from fusiond.counting.model import H100
 from fusiond.cuda.limits import MOST_SHARED_BYTES
@@ -126,9 +127,11 @@ class InterpretedModule:
         shape = CountedShape(
             grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
         )
+        backwards = launch.checked and launch.seed % 2 == 1
+        limits = CountLimits(backwards=backwards, warps_backwards=backwards)
         begun = time.thread_time_ns()
         try:
-            done = self.loaded.launch(entry, shape, arguments, list(buffers.values()), self._cache, H100)
+            done = self.loaded.launch(entry, shape, arguments, list(buffers.values()), self._cache, H100, limits=limits)
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:

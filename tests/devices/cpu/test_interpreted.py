@@ -373,6 +373,66 @@ def test_a_read_behind_a_buffer_is_named(gxx_here: None) -> None:
     assert problem.reason.endswith("0 bytes behind the end of x")
 
 
+ORDERS = """\
+.version 8.0
+.target sm_80
+.address_size 64
+.shared .align 4 .b32 part[64];
+.global .align 4 .u32 tickets;
+.visible .entry orders(.param .u64 y)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [y];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, part;
+    shl.b32 %r3, %r1, 2;
+    add.u32 %r3, %r2, %r3;
+    st.shared.u32 [%r3], %r1;
+    BARRIER
+    xor.b32 %r4, %r1, 63;
+    shl.b32 %r4, %r4, 2;
+    add.u32 %r4, %r2, %r4;
+    ld.shared.u32 %r5, [%r4];
+    mov.u32 %r6, %ctaid.x;
+    mad.lo.u32 %r6, %r6, 64, %r1;
+    mul.wide.u32 %rd2, %r6, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r5;
+    setp.ne.u32 %p1, %r1, 7;
+    @%p1 ret;
+    atom.global.add.u32 %r7, [tickets], 1;
+    st.global.u32 [%rd3], %r7;
+    ret;
+}
+"""
+
+
+def _orders(barrier: str, seed: int, *, checked: bool = True) -> np.ndarray:
+    """What two blocks of 64 threads give: thread t what thread 63 - t stored, but thread 7 its block's ticket."""
+    text = ORDERS.replace("BARRIER", barrier)
+    source = Source(name="made", text=text, entries=("orders",), language=SourceLanguage.PTX)
+    y = Buffer(name="y", dtype="uint32", elements=2 * N, role=Role.OUTPUT)
+    made = loaded(program(launch("orders", "y", grid=(2, 1, 1)), buffers=(y,), sources=(source,)))
+    made.run(seed=seed, checked=checked)
+    return np.asarray(made.read("y")).reshape(2, N)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_warps_and_blocks_come_first_in_every_second_checked_run(seed: int, gxx_here: None) -> None:
+    """The runtime's seed is one above the run's."""
+    late = slice(32, N)
+    right = np.arange(N)[::-1]
+    with_barrier, without = _orders("bar.sync 0;", seed), _orders("", seed)
+    assert with_barrier[:, 7].tolist() == ([1, 0] if seed == 0 else [0, 1])
+    np.testing.assert_array_equal(with_barrier[:, late], [right[late]] * 2)
+    stored_late = (without[:, late] != right[late]).all()
+    stored_early = (without[:, 8:32] != right[8:32]).all()
+    assert (stored_late, stored_early) == ((True, False) if seed == 0 else (False, True))
+    np.testing.assert_array_equal(_orders("", 0, checked=False), _orders("", 1))
+
+
 def test_what_is_freed_is_out_of_reach(gxx_here: None) -> None:
     """By an address that was kept: the argument itself is refused before."""
     kept = floats("t", Role.SCRATCH)

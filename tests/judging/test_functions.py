@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusiond.cli import main
 from fusiond.devices import precision
 from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
 from fusiond.judging import functions
 from fusiond.judging.truth import truth
 from fusiond.language.narrow import NARROW, readable
+from fusiond.model import Outcome
 from fusiond.program import Fill
+from fusiond.store.database import Store
 from tests.judging.references import buffer, bundled, data, program, softmax, softmax_of
 
 NUMPY_FILE = """
@@ -166,3 +169,42 @@ def test_a_functions_mistake_crosses_the_process_as_a_line(tmp_path: Path, numpy
     (tmp_path / "slow.py").write_text("def f(x):\n    while True: pass\n")
     with pytest.raises(RequestError, match=r"slow\.py:f: no end after 3 s$"):
         truth(bundled(TWO, tmp_path), tmp_path / "out.npz", seed=1, function=f"{tmp_path}/slow.py:f", timeout_secs=3)
+
+
+SHARES = """\
+kernel: {name}
+source: {name}.cu
+entry: share
+sizes: {{n: 2000}}
+odd: {{n: 601}}
+arguments:
+  - {{name: x, dtype: float32, elements: n, role: input, fill: {{uniform: [0, 1]}}}}
+  - {{name: y, dtype: float32, elements: n, role: output}}
+  - {{name: count, dtype: int32, value: n}}
+  - {{name: part, dtype: int32, value: n // 7}}
+block: {{shapes: [[64], [128]]}}
+grid: ["ceil_div(n, block.x)"]
+"""
+SHARE = """\
+__global__ void share(const float* x, float* y, int count, int part)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] = x[i] * part;
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_function_is_given_the_scalars_of_odd_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "share.yaml").write_text(SHARES.format(name="share"))
+    (tmp_path / "share.cu").write_text(SHARE)
+    (tmp_path / "share.py").write_text("def share(x, part):\n    return x * part\n")
+    (tmp_path / "job.yaml").write_text(
+        "strategy: variants\nvariants: [./share.yaml]\nreference: ./share.py:share\ndevice: cpu\nsearch: {trials: 4}\n"
+    )
+    assert main(["run", "job.yaml", "--db", str(tmp_path / "db.sqlite"), "--json"]) == 0
+    with Store.open(tmp_path / "db.sqlite") as store:
+        (row,) = store.jobs(None, 5)
+        trials = store.trials(row.id)
+    assert {each.outcome for each in trials} == {Outcome.MEASURED}

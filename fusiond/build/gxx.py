@@ -97,7 +97,7 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
         return BuildFailed(reason=f"{source.name} is PTX, which g++ does not read; the cpu device interprets it")
     compiler = _compiler()
     cache = cache or of_folder(default_folder())
-    key = content_key(["racing 2" if races else "object 2", _runtime_key(compiler), source, _included(source)])
+    key = content_key(["racing 3" if races else "object 3", _runtime_key(compiler), source, _included(source)])
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
         return known

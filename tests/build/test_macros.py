@@ -12,6 +12,9 @@ from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
 
 TEXT = """\
+#include <cooperative_groups.h>
+# include "cuda_fp16.h"
+#include <cuda_bf16.h>
 extern "C" __global__ void set(int* y) { y[threadIdx.x] = NAME + threadIdx.x; }
 """
 

@@ -7,6 +7,7 @@ A kernel's object is bound to the flags here and to `native.ABI`: put both into 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ _KERNEL = (
 # Each access is checked for its type's alignment, as a GPU does: a few per cent of a kernel's time.
 _ALIGNED = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
 _SANITIZE = ("-fsanitize=thread", "-g")
+_INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([\w.]+)", re.MULTILINE)
 
 
 def library(out: Path, *, cxx: str = "g++", flags: Sequence[str] = ()) -> list[str]:
@@ -88,9 +90,11 @@ def translation_unit(
 
     `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}. `name` stands in
     compiler messages, assertions and races, with the line numbers of the device source. `defines` stand behind the
-    prelude, whose own names they would change before it.
+    prelude and the headers of the toolkit that the text names, whose own names they would change before these.
     """
-    macros = [f"#define {macro} {value}" for macro, value in defines]
+    toolkit = [header for header in _INCLUDED.findall(lowered) if defines and (RUNTIME / header).is_file()]
+    macros = [f'#include "{header}"' for header in toolkit]
+    macros += [f"#define {macro} {value}" for macro, value in defines]
     exports = [f"FUSIOND_ENTRY({export}, {expression})" for export, expression in entries.items()]
     exports += [f"FUSIOND_SYMBOL({export}, {expression})" for export, expression in (symbols or {}).items()]
     return "\n".join([f'#include "{PRELUDE}"', *macros, f'#line 1 "{name}"', lowered, *exports, ""])

@@ -27,10 +27,7 @@ WAYS = (
 )  # fmt: skip
 
 
-LATER = {
-    "rowsum-no_barrier-ptx": "no races in PTX",
-    "rowsum-no_first_barrier-ptx": "no races in PTX",
-}
+LATER = {"rowsum-no_barrier-ptx": "a race within one warp, in PTX"}
 """What the referee does not catch yet, or does not say as it should, and why."""
 
 

@@ -64,34 +64,34 @@ def _config(config: Mapping[str, Any]) -> str:
 
 
 def verdict(document: Document) -> str:
-    """One sentence: fuse, keep them apart, tuned, or undecided; with the numbers that say so."""
+    """One sentence: fuse, keep, tuned, or undecided; with the numbers that say so."""
     speedup, baseline = document.get("speedup"), document.get("baseline")
     interval = document.get("ci95")
     between = f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
-    against = f"{baseline}, the fastest unfused way" if baseline else "the fastest unfused way"
+    against = baseline or "the fastest unfused way"
     match document.get("verdict"):
         case "fuse":
-            return f"fuse: {_pace(speedup)} {baseline or 'the fastest unfused way'}{between}"
+            return f"fuse: {_pace(speedup)} {against}{between}"
         case "tuned":
             pace = _pace(speedup)
             return f"tuned: a better shape or variant of the kernel runs at {pace} the kernel as given{between}"
         case "promising" | "unpromising" as said:
             return f"{said}: {_bounds(document)}"
         case "keep" if speedup is not None:
-            return f"keep them apart: the best fused one runs at {_pace(speedup)} {against}{between}"
+            return f"keep it as it is: the best candidate runs at {_pace(speedup)} {against}{between}"
         case "keep":
-            return f"keep them apart: no fused one ran and was right; use {against}"
+            return f"keep it as it is: no candidate ran and was right; use {against}"
         case _ if speedup is not None:
-            return f"undecided: the best fused one runs at {_pace(speedup)} {against}{between}, too close to call"
+            return f"undecided: the best candidate runs at {_pace(speedup)} {against}{between}, too close to call"
         case _:
-            return f"undecided: no fused one came through the final measurement{_reason(document)}; use {against}"
+            return f"undecided: no candidate came through the final measurement{_reason(document)}; use {against}"
 
 
 def _bounds(document: Document) -> str:
     ratio = document.get("bound_ratio")
     if ratio is None:
-        return "no fused one was right and could be counted"
-    return f"the lower bound of {document.get('baseline')} is {ratio:.3f}x that of the best fused one (not measured)"
+        return "no candidate was right and could be counted"
+    return f"the lower bound of {document.get('baseline')} is {ratio:.3f}x that of the best candidate (not measured)"
 
 
 def _reason(document: Document) -> str:

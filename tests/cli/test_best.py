@@ -145,30 +145,28 @@ DOCUMENT: dict[str, Any] = {
         ({}, "fuse: 1.200x the speed of streams_ab (95% interval 1.100 to 1.300)"),
         (
             {"verdict": "keep", "speedup": 0.5, "ci95": [0.4, 0.6]},
-            "keep them apart: the best fused one runs at 0.500x the speed of streams_ab, the fastest unfused way "
-            "(95% interval 0.400 to 0.600)",
+            "keep it as it is: the best candidate runs at 0.500x the speed of streams_ab (95% interval 0.400 to 0.600)",
         ),
         (
             {"verdict": "keep", "speedup": 1.001, "ci95": None},
-            "keep them apart: the best fused one runs at 1.001x the speed of streams_ab, the fastest unfused way",
+            "keep it as it is: the best candidate runs at 1.001x the speed of streams_ab",
         ),
         (
             {"verdict": "keep", "speedup": None, "ci95": None, "config": None},
-            "keep them apart: no fused one ran and was right; use streams_ab, the fastest unfused way",
+            "keep it as it is: no candidate ran and was right; use streams_ab",
         ),
         (
             {"verdict": "undecided", "speedup": 1.03, "ci95": [0.9, 1.2]},
-            "undecided: the best fused one runs at 1.030x the speed of streams_ab, the fastest unfused way "
-            "(95% interval 0.900 to 1.200), too close to call",
+            "undecided: the best candidate runs at 1.030x the speed of streams_ab (95% interval 0.900 to 1.200), "
+            "too close to call",
         ),
         (
             {"verdict": "undecided", "speedup": None, "ci95": None},
-            "undecided: no fused one came through the final measurement; use streams_ab, the fastest unfused way",
+            "undecided: no candidate came through the final measurement; use streams_ab",
         ),
         (
             {"verdict": "undecided", "speedup": None, "ci95": None, "checks": ["the device was busy"]},
-            "undecided: no fused one came through the final measurement (the device was busy); use streams_ab, the "
-            "fastest unfused way",
+            "undecided: no candidate came through the final measurement (the device was busy); use streams_ab",
         ),
         (
             {"verdict": "tuned", "speedup": 1.3, "ci95": [1.2, 1.4], "baseline": "given"},

@@ -2,8 +2,8 @@
 
 No order reads less than every distinct sector once (but for what an earlier launch left in the L2), and none more than
 every sector of every access. Between the two an LRU decides, which may take another order amiss. So what sampling says
-of itself is believed only of blocks that are alike, behind an L2 that is as it would be, and half of it where part of
-what is read again is found there. Else the distance to the two ends is told, and nothing where that says nothing.
+of itself is believed only of blocks that are alike, behind an L2 that is as it would be, at places that share nothing,
+and half of it where part of what is read again is found there. Else the distance to the two ends is told, and nothing where that says nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def traffic(result: LaunchCounts, counted: int, l2_bytes: int, *, first: bool, l
     certain = max((found - least) / least if least else math.inf if found else 0.0, (most - found) / max(most, 1))
     near = found <= (1 + _NEAR) * least or found >= (1 - _NEAR) * most
     error = certain
-    if known and result.settled:
+    if known and result.settled and not result.overlapping:  # places that overlap find less in the L2 than they would
         error = min(certain, result.dram_error if near else _DOUBT * result.dram_error + _NEAR)
     if shared:  # what was not run may touch the same again
         distinct = result.compulsory_read_sectors + result.compulsory_write_sectors

@@ -113,6 +113,7 @@ def test_the_error_told_covers_the_true_one_of_many(bench: Bench, case: Case) ->
 def test_what_is_read_far_apart_may_be_read_by_others_too(bench: Bench) -> None:
     """The places that are run share nothing; those that are not do, and a third of the sectors is the same."""
     check(bench, Case(625, 1, 0, 2, 0, 33, 4, 4, 3000))
+    check(bench, Case(385, 7, 0, 2, 0, 33, 4, 256, 10_000))
 
 
 def test_an_error_that_is_told_is_of_use(bench: Bench) -> None:

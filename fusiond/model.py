@@ -274,7 +274,7 @@ class Scrutiny:
     function: ReferenceFunction | None = None
     """In place of the first baseline's outputs."""
     numbers: Mapping[str, int | float] = field(default_factory=frozen)
-    """The reference's scalars by name, for the function."""
+    """The reference's scalars by name, for the function; Extents are worked out at the sizes that it is run at."""
     precision: bool = True
     """Whether results may be no less accurate than the reference's own, beside the tolerances."""
 

@@ -197,7 +197,7 @@ def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = (
         except expressions.ExpressionError:
             held |= {name for name in sizes if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", text)}
     names = {name: value if name in held else extents.size(name, value) for name, value in sizes.items()}
-    buffers, steps = (_settled(each, names, held) for each in (program.buffers, program.steps))
+    buffers, steps = (settled(each, names, held) for each in (program.buffers, program.steps))
     return dataclasses.replace(
         program, buffers=buffers, steps=steps, sizes=tuple(sizes.items()), fixed=tuple(sorted(held))
     )
@@ -211,17 +211,17 @@ def unsized(program: Program) -> Program:
     )
 
 
-def _settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any:
-    """A nest of dataclasses and tuples whose Extents speak of no size that is held."""
+def settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any:
+    """A nest of dataclasses and tuples whose Extents speak of no size that is held: numbers at the sizes `names`."""
 
-    def settled(extent: Extent) -> int:
+    def number(extent: Extent) -> int:
         try:
             formula = expressions.parse_formula(extent.text)
         except expressions.ExpressionError:
             return int(extent)
         return formula.integer(names) if formula.names & set(held) else extent
 
-    return replaced(value, settled) if held else value
+    return replaced(value, number) if held else value
 
 
 def _work(program: Program) -> list[object]:

@@ -297,12 +297,8 @@ class _Bench:
             return places, str(problem)
         return places, ""
 
-    def _references(
-        self, program: Program, name: str, *, precision: bool = True, at: Analysis | None = None
-    ) -> References:
-        """`at`: the analysis at other sizes, whose scalars a function is given."""
-        scrutiny = self._scrutiny if at is None else at.scrutiny
-        own = self._by_function  # then it is the candidate itself
+    def _references(self, program: Program, name: str, *, precision: bool = True) -> References:
+        scrutiny, own = self._scrutiny, self._by_function  # then it is the candidate itself
         if scrutiny is not None and not precision:
             scrutiny = dataclasses.replace(scrutiny, precision=False)
         found = self._measurer.references(program, name, scrutiny)
@@ -339,8 +335,7 @@ class _Bench:
         job = dataclasses.replace(case.prepared.job, sizes={**case.prepared.job.sizes, **sizes})
         moved = _case(self._registry, job, self._provider, self._device, most=1)
         text = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        references = self._references(moved.reference, "odd", precision=False, at=moved.analysis)
-        return text, moved.candidate, references, moved.reference
+        return text, moved.candidate, self._references(moved.reference, "odd", precision=False), moved.reference
 
     # --- how fast ---
 

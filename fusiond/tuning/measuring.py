@@ -28,7 +28,7 @@ from fusiond.exporting.bundle import write_bundle
 from fusiond.judging.truth import Truth, truth
 from fusiond.keys import content_key
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose, Scrutiny
-from fusiond.program import Program, Source
+from fusiond.program import Program, Source, settled
 from fusiond.system import faults, files
 from fusiond.tuning.contention import Contention, Policy
 
@@ -239,7 +239,8 @@ class Measurer:
             function = f"{file}:{scrutiny.function.name}"
         elif not scrutiny.precision:
             return found
-        numbers = {**scrutiny.numbers, **dict(program.sizes)}
+        sizes = dict(program.sizes)
+        numbers = {**dict(settled(tuple(scrutiny.numbers.items()), sizes, sizes)), **sizes}
 
         def make(of: tuple[int, str]) -> Truth:
             out = Path(of[1]).with_suffix(".truth.npz")

@@ -378,13 +378,7 @@ class Tuner:
         except SizeError as problem:
             log.warning("%s is not checked at odd sizes: %s", context.prepared.workload.name, problem)
             return None
-        scrutiny = context.analysis.scrutiny
-        if scrutiny is not None and scrutiny.function is not None:  # its scalars may follow from the sizes
-            job = context.prepared.job
-            there = prepare(self._registry, dataclasses.replace(job, sizes={**job.sizes, **sizes}))
-            target = target_of(context.provider, context.device, self._registry)
-            scrutiny = there.strategy.analyse(there.workload, target).scrutiny
-        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd", scrutiny))
+        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd", context.analysis.scrutiny))
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,

@@ -129,8 +129,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         known = GroupAnalysis(request=request, target=target)
         report: dict[str, object] = {"kernels": [resources.described(slot, facts[slot.letter]) for slot in group.slots]}
         if single:
-            scalars = shape_of(group.slots[0], group.slots[0].kernel.block.shapes[0]).scalars
-            report["scalars"] = {name: each if isinstance(each, float) else int(each) for name, each in scalars.items()}
+            report["scalars"] = dict(shape_of(group.slots[0], group.slots[0].kernel.block.shapes[0]).scalars)
         alone = [] if rejections or single else resources.alone_in_blocks(group, target)
         if alone:
             report["only_block_by_block"] = alone

@@ -50,9 +50,8 @@ class CountLimits:
     most: int = 0
     """A launch that takes more is given up; 0: none is."""
     backwards: bool = False
-    """The last blocks begin first: whatever then comes out otherwise goes by the order of the blocks."""
-    warps_backwards: bool = False
-    """The same of the warps of a block."""
+    """The last blocks, and the last warps of each, begin first: whatever then comes out otherwise goes by their
+    order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ class LoadedPtx:
             multiprocessors=gpu.multiprocessors,
             cooperative=shape.cooperative,
             turn=TURN,
-            backwards=limits.warps_backwards,
+            backwards=limits.backwards,
             limit=limits.most,
         )
         budget = None if shape.cooperative else limits.budget

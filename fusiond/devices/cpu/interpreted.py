@@ -127,8 +127,7 @@ class InterpretedModule:
         shape = CountedShape(
             grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
         )
-        backwards = launch.checked and launch.seed % 2 == 1
-        limits = CountLimits(backwards=backwards, warps_backwards=backwards)
+        limits = CountLimits(backwards=launch.checked and launch.seed % 2 == 1)
         begun = time.thread_time_ns()
         try:
             done = self.loaded.launch(entry, shape, arguments, list(buffers.values()), self._cache, H100, limits=limits)

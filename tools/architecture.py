@@ -17,14 +17,7 @@ import networkx
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
-PLUGINS = (
-    "fusiond_hfuse",
-    "fusiond_mincut",
-    "fusiond_replay",
-    "fusiond_stitching",
-    "fusiond_transfer",
-    "fusiond_variants",
-)
+PLUGINS = tuple(sorted(each.name for each in ROOT.glob("plugins/*/fusiond_*")))
 WIDTH, ROW, BOX, GAP = 960, 62, 26, 14
 _STYLE = (
     "text { font: 13px system-ui, sans-serif; fill: #1b1f24 } rect.box { fill: #eef3fa; stroke: #4a6fa5 } "

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
@@ -45,7 +44,6 @@ from fusiond_hfuse.frontend.source_kernel import (
     volume,
 )
 
-EMPTY_SIZES: Mapping[str, int] = MappingProxyType({})
 KEYS = (
     "kernel", "source", "form", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments",
     "constants", "block", "grid", "shared", "summary",
@@ -59,7 +57,7 @@ _INSTANCE = re.compile(r"[\w:]+\s*(?:<[\w\s:,<>*&+.()'-]*>|\([\w\s:,<>*&]*\))")
 MAX_BLOCK = (1024, 1024, 64)
 
 
-def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[str, int] = EMPTY_SIZES) -> SourceKernel:
+def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[str, int] | None = None) -> SourceKernel:
     """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong. `at`:
     its sizes, where they are not those of the file.
 
@@ -70,7 +68,7 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[s
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
     name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
-    sizes = {**values.sizes(keys.get("sizes")), **at}
+    sizes = {**values.sizes(keys.get("sizes")), **(at or {})}
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:

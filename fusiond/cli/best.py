@@ -51,10 +51,11 @@ def quick(words: Sequence[str]) -> Any:
             found["json"] = True
             continue
         value = word if name == "job" else rest.pop(0) if rest else "-"
-        if value.startswith("-") or name not in ("job", "pair", "workload", "db", "device", "cache") or found[name]:
+        known = name in ("job", "pair", "workload", "db", "device", "cache")
+        if value.startswith("-") or not known or found[name] is not None:
             return None
         found[name] = value
-    fits = found["cache"] in (None, "warm", "cold") and not (found["pair"] and found["workload"])
+    fits = found["cache"] in (None, "warm", "cold") and None in (found["pair"], found["workload"])
     return SimpleNamespace(**found) if fits else None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fusiond.cli import answer, best, command_of
@@ -111,6 +111,8 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=6))
+@example(["", "a,b"])
+@example(["--pair", "", "--workload", "a,b"])
 def test_what_is_read_quickly_is_read_as_argparse_reads_it(words: list[str]) -> None:
     quick = best.quick(words)
     if quick is None:

@@ -1,0 +1,86 @@
+"""What Triton compiled: a kernel's PTX, and what a launch of it needs beside the PTX.
+
+Triton leaves out what it compiled in (`tl.constexpr`, and whole numbers that are 1), and puts one or two addresses
+behind a kernel's own parameters: scratch memory for its blocks, and a profiler's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+WARP = 32
+TYPES = {
+    "i1": "bool", "u1": "bool", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32",
+    "u32": "uint32", "i64": "int64", "u64": "uint64", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32",
+    "fp64": "float64", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
+}  # fmt: skip
+"""Triton's name of a type -> a Program's."""
+
+
+class NotTaken(Exception):
+    """A kernel that Triton compiled, and that cannot be launched by its PTX alone; the text is why, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonParameter:
+    """One of a kernel's own parameters that its PTX has."""
+
+    place: int
+    """Among the parameters of the Python function, counted from 0."""
+    name: str
+    type: str
+    """As Triton names it: `*fp32`, `i32`, `fp32`."""
+
+    @property
+    def pointer(self) -> bool:
+        return self.type.startswith("*")
+
+    @property
+    def dtype(self) -> str | None:
+        """A Program's name of the number, or of what it points to; None where there is none."""
+        return TYPES.get(self.type.removeprefix("*").removeprefix("k"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonKernel:
+    """A compiled kernel."""
+
+    entry: str
+    """Its name in the PTX."""
+    text: str
+    """PTX."""
+    threads: int
+    """Of a block, along x."""
+    shared_bytes: int
+    """Dynamic."""
+    scratch_bytes: int
+    """Of a block, in global memory; the first parameter behind the kernel's own is its address."""
+    parameters: tuple[TritonParameter, ...]
+
+    def behind(self, declared: int) -> int:
+        """How many addresses stand behind its own parameters, of so many that the PTX declares."""
+        return declared - len(self.parameters)
+
+
+def of(compiled: Any) -> TritonKernel:
+    """What `triton.compile`, `kernel.warmup(...)` or a launch gave (`CompiledKernel`, Triton 3.4 and later). NotTaken."""
+    source, metadata = compiled.src, compiled.metadata
+    if "ptx" not in compiled.asm:
+        raise NotTaken("it was not compiled to PTX")
+    if getattr(metadata, "num_ctas", 1) > 1:
+        raise NotTaken("its blocks come in clusters (num_ctas), which Triton's launcher sets")
+    if getattr(metadata, "launch_cooperative_grid", False):
+        raise NotTaken("it is launched as a cooperative grid")
+    found = []
+    for place, (name, kind) in enumerate(source.signature.items()):
+        if kind == "constexpr":
+            continue
+        if not isinstance(kind, str) or kind.startswith("tensordesc") or kind == "nvTmaDesc":
+            raise NotTaken(f"its parameter {name} is a {'tuple' if not isinstance(kind, str) else 'tensor descriptor'}")
+        found.append(TritonParameter(place=place, name=name, type=kind))
+    return TritonKernel(
+        entry=metadata.name, text=compiled.asm["ptx"], threads=WARP * metadata.num_warps,
+        shared_bytes=metadata.shared, scratch_bytes=getattr(metadata, "global_scratch_size", 0) or 0,
+        parameters=tuple(found),
+    )  # fmt: skip

@@ -64,7 +64,7 @@ class TritonKernel:
 
 
 def of(compiled: Any) -> TritonKernel:
-    """What `triton.compile`, `kernel.warmup(...)` or a launch gave (`CompiledKernel`, Triton 3.4 and later). NotTaken."""
+    """What `triton.compile`, `kernel.warmup(...)` or a launch gave: a `CompiledKernel`. NotTaken."""
     source, metadata = compiled.src, compiled.metadata
     if "ptx" not in compiled.asm:
         raise NotTaken("it was not compiled to PTX")

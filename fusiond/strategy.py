@@ -34,6 +34,7 @@ from fusiond.model import (
     frozen,
 )
 from fusiond.program import Program, Source
+from fusiond.ptx.triton import TritonKernel, TritonSource
 from fusiond.search.space import EMPTY, Space
 
 
@@ -66,6 +67,11 @@ class Inputs(Protocol):
     def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
         """A source in CUDA C++ as PTX, for the GPU that its flags name (-arch=sm_90a), else for any from sm_80 on. It
         becomes part of the snapshot. None where no compiler is there."""
+        ...
+
+    def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
+        """A kernel in Triton as PTX, one for each config, parameters by their places among the source's arguments. It
+        becomes part of the snapshot. A text is why a config gives none; BuildFailed: why there is none at all."""
         ...
 
     def taking(self, kind: str) -> tuple[Strategy, str] | None:

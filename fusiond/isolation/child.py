@@ -26,6 +26,7 @@ from fusiond.isolation import messages
 from fusiond.isolation.messages import Here
 from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, NamedPtx, Record, Rejection, Workload
 from fusiond.program import Program, Source
+from fusiond.ptx.triton import TritonKernel, TritonSource
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.search.space import Space
@@ -167,6 +168,10 @@ class _Inputs:
 
     def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
         found: NamedPtx | BuildFailed | None = self._call("compiled", source)
+        return found
+
+    def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
+        found: tuple[TritonKernel | str, ...] | BuildFailed = self._call("triton", source)
         return found
 
     def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:

@@ -27,6 +27,8 @@ class Files:
                 return inputs.digest(path, where=where)
             case "compiled", (source,):
                 return inputs.compiled(source)
+            case "triton", (source,):
+                return inputs.triton(source)
             case "answered", (model, probes):
                 return inputs.answered(model, probes)
         raise LookupError(f"nobody here does {name}")

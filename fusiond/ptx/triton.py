@@ -1,4 +1,4 @@
-"""What Triton compiled: a kernel's PTX, and what a launch of it needs beside the PTX.
+"""Triton's kernels: what is to be compiled, and what became of it, a kernel's PTX and what a launch needs beside it.
 
 Triton leaves out what it compiled in (`tl.constexpr`, and whole numbers that are 1), and puts one or two addresses
 behind a kernel's own parameters: scratch memory for its blocks, and a profiler's.
@@ -6,8 +6,13 @@ behind a kernel's own parameters: scratch memory for its blocks, and a profiler'
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+Constant: TypeAlias = bool | int | float | str | None
+"""What a `tl.constexpr` is: `tl.float16` is that type, any other text a text."""
 
 WARP = 32
 TYPES = {
@@ -16,6 +21,33 @@ TYPES = {
     "fp64": "float64", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
 }  # fmt: skip
 """Triton's name of a type -> a Program's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonConfig:
+    """One way to compile a kernel."""
+
+    constants: tuple[tuple[str, Constant], ...]
+    warps: int
+    stages: int | None
+    """None: Triton's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonSource:
+    """A kernel in Triton that is to be compiled, in several ways."""
+
+    files: Mapping[str, str]
+    """Python files by their paths in a folder that is on the path."""
+    module: str
+    """That has the kernel: `ops.norm`."""
+    entry: str
+    arguments: tuple[tuple[str, Constant], ...]
+    """Of the parameters that are no constants, in order: what an address points to (`*float16`) and None, or `number`
+    and a number, by whose value Triton specialises."""
+    configs: tuple[TritonConfig, ...]
+    arch: str = ""
+    """`sm_80`; empty for the GPU that is here, or else for sm_90."""
 
 
 class NotTaken(Exception):
@@ -27,7 +59,7 @@ class TritonParameter:
     """One of a kernel's own parameters that its PTX has."""
 
     place: int
-    """Among the parameters of the Python function, counted from 0."""
+    """Among the parameters of the Python function, counted from 0; of a TritonSource among its arguments."""
     name: str
     type: str
     """As Triton names it: `*fp32`, `i32`, `fp32`."""
@@ -84,3 +116,14 @@ def of(compiled: Any) -> TritonKernel:
         shared_bytes=metadata.shared, scratch_bytes=getattr(metadata, "global_scratch_size", 0) or 0,
         parameters=tuple(found),
     )  # fmt: skip
+
+
+def read(text: str) -> tuple[TritonKernel | str, ...]:
+    """Of each config the kernel, its parameters by their places among the source's arguments; or why there is none, in
+    one line."""
+
+    def kernel(found: Mapping[str, Any]) -> TritonKernel:
+        parameters = (TritonParameter(place=at, name=name, type=kind) for at, name, kind in found["parameters"])
+        return TritonKernel(**{**found, "parameters": tuple(parameters)})
+
+    return tuple(each["problem"] if "problem" in each else kernel(each) for each in json.loads(text))

@@ -21,12 +21,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from fusiond.build import triton
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.keys import content_key, plain, text_key
-from fusiond.model import SAMPLERS, BuildFailed, Job, NamedPtx, Search, frozen
+from fusiond.model import NAMED_ONLY, SAMPLERS, BuildFailed, Job, NamedPtx, Search, frozen
 from fusiond.program import Source
+from fusiond.ptx.triton import TritonKernel, TritonSource
+from fusiond.ptx.triton import read as read_kernels
 from fusiond.registry import Registry
 from fusiond.strategy import Strategy
 from fusiond.system import files
@@ -270,6 +273,28 @@ class JobInputs:
             known = json.dumps(plain(found))
         self._read[name] = known
         return NamedPtx(**json.loads(known))
+
+    def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
+        self.asked_compiler = True
+        source = dataclasses.replace(source, arch=source.arch or self._arch())
+        name = f"ptx:{content_key(source)}"
+        known = self._files.get(name)
+        if known is None:
+            if self._compiler is None:
+                return BuildFailed(reason="nothing is compiled here")
+            found = triton.compiled(source)
+            if isinstance(found, BuildFailed):
+                return found
+            known = found
+        self._read[name] = known
+        return read_kernels(known)
+
+    def _arch(self) -> str:
+        """Of the GPU that the job is for, or else of the first one that is here; empty where there is none."""
+        found = [info for _, info in self._registry.devices() if info.arch.startswith("sm_")]
+        asked = [info.arch for info in found if self._job.device in (info.name, info.name.partition(":")[0])]
+        here = [info.arch for info in found if info.evidence not in NAMED_ONLY]
+        return next(iter((*asked, *here)), "")
 
     def taking(self, kind: str) -> tuple[Strategy, str] | None:
         return self._registry.taking(kind)

@@ -7,7 +7,8 @@
     Operand      :=  name [+ bytes] | number | [address] | [map, {x, y}] | {a, b} | (a, b) | !p | r|p
 
     parser.parse: text -> Module         printer.printed: Module -> text         flat.parse: text -> PtxModule
-    operands.parse: Instruction -> typed operands                                rewrite: Module -> Module, changed
+    operands.parse: Instruction -> typed operands          rewrite: Module -> Module, changed
+    uses.of_parameters: what each parameter's memory is for
 
 The language is NVIDIA's "Parallel Thread Execution ISA"; sections are cited by their names.
 """

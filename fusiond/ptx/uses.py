@@ -2,10 +2,10 @@
 
 Flow-insensitive: a register may hold the address of whatever any instruction puts into it. Addresses are followed from
 `ld.param` through arithmetic, moves, selections and conversions; a value that was loaded from memory, or that a call
-gave, may be any address. Pointer arithmetic keeps to its pointer: where what is added to a parameter that is declared
-as a pointer (`.ptr`) came from memory, as the index of a gather does, the sum points to where the parameter does. An
-access by a tensor map may be to any address that the kernel puts into a tensor map.
-Nothing is ever said not to be written that is; numbers below 8 bytes are never taken for addresses.
+gave, may be any address. Pointer arithmetic keeps to its pointer: what is added to a parameter that is declared as a
+pointer (`.ptr`), be it from memory, as the index of a gather, or another parameter, as a stride, is an offset. By a
+tensor map any address may be reached that the kernel puts into one. Nothing is ever said not to be written that is;
+numbers below 8 bytes are never taken for addresses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ParameterUse:
 
 
 def of_parameters(module: Module, entry: str) -> tuple[ParameterUse, ...]:
-    """By each of an entry's parameters, in order; of one that is no pointer it says nothing. KeyError, PtxError."""
+    """By each of an entry's parameters, in order; a number used as an address counts too. KeyError, PtxError."""
     kernel = flat.flattened(module).kernels[entry]
     declared = module.function(entry).parameters
     pointers = sum(1 << k for k, each in enumerate(declared) if ".ptr" in each.attributes)
@@ -95,14 +95,10 @@ class _Uses:
             return own if own or names <= self._places.keys() else self._any
         total = 0
         for held in map(self._of, sources):
-            if words[0] not in _SUMS:
+            if words[0] in _SUMS and bool(held & self._pointers) != bool(total & self._pointers):
+                total = held if held & self._pointers else total
+            else:
                 total |= held
-                continue
-            certain = bool(held & self._pointers), bool(total & self._pointers)
-            unknown = (total & self._any and (not certain[0] or held & self._any)) or (
-                held & self._any and not certain[1]
-            )
-            total = (total | held) & ~self._any | (self._any if unknown else 0)
         return total
 
     def _of(self, operand: Operand) -> int:

@@ -137,6 +137,18 @@ def test_an_index_from_memory_keeps_to_a_declared_pointer(pointer, written):
     assert tuple(k for k, each in enumerate(found) if each.written) == written
 
 
+def test_a_stride_is_no_address():
+    body = (
+        "ld.param.u64 %rd3, [y]; mad.lo.s64 %rd4, %rd3, 8, %rd1; st.global.u32 [%rd4], 1; ld.param.u64 %rd5, [pair];"
+        "add.s64 %rd6, %rd5, %rd3; ld.global.u32 %r2, [%rd6];"
+    )
+    text = TEXT.format(body=body, pointer=" .ptr .global .align 16").replace(".ptr .global .align 16 y", " y")
+    found = uses.of_parameters(parser.parse(text), "k")
+    assert [(each.read, each.written) for each in found] == [
+        (False, True), (True, False), (False, False), (True, False),
+    ]  # fmt: skip
+
+
 def test_a_number_added_to_an_address_from_memory_does_not_hide_it():
     body = "ld.global.u64 %rd3, [%rd1]; ld.param.u64 %rd4, [pair]; add.s64 %rd5, %rd3, %rd4; st.global.u32 [%rd5], 1;"
     found = uses.of_parameters(parser.parse(TEXT.format(body=body, pointer=" .ptr .global .align 16")), "k")

@@ -39,7 +39,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class TypedNumber:
-    """A value of one of NumPy's types; a struct is `void`, and no address is `null`."""
+    """A value of one of NumPy's types; a struct is `void`, no address is `null`, and memory of its own SCRATCH."""
 
     dtype: str
     data: bytes
@@ -49,6 +49,8 @@ class TypedNumber:
 
 Argument: TypeAlias = Array | TypedNumber
 NULL = TypedNumber("null", bytes(8))
+SCRATCH = "scratch"
+"""As a dtype: memory that a launch needs for itself, of `value` bytes; no bytes are handed over."""
 
 
 def read(value: Any, *, widen: bool) -> Argument:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusiond.cuda.recording import cupy, groups
+from fusiond.cuda.recording import cupy, groups, triton
 from fusiond.cuda.recording.groups import Explained, LaunchOptions
 from fusiond.cuda.recording.kernels import Kernel, RecordedLaunch
 from fusiond.frameworks import asking
@@ -29,6 +30,16 @@ def current() -> Recorder | None:
     return _open.recorders[-1] if _open.recorders else None
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Nothing of this thread is recorded meanwhile."""
+    recorders, _open.recorders = _open.recorders, []
+    try:
+        yield
+    finally:
+        _open.recorders = recorders
+
+
 class Recorder:
     """The launches of one `with`, which gives what it was handed, to be launched inside: one kernel, or a tuple."""
 
@@ -45,6 +56,7 @@ class Recorder:
             if outer is not None:
                 outer.flush()  # what was recorded there comes first
             _open.recorders.append(self)
+            triton.begin()
         return self._kernels[0] if len(self._kernels) == 1 else self._kernels
 
     def __exit__(
@@ -52,6 +64,7 @@ class Recorder:
     ) -> None:
         """What was recorded is launched, also where the block ends by an exception: so it would have been without."""
         if self._on:
+            triton.end()
             _open.recorders.remove(self)
             self.flush()
 
@@ -86,10 +99,10 @@ def launch(
             scale((blocks,), (256,), (x, y, numpy.float32(2)))
             histogram((bins,), (512,), (counts, z, numpy.int32(n)), shared_mem=4 * bins)
 
-    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, which are recorded without being named. Inside, a
-    launch is recorded; all are done when the block is left, in their order until there is an answer, as one launch
-    from then on. Nothing else in the block may need their results. What shares memory that one of them writes, or goes
-    to several streams, runs in order.
+    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel` and Triton, which are recorded without being named.
+    Inside, a launch is recorded; all are done when the block is left, in their order until there is an answer, as one
+    launch from then on. Nothing else in the block may need their results. What shares memory that one of them writes,
+    or goes to several streams, runs in order.
 
     always: fused whatever the verdict, emulated answers on a processor too: for scripts and tests. block: tune here and
     now, without a daemon. search: how, as in a job (`{"trials": 20}`), then and by the daemon. device: as a job names
@@ -125,7 +138,6 @@ _KINDS = {
     "pycuda": "a function of PyCUDA",
     "numba": "a kernel of Numba",
     "numba_cuda": "a kernel of Numba",
-    "triton": "a kernel of Triton",
     "cupyx": "a kernel of cupyx.jit",
     "cuda": "an object of cuda-python",
 }
@@ -133,7 +145,7 @@ _KINDS = {
 
 def _sourceless(kernel: Any) -> str:
     """Why nothing of a kernel can be asked for, with what helps; empty where it has its source."""
-    if isinstance(kernel, Kernel | cupy.Recording):
+    if isinstance(kernel, Kernel | cupy.Recording) or triton.is_kernel(kernel):
         return ""
     name = getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__
     kind = type(kernel)

@@ -16,7 +16,8 @@ from fusiond.cuda.recording import machines, question
 from fusiond.cuda.recording.arguments import NULL, Array
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
-from fusiond.cuda.recording.question import Drafted, KernelsQuestion
+from fusiond.cuda.recording.origins import Drafted
+from fusiond.cuda.recording.question import KernelsQuestion
 from fusiond.exporting import launch as exported
 from fusiond.frameworks import launching
 from fusiond.frameworks.launching import Unusable

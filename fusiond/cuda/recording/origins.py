@@ -1,4 +1,4 @@
-"""Where a kernel comes from: its source, its name in it, and what a compiler is told."""
+"""Where a kernel comes from: its source, its name in it, what a compiler is told, and what its parameters are."""
 
 from __future__ import annotations
 
@@ -54,6 +54,36 @@ class Origin:
             defines=told.defines,
             include_dirs=told.include,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedParameter:
+    """Of a kernel, as its source has it."""
+
+    pointer: bool
+    written: bool
+    """A pointer to what is not const."""
+    dtype: str | None
+    """A Program's name of the number, or of what it points to; None where any will do, and of a struct."""
+    struct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What the front end says of a kernel."""
+
+    entry: str
+    instance: str | None
+    parameters: tuple[RecordedParameter, ...]
+    shared: bool
+    """It has a dynamic shared array."""
+
+
+@dataclass(frozen=True)
+class PtxOrigin(Origin):
+    """A kernel by the PTX that its compiler made while the program ran; `name` is the entry, options there are none."""
+
+    drafted: Drafted = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import cache
-from fusiond.cuda.recording.arguments import NULL, Array, TypedNumber
+from fusiond.cuda.recording.arguments import NULL, SCRATCH, Array, TypedNumber
 from fusiond.cuda.recording.kernels import RecordedLaunch
-from fusiond.cuda.recording.origins import Origin
+from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
 from fusiond.inputs import documents
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.model import Job
@@ -32,29 +32,6 @@ MOST_KERNELS = 26
 
 class Unaskable(Exception):
     """These launches cannot be asked for; the text is why, in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedParameter:
-    """Of a kernel, as its source has it."""
-
-    pointer: bool
-    written: bool
-    """A pointer to what is not const."""
-    dtype: str | None
-    """A Program's name of the number, or of what it points to; None where any will do, and of a struct."""
-    struct: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """What the front end says of a kernel."""
-
-    entry: str
-    instance: str | None
-    parameters: tuple[RecordedParameter, ...]
-    shared: bool
-    """It has a dynamic shared array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +152,8 @@ def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value
     if parameter.pointer:
         if argument == NULL:
             return {"dtype": "uint64", "value": "0"}
+        if argument.dtype == SCRATCH:
+            return {"dtype": "uint8", "elements": str(value), "role": "scratch"}
         if not isinstance(argument, Array):
             raise Unaskable("is an address by itself; nobody can tell how much lies there")
         elements, dtype = _elements(argument, parameter), _held(argument, parameter)
@@ -220,6 +199,8 @@ def _fill(dtype: str, least: int) -> dict[str, list[float]]:
 
 def drafted(origin: Origin) -> Drafted:
     """What the source says of a kernel; the same for every launch of it. Unaskable."""
+    if isinstance(origin, PtxOrigin):
+        return origin.drafted
     found = _drafted(origin.text, origin.name, origin.options)
     if isinstance(found, str):
         raise Unaskable(found)
@@ -272,7 +253,8 @@ def _parameter(keys: Mapping[str, documents.Node]) -> RecordedParameter:
 def _source_file(origin: Origin) -> Path:
     """The source with its macros before it."""
     defines = "".join(f"#define {name} {value}\n" for name, value in origin.told.defines)
-    path = folder() / f"{origin.plain[:40]}_{_digest(defines, origin.text)}.cu"
+    suffix = ".ptx" if isinstance(origin, PtxOrigin) else ".cu"
+    path = folder() / f"{origin.plain[:40]}_{_digest(defines, origin.text)}{suffix}"
     _write(path, f"{defines}{origin.text}")
     return path
 

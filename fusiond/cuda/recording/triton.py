@@ -1,0 +1,190 @@
+"""Triton's launches: what they are handed, and how they are recorded. Triton is not imported: whoever launches has it.
+
+While a recorder is open, `JITFunction.run` is one that compiles as the other does, and leaves the launch to the
+recorder of its thread. What a kernel writes is what its PTX may write (`fusiond.ptx.uses`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fusiond.cuda.recording import arguments
+from fusiond.cuda.recording.arguments import GPU, NULL, SCRATCH, Argument, Array, TypedNumber, Unseen
+from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
+from fusiond.language.dtypes import DTYPES
+from fusiond.ptx import parser, triton, uses
+from fusiond.ptx.tree import PtxError
+from fusiond.ptx.triton import TYPES, NotTaken, TritonKernel
+
+GridLengths = tuple[int, int, int]
+
+
+def is_kernel(kernel: object) -> bool:
+    """Whether Triton launches it: a function of `triton.jit`, or what a decorator made of one."""
+    return any(each.__module__.startswith("triton.runtime") for each in type(kernel).__mro__)
+
+
+# --- what a launch is -----------------------------------------------------------------------------------
+
+
+def read(value: Any, kind: str) -> Argument:
+    """What an argument is, of a type as Triton names it (`*fp32`, `i32`). Unseen."""
+    dtype = TYPES.get(kind.removeprefix("*").removeprefix("k"))
+    if kind.startswith("*"):
+        if value is None:
+            return NULL
+        if hasattr(value, "element_size") and hasattr(value, "stride"):  # a tensor of PyTorch, of any type
+            return _tensor(value, dtype or "uint8")
+        return arguments.read(value, widen=True)
+    if dtype is None or DTYPES[dtype].packed is None:
+        raise Unseen(f"is {kind}, which a job cannot pass by itself")
+    return arguments.number(np.dtype(dtype).type(value))
+
+
+def _tensor(value: Any, dtype: str) -> Array:
+    address, shape = int(value.data_ptr()), tuple(value.shape)
+    steps = [(length - 1) * step for length, step in zip(shape, value.stride(), strict=True)]
+    count = 0 if 0 in shape else sum(steps) + 1
+    return Array(dtype, address, address, address + count * int(value.element_size()), GPU)
+
+
+def launch_of(
+    compiled: Any, given: Mapping[str, Argument], grid: GridLengths, stream: int, device: int, run: Callable[[], None]
+) -> RecordedLaunch:
+    """A launch of what Triton compiled; `given` by the parameters' names. NotTaken."""
+    kernel, origin = _described(compiled)
+    behind = origin.drafted.parameters[len(kernel.parameters) :]
+    scratch = TypedNumber(SCRATCH, b"", kernel.scratch_bytes * grid[0] * grid[1] * grid[2])
+    handed = [given[each.name] for each in kernel.parameters] + [scratch if each.written else NULL for each in behind]
+    return RecordedLaunch(origin, grid, (kernel.threads, 1, 1), kernel.shared_bytes, tuple(handed), stream, device, run)
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(compiled: Any) -> tuple[TritonKernel, PtxOrigin]:
+    kernel = triton.of(compiled)
+    try:
+        used = uses.of_parameters(parser.parse(kernel.text), kernel.entry)
+    except PtxError as problem:
+        raise NotTaken(str(problem)) from None
+    found = []
+    for each, use in zip(kernel.parameters, used, strict=False):
+        if not each.pointer and (use.read or use.written):
+            raise NotTaken(f"its parameter {each.name} is an address that is passed as a number")
+        found.append(RecordedParameter(pointer=each.pointer, written=each.pointer and use.written, dtype=each.dtype))
+    for number, use in enumerate(used[len(found) :]):
+        if number and (use.read or use.written):
+            raise NotTaken("it writes to a profiler's memory")
+        found.append(RecordedParameter(pointer=True, written=use.read or use.written, dtype=None))
+    drafted = Drafted(kernel.entry, None, tuple(found), kernel.shared_bytes > 0)
+    return kernel, PtxOrigin(kernel.text, kernel.entry, (), drafted)
+
+
+# --- recording ------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_open = 0
+_replaced: list[tuple[Any, str, Any]] = []
+"""Classes of Triton's, with what is replaced in them, and was there before."""
+
+
+def begin() -> None:
+    """A recorder was opened."""
+    global _open
+    jit, autotuner = (sys.modules.get(f"triton.runtime.{each}") for each in ("jit", "autotuner"))
+    with _lock:
+        _open += 1
+        if jit is None or autotuner is None or _replaced:
+            return
+        for kind, name, by in ((jit.JITFunction, "run", _recorded), (autotuner.Autotuner, "_bench", _apart)):
+            before = getattr(kind, name)
+            _replaced.append((kind, name, before))
+            setattr(kind, name, by(before))
+
+
+def end() -> None:
+    """A recorder was closed."""
+    global _open
+    with _lock:
+        _open -= 1
+        if _open == 0:
+            for kind, name, before in _replaced:
+                setattr(kind, name, before)
+            _replaced.clear()
+
+
+def _recorded(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` of a JITFunction, which leaves launches to the recorder of the thread."""
+
+    @functools.wraps(run)
+    def recorded(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        from fusiond.cuda.recording import context
+
+        recorder = None if warmup else context.current()
+        compiled = run(self, *args, grid=grid, warmup=warmup or recorder is not None, **kwargs)
+        if recorder is not None and compiled is not None:
+            launch = _launch(self, compiled, args, kwargs, grid)
+            if 0 not in launch.grid:
+                recorder.add(launch)
+        return compiled
+
+    return recorded
+
+
+def _apart(bench: Callable[..., Any]) -> Callable[..., Any]:
+    """`_bench` of an Autotuner, whose launches are measured and not recorded."""
+
+    @functools.wraps(bench)
+    def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from fusiond.cuda.recording import context
+
+        with context.paused():
+            return bench(self, *args, **kwargs)
+
+    return apart
+
+
+def _launch(
+    function: Any, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any
+) -> RecordedLaunch:
+    """A launch, not yet done. It goes to the stream and the device that are current now."""
+    driver = sys.modules["triton.runtime.driver"].driver.active
+    device = driver.get_current_device()
+    stream = driver.get_current_stream(device)
+    *_, binder = function.device_caches[device]
+    values = binder(*args, **kwargs)[0]
+    x, y, z = (*(int(each) for each in (grid(values) if callable(grid) else grid)), 1, 1)[:3]
+    shape = x, y, z
+    start = functools.partial(_start, driver, compiled, shape, tuple(values.values()), stream, device)
+    try:
+        handed = {}
+        for name, kind in compiled.src.signature.items():
+            if isinstance(kind, str) and kind != "constexpr":
+                try:
+                    handed[name] = read(values[name], kind)
+                except Unseen as why:
+                    raise NotTaken(f"its argument {name} {why}") from None
+        return launch_of(compiled, handed, shape, stream, device, start)
+    except NotTaken as why:
+        name = getattr(function, "__name__", "kernel")
+        return RecordedLaunch(
+            Origin("", name, ()), shape, (1, 1, 1), 0, (), stream, device, start, f"{name} cannot be fused: {why}"
+        )
+
+
+def _start(driver: Any, compiled: Any, grid: GridLengths, values: tuple[Any, ...], stream: int, device: int) -> None:
+    """As it was called, on the stream and the device that were current then."""
+    now = driver.get_current_device()
+    if now != device:
+        driver.set_current_device(device)
+    try:
+        compiled[grid](*values, stream=stream)
+    finally:
+        if now != device:
+            driver.set_current_device(now)

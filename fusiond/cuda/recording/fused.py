@@ -51,7 +51,7 @@ class FusedLaunch:
 
     def start(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> None:
         """All launches as one. NotNow, before anything is done; LaunchFailed: `left` says what is still to be done."""
-        plan = self._plan(device, stream)
+        plan = self.loaded(device, stream)
         addresses = [self._address(launches[number].arguments[place]) for number, place in self._buffers]
         values = {
             (each.step, each.first + at): argument.data
@@ -69,7 +69,8 @@ class FusedLaunch:
     def _address(argument: Any) -> int:
         return int(argument.address)
 
-    def _plan(self, device: int, stream: int) -> StepPlan:
+    def loaded(self, device: int, stream: int) -> StepPlan:
+        """The answer in the current context. NotNow, LaunchFailed."""
         key = machines.context(device)
         found = self._plans.get(key)
         if found is None:

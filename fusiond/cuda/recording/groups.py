@@ -110,6 +110,16 @@ class LaunchGroup:
 
     # --- launching ---
 
+    @property
+    def ready(self) -> bool:
+        """Whether its launches run as one from now on."""
+        return self._fused is not None
+
+    def load(self, device: int, stream: int) -> None:
+        """Load what its launches run as into the current context, so that it can be captured. NotNow, LaunchFailed."""
+        if self._fused is not None:
+            self._fused.loaded(device, stream)
+
     def start(self, launches: Sequence[RecordedLaunch]) -> list[int]:
         """Launch them as one where that is known and right; the numbers of those that are still to be launched."""
         everything = list(range(len(launches)))

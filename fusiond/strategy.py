@@ -70,8 +70,8 @@ class Inputs(Protocol):
         ...
 
     def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
-        """A kernel in Triton as PTX, one for each config, parameters by their places among the source's arguments. It
-        becomes part of the snapshot. A text is why a config gives none; BuildFailed: why there is none at all."""
+        """A kernel in Triton as PTX, one for each config, parameters by their places among its arguments. It becomes
+        part of the snapshot. A text is why a config gives none; BuildFailed: why there is none at all."""
         ...
 
     def taking(self, kind: str) -> tuple[Strategy, str] | None:

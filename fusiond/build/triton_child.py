@@ -63,7 +63,7 @@ def _compiled(given: dict[str, Any]) -> Any:
     if not isinstance(kernel, triton.JITFunction):
         return {"problem": f"{given['entry']} is no function with @triton.jit"}
     options = {"ptx_version": PTX_VERSION} if capability <= 100 else {}
-    return [_of(kernel, given["arguments"], config, options) for config in given["configs"]]
+    return [_of(kernel, config, options) for config in given["configs"]]
 
 
 def _stand_in(capability: int) -> None:
@@ -86,12 +86,17 @@ def _stand_in(capability: int) -> None:
     CUDABackend.make_cubin = lambda *_: b"none"
 
 
-def _of(kernel: Any, arguments: list[Any], config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _of(kernel: Any, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """One way to compile it."""
     from fusiond.ptx import triton as described
 
+    arguments = config["arguments"]
     constants = {name: _constant(value) for name, value in config["constants"]}
-    open_ = [each for each in kernel.params if each.name not in constants]
+    options = {**options, "num_warps": config["warps"]}
+    if config["stages"] is not None:
+        options["num_stages"] = config["stages"]
+    given = {**constants, **options}  # a kernel may have a parameter of the name, too
+    open_ = [each for each in kernel.params if each.name not in given]
     names = [each.name for each in open_ if not (each.is_constexpr and each.has_default)]
     unknown = sorted(constants.keys() - set(kernel.arg_names))
     missing = [each.name for each in open_ if each.is_constexpr and not each.has_default]
@@ -105,11 +110,8 @@ def _of(kernel: Any, arguments: list[Any], config: dict[str, Any], options: dict
         name: Pointer(kind.removeprefix("*")) if kind.startswith("*") else value
         for name, (kind, value) in zip(names, arguments, strict=True)
     }
-    options = {**options, "num_warps": config["warps"]}
-    if config["stages"] is not None:
-        options["num_stages"] = config["stages"]
     try:
-        found = described.of(kernel.warmup(grid=(1,), **values, **constants, **options))
+        found = described.of(kernel.warmup(grid=(1,), **values, **given))
     except described.NotTaken as why:
         return {"problem": str(why)}
     except Exception as problem:

@@ -28,6 +28,9 @@ class TritonConfig:
     """One way to compile a kernel."""
 
     constants: tuple[tuple[str, Constant], ...]
+    arguments: tuple[tuple[str, Constant], ...]
+    """Of the parameters that are no constants, in order: what an address points to (`*float16`) and None, or `number`
+    and a number, by whose value Triton specialises."""
     warps: int
     stages: int | None
     """None: Triton's default."""
@@ -42,9 +45,6 @@ class TritonSource:
     module: str
     """That has the kernel: `ops.norm`."""
     entry: str
-    arguments: tuple[tuple[str, Constant], ...]
-    """Of the parameters that are no constants, in order: what an address points to (`*float16`) and None, or `number`
-    and a number, by whose value Triton specialises."""
     configs: tuple[TritonConfig, ...]
     arch: str = ""
     """`sm_80`; empty for the GPU that is here, or else for sm_90."""
@@ -59,7 +59,7 @@ class TritonParameter:
     """One of a kernel's own parameters that its PTX has."""
 
     place: int
-    """Among the parameters of the Python function, counted from 0; of a TritonSource among its arguments."""
+    """Among the parameters of the Python function, counted from 0; of a TritonConfig among its arguments."""
     name: str
     type: str
     """As Triton names it: `*fp32`, `i32`, `fp32`."""
@@ -119,7 +119,7 @@ def of(compiled: Any) -> TritonKernel:
 
 
 def read(text: str) -> tuple[TritonKernel | str, ...]:
-    """Of each config the kernel, its parameters by their places among the source's arguments; or why there is none, in
+    """Of each config the kernel, its parameters by their places among its arguments; or why there is none, in
     one line."""
 
     def kernel(found: Mapping[str, Any]) -> TritonKernel:

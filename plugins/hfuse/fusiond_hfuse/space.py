@@ -7,6 +7,7 @@ virtual.a     1 | 2 | 4 | 8          of its blocks side by side in a fused one, 
 virtual.b
 threads.a     threads of each side; at warp level together no more than a block has
 threads.b
+BLOCK.a ...   what a kernel in Triton is compiled with, where its file has several values
 map           pad | stride                           when level is warp: a side whose grid is not the launch's
 blocks        launched blocks per multiprocessor     when strided
 threads       when vertical: all kernels at one block size
@@ -109,6 +110,7 @@ def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
     yield Parameter(name="assign", values=ASSIGNS[:1] if clusters else ASSIGNS, when="level == 'block'")
     for letter, values in ways.counts.items():
         yield Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
+    yield from _choices(ways.group)
     for letter, values in ways.virtual.items():
         yield Parameter(name=f"virtual.{letter}", values=values, when="level == 'block'")
     if ways.warp:
@@ -118,6 +120,13 @@ def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
     if ways.common:
         yield Parameter(name="threads", values=ways.common, when="kind == 'vertical'")
     yield Parameter(name="order", values=_orders(ways.group))
+
+
+def _choices(group: KernelGroup) -> Iterator[Parameter]:
+    """What a kernel in Triton is compiled with: `BLOCK.a`."""
+    for slot in group.slots:
+        for name, values in slot.kernel.tuned.items() if slot.kernel.forms else ():
+            yield Parameter(name=f"{name}.{slot.letter}", values=values)
 
 
 def _register_parameters(ways: _Ways) -> Iterator[Parameter]:
@@ -247,9 +256,9 @@ def _fitting(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> Itera
         yield f"level == 'block' or {total} <= {limits.threads_per_block - rest}"
 
 
-def completed(config: Config, offered: Space) -> Config:
+def completed(config: Config, offered: Space, group: KernelGroup) -> Config:
     """A config of a time when there was one level, one map and one block in a block, with these written out."""
-    plain: dict[str, Value] = {}
+    plain: dict[str, Value] = {each.name: each.values[0] for each in _choices(group)}
     if config.get("kind") == "horizontal":
         plain["level"] = "warp"
         if config.get("level", "warp") == "warp":
@@ -268,6 +277,7 @@ def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
     ]
     if limits.registers_per_sm > 0:
         parameters += [Parameter(name=f"cap.{slot.letter}", values=("none", *CAPS)) for slot in group.slots]
+    parameters += _choices(group)
     return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
 
 
@@ -277,7 +287,7 @@ def alone(group: KernelGroup, limits: DeviceLimits) -> Space:
     caps = CAPS if limits.registers_per_sm > 0 else ()
     parameters = [Parameter(name="threads", values=_alone(group, slot.letter, limits))]
     parameters += [Parameter(name="cap", values=("none", *caps))] if caps else []
-    parameters += [Parameter(name=name, values=values) for name, values in slot.kernel.choices.items()]
+    parameters += [Parameter(name=name, values=values) for name, values in slot.kernel.tuned.items()]
     resident = tuple(f"cap != '{cap}' or threads <= {_most_threads(limits, cap)}" for cap in caps)
     return Space(parameters=tuple(parameters), restrictions=resident)
 
@@ -368,13 +378,14 @@ def seeds(
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose without profiling, and the plain ways; only points of the space, each once.
     `natives`: letter -> registers of the kernel by itself, as far as a compiler says."""
-    return _valid(_wanted(group, limits, natives), space, caps=limits.registers_per_sm > 0)
+    return _valid(_wanted(group, limits, natives), space, group, caps=limits.registers_per_sm > 0)
 
 
-def _valid(wanted: Sequence[_Seed], space: Space, *, caps: bool) -> tuple[tuple[str, Config], ...]:
+def _valid(wanted: Sequence[_Seed], space: Space, group: KernelGroup, *, caps: bool) -> tuple[tuple[str, Config], ...]:
     found: dict[Config, str] = {}
     for name, values in wanted:
-        config = completed(Config.of({"cap": "none", **values} if caps and "kind" in values else values), space)
+        config = Config.of({"cap": "none", **values} if caps and "kind" in values else values)
+        config = completed(config, space, group) if "kind" in values else config
         if not space.problems(config):
             found.setdefault(config, name)
     return tuple((name, config) for config, name in found.items())
@@ -497,4 +508,4 @@ def composed_seeds(
         for name, values in _wanted(group, limits, {})
     ]
     wanted.append(("apart", several({}, "streams")))
-    return _valid(wanted, space, caps=False)
+    return _valid(wanted, space, group, caps=False)

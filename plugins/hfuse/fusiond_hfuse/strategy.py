@@ -40,7 +40,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
-from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, scalar
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
@@ -213,6 +213,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             name: str, detail: str, *, order: str = group.letters, streams: bool = False, issue: str = "streams"
         ) -> Baseline:
             def program(config: Config) -> Program:
+                group = about.group.at(config)
                 threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
                 caps = {
                     each: resources.own_cap(about, threads[each], config.get(f"cap.{each}", "none"))
@@ -254,19 +255,24 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             return analysis.rejections[0]
         if analysis.alone:
             problems = space.alone(about.group, about.target.limits).problems(config)
-            said = Rejection(rule="not_in_space", nodes=about.group.names, detail="; ".join(problems))
-            return said if problems else _alone(about, config)
+            if problems:
+                return Rejection(rule="not_in_space", nodes=about.group.names, detail="; ".join(problems))
+            try:
+                return _alone(about, config)
+            except ValueError as problem:
+                return Rejection(rule="compile", nodes=about.group.names, detail=str(problem))
         return self._fused(about, about.group, config)
 
     def _fused(self, about: GroupAnalysis, group: KernelGroup, config: Config) -> Program | Rejection:
         """A group as one launch."""
         limits = about.target.limits
         offered = space.fused(group, limits, about.target.arch)
-        config = space.completed(config, offered)
+        config = space.completed(config, offered, group)
         problems = offered.problems(config)
         if problems:
             return Rejection(rule="not_in_space", nodes=group.names, detail="; ".join(problems))
         try:
+            group = group.at(config)
             schedule = _schedule(about, group, config)
             cap = resources.cap(about, group, schedule, config)
             if isinstance(cap, Rejection):
@@ -327,7 +333,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         wanted = Config.of({each.name: own[each.name] for each in offered.parameters})
         if len(wanted) < len(config) or offered.problems(wanted):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
-        return emit.unfused(part, {letter: threads}, {letter: resources.own_cap(about, threads, own[f"cap.{letter}"])})
+        cap = resources.own_cap(about, threads, own[f"cap.{letter}"])
+        return emit.unfused(part.at({"threads": threads}), {letter: threads}, {letter: cap})
 
     def resolved(self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers) -> Config:
         """`cap=paper` and `cap=native` as the number of registers that they come to, in a pair of a composition too."""
@@ -368,7 +375,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             else:
                 schedule = _schedule(about, about.group.among(letters), own)
                 threads |= {side.slot.letter: side.threads for side in schedule.sides}
-        return emit.unfused(about.group, threads, dict.fromkeys(threads))
+        group = about.group.at({**config, **{f"threads.{letter}": each for letter, each in threads.items()}})
+        return emit.unfused(group, threads, dict.fromkeys(threads))
 
     def drawings(
         self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers
@@ -397,24 +405,28 @@ def _compiled_for(inputs: Inputs, slot: FusionSlot, where: str) -> FusionSlot:
     """A slot whose PTX was compiled with macros of its own sizes: the file's may be others."""
     kernel = slot.kernel
     written = {name for _, value in kernel.defines if isinstance(value, Expression) for name in value.names}
-    if not kernel.why_ptx or all(kernel.sizes[name] == slot.sizes[name] for name in written & slot.sizes.keys()):
+    written |= kernel.compiled_sizes
+    if not (kernel.why_ptx or kernel.forms) or all(
+        kernel.sizes[name] == slot.sizes[name] for name in written & slot.sizes.keys()
+    ):
         return slot
-    again = kernel_file.read(inputs, kernel.path, where=where, form="ptx", at=slot.sizes)
+    form = "" if kernel.forms else "ptx"
+    again = kernel_file.read(inputs, kernel.path, where=where, form=form, at=slot.sizes)
     return dataclasses.replace(slot, kernel=dataclasses.replace(again, sizes=kernel.sizes))
 
 
 def _alone(about: GroupAnalysis, config: Config) -> Program:
-    """One kernel by itself, at a block size, under a cap and with macros of its own."""
+    """One kernel by itself, at a block size, under a cap and with macros of its own. ValueError."""
     (slot,) = about.group.slots
-    macros = {name: config.integer(name) for name in slot.kernel.choices}
-    group = dataclasses.replace(about.group, slots=(dataclasses.replace(slot, macros=frozen(macros)),))
     threads = config.integer("threads")
+    chosen = {name: scalar(config[name]) for name in slot.kernel.tuned}
+    group = dataclasses.replace(about.group, slots=(slot.at(threads, chosen),))
     cap = resources.own_cap(about, threads, config.get("cap", "none"))
     return resources.carved(about, emit.unfused(group, {slot.letter: threads}, {slot.letter: cap}))
 
 
 def _schedule(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:
-    return partition.schedule(group, config, about.target.limits.multiprocessors)
+    return partition.schedule(group.at(config), config, about.target.limits.multiprocessors)
 
 
 def _groups(group: KernelGroup, config: Config) -> tuple[str, ...]:

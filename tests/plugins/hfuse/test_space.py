@@ -128,7 +128,9 @@ def test_the_papers_search(analyse, strategy, h100):
     assert tried == [(d1, 1024 - d1, cap) for d1 in range(128, 1024, 128) for cap in ("none", "paper")]
     assert [name for name, _ in seeds][:3] == ["paper_128", "paper_128_r0", "paper_256"]
     everything = strategy.space(analyse("hist", "maxpool", target=h100), {})
-    assert all(everything.problems(space.completed(config, everything)) == () for _, config in seeds)
+    assert all(
+        everything.problems(space.completed(config, everything, analysis.payload.group)) == () for _, config in seeds
+    )
     caps = {config["threads.a"]: strategy.resolved(analysis, config, {})["cap"] for _, config in seeds[1::2]}
     assert caps == dict.fromkeys(range(128, 1024, 128), 32)
     assert isinstance(strategy.emit(analysis, seeds[3][1], {}), Program)

@@ -7,11 +7,13 @@ LaunchShape  :=  a slot's launch at one block shape
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusiond.language import extents
-from fusiond.language.expressions import Expression, is_name
+from fusiond.language.expressions import Expression, Scalar, is_name
+from fusiond.model import Value, frozen
 from fusiond.program import Bytes, Dim3
 from fusiond_hfuse.frontend.source_kernel import SourceKernel, volume
 
@@ -28,8 +30,22 @@ class FusionSlot:
     prefix: str
     """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair.
     Empty where the kernel is by itself: then its sizes and buffers have their own names."""
-    macros: Mapping[str, int] = field(default_factory=dict)
+    macros: Mapping[str, Scalar] = field(default_factory=dict)
     """Chosen values of the macros that have a list of them; the others have their first."""
+
+    def at(self, threads: int, chosen: Mapping[str, Scalar]) -> FusionSlot:
+        """The slot with its kernel compiled for a block and with these choices. ValueError where it does not compile
+        so."""
+        kernel = self.kernel
+        if not kernel.forms:
+            return dataclasses.replace(self, macros=frozen(chosen)) if chosen else self
+        wanted = {name: chosen.get(name, values[0]) for name, values in kernel.tuned.items()}
+        found = kernel.forms.get(
+            (threads, frozenset(wanted.items())), f"{kernel.name} has no block of {threads} threads"
+        )
+        if isinstance(found, str):
+            raise ValueError(f"{kernel.name} is not compiled so: {found}")
+        return dataclasses.replace(self, kernel=found)
 
     def named(self, argument: str) -> str:
         """What a Program calls an argument of this slot."""
@@ -41,7 +57,7 @@ class FusionSlot:
         return {name: f"{self.prefix}.{name}" if self.prefix else name for name in self.sizes}
 
     @property
-    def extents(self) -> Mapping[str, int]:
+    def extents(self) -> Mapping[str, Scalar]:
         """The sizes by their own names, as numbers that know what a job calls them, and the macros that are tuned. (A
         kernel's name may be one that no expression can have: `my-kernel.n` is a difference there.)"""
         places = self.places
@@ -55,6 +71,7 @@ class FusionSlot:
     def fixed_sizes(self) -> set[str]:
         """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
         written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
+        written |= self.kernel.compiled_sizes
         return {place for name, place in self.places.items() if name in written or not is_name(place)}
 
 
@@ -72,6 +89,21 @@ class KernelGroup:
             if each.letter == letter:
                 return each
         raise KeyError(letter)
+
+    def at(self, config: Mapping[str, Value]) -> KernelGroup:
+        """The group with each kernel compiled as a config says: `threads.a`, `BLOCK.a`. ValueError."""
+        if not any(slot.kernel.forms for slot in self.slots):
+            return self
+
+        def chosen(slot: FusionSlot) -> FusionSlot:
+            if not slot.kernel.forms:
+                return slot
+            threads = config.get(f"threads.{slot.letter}", config.get("threads"))
+            names = {name: f"{name}.{slot.letter}" for name in slot.kernel.tuned}
+            values = {name: scalar(config[place]) for name, place in names.items() if place in config}
+            return slot.at(int(str(threads)), values)
+
+        return dataclasses.replace(self, slots=tuple(map(chosen, self.slots)))
 
     def among(self, letters: str) -> KernelGroup:
         """The group of some of the slots, in the order of their letters."""
@@ -96,6 +128,12 @@ class KernelGroup:
     def fixed_sizes(self) -> set[str]:
         """Those of them that stand in a text."""
         return set().union(*(slot.fixed_sizes for slot in self.slots))
+
+
+def scalar(value: Value) -> Scalar:
+    """A choice as a config has it."""
+    assert not isinstance(value, float)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

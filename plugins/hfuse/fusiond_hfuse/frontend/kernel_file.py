@@ -6,21 +6,19 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
-from fusiond.keys import content_key, plain
 from fusiond.language import expressions
-from fusiond.language.expressions import Expression, ExpressionError
-from fusiond.model import BuildFailed, Rejection
-from fusiond.program import Buffer, Dim3, Source
+from fusiond.language.expressions import Expression, ExpressionError, Scalar
+from fusiond.model import BuildFailed
+from fusiond.program import Dim3, Source
 from fusiond.ptx.tree import PtxError
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, ptx_kernel, signatures
+from fusiond_hfuse.frontend import includes, ptx_kernel, signatures, triton_kernel
 from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
@@ -30,15 +28,14 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
+from fusiond_hfuse.frontend.given import GivenKernel, given_kernel, of_ptx
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     UNREAD,
     BlockShapes,
     KernelArgument,
     Parsed,
-    PtxText,
     SourceKernel,
-    StructMember,
     TranslationUnit,
     buffers_among,
     volume,
@@ -46,7 +43,7 @@ from fusiond_hfuse.frontend.source_kernel import (
 
 KEYS = (
     "kernel", "source", "form", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments",
-    "constants", "block", "grid", "shared", "summary",
+    "constants", "warps", "stages", "block", "grid", "shared", "summary",
 )  # fmt: skip
 FLAGS = re.compile(
     r"--?(use_fast_math|expt-relaxed-constexpr|extended-lambda|lineinfo|std=c\+\+(14|17|20)"
@@ -66,29 +63,34 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[s
     compiler is there and that helps; the file's own `form` has the last word.
     """
     document = inputs.document(path, where=where)
-    keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
+    keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "grid"))
+    python = keys["source"].text().endswith(".py")
+    if not python:
+        document.mapping(known=tuple(each for each in KEYS if each not in ("warps", "stages")), required=("block",))
     name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
     sizes = {**values.sizes(keys.get("sizes")), **(at or {})}
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:
             raise keys["odd"].fail(f"{size!r} is not a size of this kernel")
-    block = _block(keys["block"])
+    block = triton_kernel.blocks(keys) if python else _block(keys["block"])
     flags = tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags")))
-    choices = _choices(keys.get("defines"), sizes)
+    choices: dict[str, tuple[Scalar, ...]] = {**_choices(keys.get("defines"), sizes)}
     defines = _defines(keys.get("defines"), sizes)
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(argument(inputs, path, each) for each in keys["arguments"].sequence())
-    variables = tuple(variable(inputs, path, each) for each in _list(keys.get("constants")))
+    variables = () if python else tuple(variable(inputs, path, each) for each in _list(keys.get("constants")))
     _check_names(arguments, variables)
     grid = _grid(keys["grid"])
     shared = expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"])
     source_node = keys["source"]
     source = inputs.beside(path, source_node.text(), where=source_node.where)
-    given = _Given(
+    given = GivenKernel(
         name=name, path=path, where=document.where, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd,
         arguments=arguments, variables=variables, block=block, grid=grid, shared=shared, choices=choices,
     )  # fmt: skip
+    if python:
+        return triton_kernel.read(inputs, source, given)
     if source.endswith(".ptx"):
         return _of_ptx(inputs, source, given)
     own = keys["form"].choice("ptx", "source") if "form" in keys else ""
@@ -130,7 +132,7 @@ class _UnreadError(Exception):
         self.problem = problem
 
 
-def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given, why: str) -> SourceKernel:
+def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: GivenKernel, why: str) -> SourceKernel:
     """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
     keys = given.keys
     where = keys["source"].where
@@ -171,7 +173,7 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Giv
     return of_ptx(kernel, ptx, parsed, keys["arguments"])
 
 
-def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Given) -> SourceKernel:
+def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: GivenKernel) -> SourceKernel:
     """A kernel of CUDA C++, as libclang reads it."""
     from fusiond_hfuse.frontend.clang_tree import Reading
     from fusiond_hfuse.frontend.kernel_parser import parse_kernel  # takes long to load, and PTX needs none
@@ -204,30 +206,10 @@ def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: _Gi
     return dataclasses.replace(kernel, entry=entry, parsed=parsed, moved=moved)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    """What a file says, before its source is read."""
-
-    name: str
-    path: str
-    where: str
-    keys: Mapping[str, Node]
-    flags: tuple[str, ...]
-    defines: tuple[tuple[str, Expression | str], ...]
-    sizes: Mapping[str, int]
-    odd: Mapping[str, int]
-    arguments: tuple[KernelArgument, ...]
-    variables: tuple[KernelArgument, ...]
-    block: BlockShapes
-    grid: tuple[Expression, ...]
-    shared: Expression
-    choices: Mapping[str, tuple[int, ...]]
-
-
 _PTX_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 
 
-def _of_ptx(inputs: Inputs, source: str, given: _Given) -> SourceKernel:
+def _of_ptx(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
     """A kernel whose source is PTX."""
     keys = given.keys
     if "form" in keys and keys["form"].choice("ptx", "source") == "source":
@@ -244,54 +226,6 @@ def _of_ptx(inputs: Inputs, source: str, given: _Given) -> SourceKernel:
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{source}:{problem.line}") from None
     return of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
-
-
-def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> SourceKernel:
-    """A kernel with its PTX, which its YAML agrees with. RequestError where it does not."""
-    required = ptx.limits.get("reqntid")
-    shape = kernel.block.shapes[0]
-    if required is not None and (*required, 1, 1)[:3] != shape:
-        said = f"the block is {shape}, and the kernel says .reqntid {required}"
-        raise RequestError(said, where=kernel.lines["block"])
-    ptx_kernel.checked_variables(kernel.variables, ptx)
-    if parsed.uses_dynamic_shared and "shared" not in kernel.lines:
-        said = f"{ptx.entry.name} has a shared array without a length, so the key 'shared' must give its bytes"
-        raise RequestError(said, where=kernel.path)
-    parsed = parsed.replaced(rejections=(*parsed.rejections, *_unset(kernel, ptx)))
-    return dataclasses.replace(
-        kernel,
-        ptx=ptx,
-        instance=ptx.entry.name,
-        arguments=ptx_kernel.checked(kernel.arguments, parsed.parameters, node),
-        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
-        parsed=parsed,
-        moved=ptx_kernel.moved(ptx, parsed),
-    )
-
-
-def _unset(kernel: SourceKernel, ptx: PtxText) -> Iterator[Rejection]:
-    """Variables without a value: of a run alone nobody knows what they hold, and of two the second finds what the first
-    has left."""
-    given = {each.symbol for each in kernel.variables}
-    for each in ptx.variables:
-        if each.space in ("const", "global") and each.elements and not each.initial and each.name not in given:
-            detail = f"{kernel.path}: the variable {each.name} has no value but the host's; say it under `constants:`"
-            yield Rejection(rule="symbol", nodes=(kernel.name,), detail=detail)
-
-
-def given_kernel(given: _Given, unit: TranslationUnit, instance: str, text: str) -> SourceKernel:
-    """A kernel as its file gives it, of whose source nothing is known yet."""
-    nothing = Parsed(
-        entry=instance, parameters=(), edits=(), uses_dynamic_shared=False, static_shared_bytes=None, barriers=0,
-        launch_bound=None, rejections=(),
-    )  # fmt: skip
-    return SourceKernel(
-        name=given.name, path=given.path, unit=unit, entry=instance, instance=instance, defines=given.defines,
-        flags=given.flags, sizes=given.sizes, odd=given.odd, arguments=given.arguments, variables=given.variables,
-        block=given.block, grid=given.grid, shared=given.shared, parsed=nothing,
-        content_key=_content_key(given.keys, text, (*given.arguments, *given.variables)),
-        lines={key: node.where for key, node in given.keys.items()}, choices=given.choices,
-    )  # fmt: skip
 
 
 def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:
@@ -339,46 +273,6 @@ def _moved(
 
 def _of_block(value: Expression) -> bool:
     return any(name.startswith("block.") for name in value.names)
-
-
-def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArgument, ...]) -> str:
-    """A key without sizes and without anybody's paths; an input file counts by its content."""
-    left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
-    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
-    patterns = [
-        [
-            each.name,
-            each.dtype,
-            each.elements.text if each.elements else None,
-            _value_text(each.value),
-            _pattern(each.buffer),
-            *(_described_member(member) for member in each.members),
-            *(text for text in (each.hex, each.symbol) if text),
-        ]
-        for each in arguments
-    ]
-    return content_key([described, patterns, text])
-
-
-def _described_member(member: StructMember) -> list[object]:
-    if member.target is None or member.target.elements is None:
-        return [member.path, member.dtype, _value_text(member.value)]
-    return [member.path, member.dtype, member.target.elements.text, _pattern(member.target.buffer)]
-
-
-def _value_text(value: Expression | float | None) -> str | float | None:
-    return value.text if isinstance(value, Expression) else value
-
-
-def _pattern(buffer: Buffer | None) -> object:
-    if buffer is None:
-        return None
-    fill = plain(buffer.fill)
-    fill.pop("file")
-    return [buffer.role.value, fill, plain(buffer.compare)]
-
-
-# --- the parts of the file ------------------------------------------------------------------------------
 
 
 def _where(keys: Mapping[str, Node], key: str) -> str:

@@ -50,7 +50,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
         scalars: dict[str, int | float] = {}
         records: dict[str, Bytes] = {}
-        for argument in (*kernel.arguments, *kernel.variables):
+        for argument in (*kernel.arguments, *kernel.variables, *kernel.unpassed):
             if argument.value is not None:
                 key, where = argument.name, argument.where
                 scalars[argument.name] = _scalar(argument.value, argument.dtype, names)

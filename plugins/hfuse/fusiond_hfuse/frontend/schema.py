@@ -33,6 +33,13 @@ _MEMBER = {"anyOf": [_VALUE, closed({"dtype": DTYPE, "value": _VALUE}, ["value"]
 _LENGTH = {"type": "integer", "minimum": 1, "maximum": MAX_BLOCK[0]}
 _SHAPE = list_of(_LENGTH, least=1, most=3)
 
+_CONSTANT = {"type": ["integer", "number", "string", "boolean", "null"], "description": "of a kernel in Triton"}
+
+
+def _several(value: dict[str, Any]) -> dict[str, Any]:
+    """One value, or several that are tuned."""
+    return {"anyOf": [value, {"type": "array", "items": value, "minItems": 1}]}
+
 
 def kernel() -> dict[str, Any]:
     """The schema of NAME.yaml beside a .cu file."""
@@ -62,9 +69,9 @@ def kernel() -> dict[str, Any]:
         {
             "kernel": {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_-]{0,63}\s*$"},
             "summary": TEXT,
-            "source": {**TEXT, "description": "the .cu or .ptx file, beside this one"},
+            "source": {**TEXT, "description": "the .cu, .ptx or .py file (Triton), beside this one"},
             "form": {"enum": ["ptx", "source"], "description": "what of it is fused; by default what can be"},
-            "entry": {**_QUALIFIED, "description": "the __global__ function"},
+            "entry": {**_QUALIFIED, "description": "the __global__ function, or the one with @triton.jit"},
             "instance": {"type": "string", "pattern": "<", "examples": ["maxpool<float, 5>"]},
             "defines": mapping_of(
                 {
@@ -79,7 +86,9 @@ def kernel() -> dict[str, Any]:
             "sizes": SIZES,
             "odd": {**SIZES, "description": "awkward sizes, at which a winner is checked too"},
             "arguments": list_of(argument),
-            "constants": list_of(variable),
+            "constants": {"anyOf": [list_of(variable), mapping_of(_several(_CONSTANT))]},
+            "warps": _several({"enum": [1, 2, 4, 8, 16, 32]}),
+            "stages": _several({"type": "integer", "minimum": 1, "maximum": 64}),
             "block": {
                 "anyOf": [
                     closed({"shape": _SHAPE, "tune": {"enum": ["x", "y", "z"]}}, ["shape"]),
@@ -89,5 +98,5 @@ def kernel() -> dict[str, Any]:
             "grid": list_of(EXPRESSION, least=1, most=3),
             "shared": {**EXPRESSION, "description": "bytes of the extern __shared__ array"},
         },
-        ["kernel", "source", "entry", "arguments", "block", "grid"],
+        ["kernel", "source", "entry", "arguments", "grid"],
     )

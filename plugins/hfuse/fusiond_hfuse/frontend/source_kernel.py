@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.language.expressions import Expression
+from fusiond.language.expressions import Expression, Scalar
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Dim3
 from fusiond.ptx.tree import Function, Instruction, Module, Variable
@@ -339,8 +339,21 @@ class SourceKernel:
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]
     """Key of the YAML file -> `file:line: key`."""
-    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Macros that are tuned where the kernel is by itself -> their values; elsewhere they have the first."""
+    choices: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    """What a source is compiled with and a grid may name -> its values: macros with a list, which are tuned where the
+    kernel is by itself and have the first elsewhere; constants of a kernel in Triton, and its stages."""
+    forms: Mapping[tuple[int, frozenset[tuple[str, Scalar]]], SourceKernel | str] = field(default_factory=dict)
+    """Of a kernel in Triton: (threads, the choices among several values) -> the kernel compiled so, or why it is not.
+    What stands beside it here is the first one's."""
+    unpassed: tuple[KernelArgument, ...] = ()
+    """Arguments of the file that are compiled in: whole numbers that are 1."""
+    compiled_sizes: frozenset[str] = frozenset()
+    """Sizes whose values are compiled in."""
+
+    @property
+    def tuned(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """The choices that there are."""
+        return {name: values for name, values in self.choices.items() if len(values) > 1}
 
     @property
     def buffers(self) -> tuple[KernelArgument, ...]:

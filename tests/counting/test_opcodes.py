@@ -214,6 +214,16 @@ def test_other_roundings(counting: CountingLibrary, rounding: str) -> None:
     assert found.tolist() != (a + b).tolist()
 
 
+def test_a_directed_rounding_that_flushes(counting: CountingLibrary) -> None:
+    """As libdevice's exponential takes the whole part of a number: 252 x + 12582913 in the lowest bits."""
+    x = np.concatenate([np.linspace(0, 1, 31), [1e-40]]).astype(np.float32)
+    factor, shift = np.full(32, 252, np.float32), np.full(32, 12582913, np.float32)
+    found = applied(counting, "fma.rm.ftz.f32", ("f32", "f32", "f32"), "f32", [x, factor, shift])
+    assert (found - np.float32(12582913)).tolist() == np.floor(x.astype(np.float64) * 252).tolist()
+    assert applied(counting, "add.rp.ftz.f32", ("f32", "f32"), "f32", [x * 0, x])[31] == 0
+    assert applied(counting, "add.rp.f32", ("f32", "f32"), "f32", [x * 0, x])[31] != 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["e4m3", "e5m2"])
 @given(data=st.data())

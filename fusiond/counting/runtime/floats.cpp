@@ -67,6 +67,15 @@ void directed(const char* rounding, const char* type) {
     add_operation({"sqrt", rounding, type}, DIRECTED(std::sqrt(a)));
 }
 
+template <int ROUNDING>
+void directed_flushing(const char* rounding) {
+    using T = float;
+    add_operation({"add", rounding, "ftz.f32"}, DIRECTED(flushed(flushed(a) + flushed(b))));
+    add_operation({"sub", rounding, "ftz.f32"}, DIRECTED(flushed(flushed(a) - flushed(b))));
+    add_operation({"mul", rounding, "ftz.f32"}, DIRECTED(flushed(flushed(a) * flushed(b))));
+    add_operation({"fma", rounding, "ftz.f32"}, DIRECTED(flushed(std::fma(flushed(a), flushed(b), flushed(c)))));
+}
+
 template <class T>
 void exact(const char* type) {
     for (const char* rounding : {".", ".rn."}) {
@@ -99,6 +108,9 @@ void flushing() {
         add_operation({"add", rounding, "sat.f32"}, SELDOM_BINARY(float, float, float, saturated(a + b)));
         add_operation({"mul", rounding, "sat.f32"}, SELDOM_BINARY(float, float, float, saturated(a * b)));
     }
+    directed_flushing<FE_TOWARDZERO>(".rz.");
+    directed_flushing<FE_DOWNWARD>(".rm.");
+    directed_flushing<FE_UPWARD>(".rp.");
     add_operation("fma.rn.sat.f32", SELDOM_TERNARY(float, float, float, float, saturated(std::fma(a, b, c))));
     add_operation("fma.rn.ftz.f32", TERNARY(float, float, float, float, flushed(one_nan(std::fma(flushed(a), flushed(b), flushed(c))))));
     add_operation("div.rn.ftz.f32", SELDOM_BINARY(float, float, float, flushed(one_nan(flushed(a) / flushed(b)))));

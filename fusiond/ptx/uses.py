@@ -1,21 +1,24 @@
 """What a kernel reads and writes: of the memory that each of its parameters points to.
 
-Flow-insensitive: a register may hold the address of whatever any instruction puts into it. Addresses are followed from
-`ld.param` through arithmetic, moves, selections and conversions; a value that was loaded from memory, or that a call
-gave, may be any address. Pointer arithmetic keeps to its pointer: what is added to a parameter that is declared as a
-pointer (`.ptr`), be it from memory, as the index of a gather, or another parameter, as a stride, is an offset. By a
-tensor map any address may be reached that the kernel puts into one. Nothing is ever said not to be written that is;
-numbers below 8 bytes are never taken for addresses.
+Flow-insensitive: a register may hold the address of whatever any instruction puts into it, and shared memory whatever
+is stored there. Addresses are followed from `ld.param` through arithmetic, moves, selections and conversions; what was
+loaded from global memory in elements of 8 bytes may be any address, and so may be narrower ones that nothing else is
+known of. Pointer arithmetic keeps to its pointer: what is added to a parameter that is declared as a pointer (`.ptr`),
+be it from memory, as the index of a gather, or another parameter, as a stride, is an offset. By a tensor map any
+address may be reached that the kernel puts into one. A parameter below 8 bytes is never taken for an address. Nothing
+is ever said not to be written that is.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond.ptx import flat
 from fusiond.ptx.flat import PtxInstruction, PtxKernel
-from fusiond.ptx.operands import Operand, PtxAddress, PtxTensorAddress
+from fusiond.ptx.operands import Operand, PtxAddress, PtxNumber, PtxTensorAddress, PtxVector
 from fusiond.ptx.tree import Module
 
 _SPACES = {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"}
@@ -23,6 +26,9 @@ _SUMS = {"add", "sub", "mad", "or"}
 _READS = {"ld", "ldu", "prefetch", "prefetchu", "applypriority", "tex", "tld4", "suld", "txq", "suq", "fence"}
 _ELSEWHERE = {"ldmatrix", "stmatrix", "mbarrier", "tcgen05", "clusterlaunchcontrol"}
 """Their addresses are of shared or of tensor memory, whatever they say."""
+_WIDE = {"b64", "u64", "s64", "f64", "b128"}
+_CHIP = "[]"
+"""Stands for all memory on the chip among the registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,13 @@ def of_parameters(module: Module, entry: str) -> tuple[ParameterUse, ...]:
 
 
 class _Uses:
-    """A set of parameters is a number with a bit for each; the bit behind them stands for any address."""
+    """A set of parameters is a number with a bit for each. Behind them: any address; what is one only where there is no
+    other; in memory on the chip, what was copied there."""
 
     def __init__(self, kernel: PtxKernel, pointers: int, wide: int) -> None:
         self._kernel, self._pointers, self._wide = kernel, pointers, wide
-        self._any = 1 << len(kernel.parameters)
+        count = len(kernel.parameters)
+        self._any, self._narrow, self._copied = (1 << count + k for k in range(3))
         self._places = {each.name: 1 << k for k, each in enumerate(kernel.parameters)}
         self._held: dict[str, int] = {}
 
@@ -66,7 +74,7 @@ class _Uses:
                 read = written = self._any
                 break
             for address, reads, writes in _accesses(each):
-                reached = self._of(address) | (mapped if isinstance(address, PtxTensorAddress) else 0)
+                reached = self._reached(address) | (mapped if isinstance(address, PtxTensorAddress) else 0)
                 read |= reached * reads
                 written |= reached * writes
         read, written = (self._wide if each & self._any else each for each in (read, written))
@@ -74,38 +82,66 @@ class _Uses:
         return tuple(ParameterUse(bool(read >> k & 1), bool(written >> k & 1)) for k in range(count))
 
     def _followed(self, each: PtxInstruction) -> bool:
-        """Whether a register that it sets may hold more than was known."""
-        if not each.operands or isinstance(each.operands[0], PtxAddress | PtxTensorAddress):
-            return False
-        first, *rest = each.operands
-        made = self._made(each, rest)
+        """Whether a register that it sets, or memory on the chip, may hold more than was known."""
+        words = each.opcode.split(".")
+        addresses = [given for given in each.operands if isinstance(given, PtxAddress | PtxTensorAddress)]
+        first, *rest = each.operands or (PtxNumber(0),)
+        values = [given for given in rest if given not in addresses]
         changed = False
+        if addresses and _on_chip(words):
+            copied = self._copied if words[0] == "cp" else 0
+            changed |= self._add(_CHIP, functools.reduce(operator.or_, map(self._of, values), copied))
+        if first in addresses:
+            return changed
+        made = self._loaded(words, addresses[0]) if addresses else self._computed(words, rest)
         for name in flat.names(first):
-            if self._kernel.registers.get(name) not in (None, "pred") and made & ~self._held.get(name, 0):
-                self._held[name] = self._held.get(name, 0) | made
-                changed = True
+            if self._kernel.registers.get(name) not in (None, "pred"):
+                changed |= self._add(name, made)
         return changed
 
-    def _made(self, each: PtxInstruction, sources: list[Operand]) -> int:
-        words = each.opcode.split(".")
-        loaded = [given for given in sources if isinstance(given, PtxAddress | PtxTensorAddress)]
-        if loaded:
-            own = self._of(loaded[0]) if words[0] == "ld" and "param" in words else 0
-            names = {*flat.names(loaded[0])}
-            return own if own or names <= self._places.keys() else self._any
+    def _add(self, name: str, made: int) -> bool:
+        before = self._held.get(name, 0)
+        self._held[name] = before | made
+        return made & ~before != 0
+
+    def _loaded(self, words: list[str], address: Operand) -> int:
+        if words[0] == "ld" and "param" in words:
+            own = self._of(address)
+            return own if own or {*flat.names(address)} <= self._places.keys() else self._any
+        anything = self._any if not _WIDE.isdisjoint(words) else self._narrow
+        stored = self._held.get(_CHIP, 0) if _on_chip(words) else 0
+        known = stored & ~self._copied | (anything if stored & self._copied else 0)
+        return known | (0 if _only_on_chip(words) else anything)
+
+    def _computed(self, words: list[str], sources: list[Operand]) -> int:
         total = 0
         for held in map(self._of, sources):
             if words[0] in _SUMS and bool(held & self._pointers) != bool(total & self._pointers):
                 total = held if held & self._pointers else total
             else:
                 total |= held
-        return total
+        packed = words[0] == "mov" and any(isinstance(each, PtxVector) for each in sources)
+        return self._any if packed and total == self._narrow else total
+
+    def _reached(self, address: Operand) -> int:
+        """The parameters whose memory an address may be of; `_any` of all."""
+        held = self._of(address)
+        return self._any if held == self._narrow else held & ~self._narrow
 
     def _of(self, operand: Operand) -> int:
         total = 0
         for name in flat.names(operand.base if isinstance(operand, PtxTensorAddress) else operand):
             total |= self._places.get(name, 0) & self._wide | self._held.get(name, 0)
         return total
+
+
+def _on_chip(words: list[str]) -> bool:
+    """Whether an instruction may reach shared, local or tensor memory."""
+    return "global" not in words or any(word.startswith("shared") for word in words)
+
+
+def _only_on_chip(words: list[str]) -> bool:
+    return "local" in words or ("global" not in words and any(word.startswith("shared") for word in words))
 
 
 def _accesses(each: PtxInstruction) -> Iterator[tuple[Operand, bool, bool]]:

@@ -86,9 +86,24 @@ NO, X, Y, ALL = (), (0,), (1,), (0, 1, 3)
         # What came from memory, or from a call, may be any address.
         ("ld.global.u64 %rd3, [%rd1]; st.global.u32 [%rd3], 1;", X, ALL),
         ("ld.global.v2.u64 {%rd3, %rd4}, [%rd1]; ld.u32 %r2, [%rd4];", ALL, NO),
-        ("st.shared.u64 [tile], %rd2; ld.shared.u64 %rd3, [tile]; st.global.u32 [%rd3], 1;", NO, ALL),
+        ("st.shared.u64 [tile], %rd2; ld.shared.u64 %rd3, [tile]; st.global.u32 [%rd3], 1;", NO, Y),
+        ("st.local.v2.b64 [%rd9], {%rd3, %rd2}; ld.local.b64 %rd4, [%rd9+8]; st.global.u32 [%rd4], 1;", NO, Y),
+        ("ld.global.u64 %rd4, [%rd1]; st.shared.u64 [tile], %rd4; ld.shared.u64 %rd3, [tile]; st.global.u32 [%rd3], 1;",
+         X, ALL),
+        ("ld.global.f32 %f1, [%rd1]; st.shared.f32 [tile], %f1; st.shared.u64 [tile+8], %rd2;"
+         "ld.shared.u64 %rd3, [tile]; st.global.u32 [%rd3], 1;", X, Y),
+        ("st.shared.u64 [tile], %rd2; cp.async.ca.shared.global [tile], [%rd1], 8; cvta.shared.u64 %rd3, %rd8;"
+         "ld.u64 %rd4, [%rd3]; st.global.u32 [%rd4], 1;", X, ALL),
+        ("cp.async.ca.shared.global [tile], [%rd1], 8; ld.shared.u64 %rd4, [tile]; st.global.u32 [%rd4], 1;", X, ALL),
+        ("cp.async.ca.shared.global [tile], [%rd1], 8; ld.shared.u32 %r4, [tile]; mad.wide.u32 %rd5, %r4, 4, %rd2;"
+         "st.global.u32 [%rd5], 1;", X, Y),
+        ("ld.global.v2.u32 {%r4, %r5}, [%rd1]; mov.b64 %rd4, {%r4, %r5}; selp.b64 %rd5, %rd4, %rd2, %p1;"
+         "st.global.u32 [%rd5], 1;", X, ALL),
+        ("ld.global.u32 %r4, [%rd1]; cvt.u64.u32 %rd4, %r4; st.global.u32 [%rd4], 1;", X, ALL),
+        ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [%r2]; mad.wide.u32 %rd5, %r3, 4, %rd2; ld.u32 %r4, [%rd5];",
+         Y, NO),
         ("mov.u64 %rd3, table; ld.global.u64 %rd4, [%rd3]; st.global.u32 [%rd4+8], 1;", NO, ALL),
-        ("atom.shared.exch.b64 %rd3, [tile], %rd1; st.global.u32 [%rd3], 1;", NO, ALL),
+        ("atom.shared.exch.b64 %rd3, [tile], %rd1; st.global.u32 [%rd3], 1;", NO, X),
         ("ld.global.u64 %rd3, [%rd1]; selp.b64 %rd4, %rd2, %rd3, %p1; st.global.u32 [%rd4], 1;", X, ALL),
         ("ld.global.u64 %rd3, [%rd1]; selp.b64 %rd4, %rd1, %rd3, %p1; selp.b64 %rd6, %rd2, %rd3, %p1;"
          "add.u64 %rd5, %rd4, %rd6; st.global.u32 [%rd5], 1;", X, ALL),
@@ -129,7 +144,7 @@ def test_an_address_is_followed_to_where_it_is_used(body, read, written, pointer
 @pytest.mark.parametrize(("pointer", "written"), [(" .ptr .global .align 16", X), ("", ALL)])
 def test_an_index_from_memory_keeps_to_a_declared_pointer(pointer, written):
     body = (
-        "ld.global.u32 %r2, [%rd2]; mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd1, %rd3; mad.wide.u32 %rd5, %r2, 4, "
+        "ld.global.u64 %rd9, [%rd2]; mul.lo.u64 %rd3, %rd9, 4; add.s64 %rd4, %rd1, %rd3; mad.lo.u64 %rd5, %rd9, 4, "
         "%rd1; add.u64 %rd6, %rd4, %rd3; st.global.u32 [%rd4], 1; st.global.u32 [%rd5], 1; st.global.u32 [%rd6], 1;"
         "or.b64 %rd7, %rd3, %rd1; st.global.u32 [%rd7], 1; sub.s64 %rd8, %rd1, %rd3; st.global.u32 [%rd8], 1;"
     )

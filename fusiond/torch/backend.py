@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker, Found, Question
 from fusiond.frameworks.launching import Unusable
-from fusiond.torch import explaining, importer, loop_products, recording, regions, rolling, splicing
+from fusiond.torch import combining, explaining, importer, loop_products, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.operators import Unsupported
@@ -26,6 +27,7 @@ from fusiond.torch.regions import FxSegment
 log = logging.getLogger("fusiond.torch")
 
 FALLBACKS = ("inductor", "eager")
+COMBINE = "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class BackendOptions:
     """How, as in a job: `{"trials": 20}`."""
     fallback: str | None = None
     """What runs the rest: `inductor` or `eager`; None: Inductor where it is."""
+    combine: str | None = None
+    """`measured`: launches of Inductor's that do not need each other's results are one where that is faster."""
     device: str | None = None
     """As a job names it; else the one on which the tensors are."""
     db: Path | str | None = None
@@ -58,10 +62,12 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
     if chosen.fallback != "eager" and not _inductor():
         record.notes.append("Inductor is not there: the rest runs eagerly")
     eager = chosen.fallback == "eager" or not _inductor()
+    if eager and chosen.combine is not None:
+        record.notes.append("nothing is combined: the launches are not Inductor's")
 
     def compiling(graph: Any, inputs: Sequence[Any], record: CompiledGraphs = record, rolled: Any = None) -> Any:
         part = functools.partial(_compiled, chosen, record, rolled)
-        return (_eager if eager else _by_inductor)(graph, inputs, part)
+        return _eager(graph, inputs, part) if eager else _by_inductor(graph, inputs, part, _inner(chosen, record))
 
     if _varies(inputs):
         return _ByShape(graph, compiling, record).called()
@@ -190,6 +196,8 @@ def _options(given: Mapping[str, Any]) -> BackendOptions:
     found = BackendOptions(**given)
     if found.fallback not in (None, *FALLBACKS):
         raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
+    if found.combine not in (None, COMBINE):
+        raise ValueError(f"combine is {found.combine!r}; it can be {COMBINE}")
     asking.check_options(found.search, found.device)
     return found
 
@@ -220,14 +228,26 @@ def _eager(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any]) -> 
     )(graph, inputs)
 
 
-def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any]) -> Any:
+def _inner(options: BackendOptions, record: CompiledGraphs) -> Callable[..., Any]:
+    """Inductor's compiler of graphs."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    if options.combine is None:
+        return compile_fx_inner  # type: ignore[no-any-return]
+    launched = LaunchOptions(
+        always=options.always, block=options.block, search=options.search, device=options.device, db=options.db
+    )
+    return combining.compiler(launched, record)
+
+
+def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any], compiler: Callable[..., Any]) -> Any:
     from torch._functorch import config as functorch
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.compile_fx import compile_fx
 
     def inner(module: Any, examples: Sequence[Any], **named: Any) -> Any:
         part = "backward" if named.get("is_backward") else "forward"
         kept = splicing.copied(module)  # Inductor rewrites what it is given
-        return compiling(kept, part, lambda: compile_fx_inner(module, examples, **named), compile_fx_inner)
+        return compiling(kept, part, lambda: compiler(module, examples, **named), compiler)
 
     # What is kept across processes are Inductor's graphs, which say nothing of ours.
     with functorch.patch(enable_autograd_cache=False):

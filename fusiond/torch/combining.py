@@ -1,0 +1,329 @@
+"""Launches of what Inductor compiled that do not need each other's results, as one where that is known to be faster
+(`torch.compile(..., options={"combine": "measured"})`).
+
+After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code under its name:
+its launches in rounds (`rounds`). A round is asked for as launches of a program's own are (`fusiond.cuda.recording`).
+Until there is an answer, and where it is not to fuse, its launches run as Inductor has them. A graph that was captured
+before an answer came is compiled, and captured, once more.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from fusiond.cuda.recording import groups
+from fusiond.cuda.recording import triton as recording
+from fusiond.cuda.recording.arguments import GPU, Array
+from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
+from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.ptx import triton
+from fusiond.ptx.triton import NotTaken
+from fusiond.torch import rounds, splicing
+from fusiond.torch.explaining import CompiledGraphs, Region
+
+log = logging.getLogger("fusiond.torch")
+
+
+def compiler(options: LaunchOptions, record: CompiledGraphs) -> Callable[..., Any]:
+    """Inductor's compiler of graphs, for graphs whose launches are combined."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    def compiled(module: Any, examples: Sequence[Any], **named: Any) -> Any:
+        kept = splicing.copied(module)  # Inductor rewrites what it is given
+        again = functools.partial(compile_fx_inner, **named)
+        name = "backward" if named.get("is_backward") else "forward"
+        graph = CombinedGraph(name, compile_fx_inner(module, examples, **named), options, record)
+        graph.again = lambda: again(splicing.copied(kept), examples)
+        record.graphs.append(functools.partial(_regions, weakref.ref(graph)))
+        return graph
+
+    return compiled
+
+
+def _regions(graph: weakref.ref[CombinedGraph]) -> list[Region]:
+    me = graph()
+    return me.regions() if me is not None else []
+
+
+class CombinedGraph:
+    """A graph as Inductor compiled it, called with a list of its inputs."""
+
+    _boxed_call = True
+
+    def __init__(self, name: str, compiled: Any, options: LaunchOptions, record: CompiledGraphs) -> None:
+        self._name, self._compiled, self._options, self._record = name, compiled, options, record
+        self._rounds: list[LaunchRound] | None = None
+        """None before the first call."""
+        self._lock = threading.Lock()
+        self.again: Callable[[], Any] | None = None
+        """Compiles it once more."""
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        if self._rounds is None:
+            found = self._compiled(inputs)
+            self._rewrite()
+            return found
+        if any(each.stale for each in self._rounds) and not _capturing():
+            self._compile()
+        return self._compiled(inputs)
+
+    def regions(self) -> list[Region]:
+        return [each.region(f"{self._name}_round_{place}") for place, each in enumerate(self._rounds or ())]
+
+    def _rewrite(self) -> None:
+        with self._lock:
+            if self._rounds is not None:
+                return
+            found: list[LaunchRound] = []
+            try:
+                found = combined(self._compiled, self._options)
+            except Exception as problem:  # the graph stays Inductor's
+                log.info("launches are not combined", exc_info=True)
+                line = " ".join(str(problem).split())[:300]
+                self._record.notes.append(f"{self._name}: not combined, for {type(problem).__name__}: {line}")
+            self._rounds = found
+
+    def _compile(self) -> None:
+        """Between two calls: what was captured does not have the answers that are here by now."""
+        with self._lock:
+            stale = [each for each in self._rounds or () if each.stale]
+            try:
+                for each in stale:
+                    each.load()
+                if stale and self.again is not None:
+                    self._compiled, self._rounds = self.again(), None
+            except Exception:
+                log.warning("an answer could not be taken up", exc_info=True)
+            for each in stale:
+                each.renewed()
+
+
+def _capturing() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+# --- what Inductor wrote --------------------------------------------------------------------------------
+
+
+def combined(compiled: Any, options: LaunchOptions) -> list[LaunchRound]:
+    """Gives the functions that Inductor wrote for a graph other code; the rounds that they have from then on."""
+    functions = list(_functions(compiled))
+    if not functions:
+        return []
+    scope = functions[0].__globals__
+    if rounds.ROUNDS in scope:
+        return list(scope[rounds.ROUNDS])
+    kernels = {name: made for name, each in scope.items() if (made := kernel(each)) is not None}
+    uses = {name: each.uses for name, each in kernels.items()}
+    tree = ast.parse(Path(scope["__file__"]).read_text(encoding="utf-8"))
+    written = {each.lineno: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+    found: list[rounds.Round] = []
+    for function in functions:
+        new = written[function.__code__.co_firstlineno]
+        together = rounds.put_together(new, uses, len(found))
+        if together:
+            found += together
+            local: dict[str, Any] = {}
+            exec(compile(ast.Module([new], []), scope["__file__"], "exec", dont_inherit=True), scope, local)
+            function.__code__ = local[new.name].__code__
+    scope[rounds.ROUNDS] = [LaunchRound([kernels[name] for name in each.kernels], options) for each in found]
+    return list(scope[rounds.ROUNDS])
+
+
+def _functions(compiled: Any) -> Iterator[FunctionType]:
+    """Those that launch: the graph's own, and one for each part of it that is captured by itself."""
+    runner = getattr(compiled, "compiled_fn_runner", None)
+    own = getattr(runner, "call", None) or getattr(compiled, "current_callable", None)
+    own = getattr(own, "__func__", own)
+    if isinstance(own, FunctionType) and "__file__" in own.__globals__:
+        yield own
+        for name, each in own.__globals__.items():
+            if name.startswith("partition_") and isinstance(each, FunctionType):
+                yield each
+
+
+class PtxBesideCubin:
+    """What Triton compiled and left beside the cubin, where Inductor launches that by itself (as a CompiledKernel)."""
+
+    def __init__(self, cubin: Path, signature: Mapping[str, str]) -> None:
+        text = cubin.with_suffix(".ptx").read_text(encoding="utf-8")
+        self.asm = {"ptx": text}
+        self.metadata = SimpleNamespace(**json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8")))
+        self.src = SimpleNamespace(signature=signature)
+
+
+@dataclass(frozen=True, slots=True)
+class InductorKernel:
+    """A kernel that Inductor compiled and tuned."""
+
+    tuner: Any
+    """A CachingAutotuner."""
+    config: Any
+    compiled: Any
+    names: tuple[str, ...]
+    """Of what `run` is handed."""
+    types: tuple[str, ...]
+    """As Triton names them."""
+    uses: tuple[bool | None, ...]
+    """Of each: whether what it points to may be written, None of a number."""
+
+    def run(self, stream: int, *arguments: Any) -> None:
+        self.tuner.run(*arguments, stream=stream)
+
+    def described(self, stream: int, *arguments: Any) -> DescribedLaunch:
+        """A launch. NotTaken."""
+        _, grid = self.tuner._interpret_args_grid(arguments, self.config)
+        given = {
+            name: recording.read(value, kind)
+            for name, kind, value in zip(self.names, self.types, arguments, strict=True)
+            if kind != "constexpr"
+        }
+        found = recording.launch_of(self.compiled, given, grid, stream, self.device, _nothing)
+        own = [self.names.index(each) for each in given]  # its arguments, in their order, and scratch memory behind
+        return DescribedLaunch(found, tuple((place, at) for place, at in enumerate(own) if self.uses[at] is not None))
+
+    @property
+    def device(self) -> int:
+        return int(self.tuner.triton_meta["device"])
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedLaunch:
+    """A launch that comes again with other memory of the same sizes."""
+
+    launch: RecordedLaunch
+    pointers: tuple[tuple[int, int], ...]
+    """(place among its arguments, place among what `run` is handed)"""
+
+    def again(self, stream: int, *handed: Any) -> RecordedLaunch:
+        was = self.launch
+        arguments = list(was.arguments)
+        for place, at in self.pointers:
+            array, address = arguments[place], int(handed[at].data_ptr())
+            arguments[place] = Array(array.dtype, address, address, address + array.size_bytes, GPU)  # type: ignore[union-attr]
+        shape = was.grid, was.block, was.shared_bytes
+        return RecordedLaunch(was.origin, *shape, tuple(arguments), stream, was.device, was.run)
+
+
+def kernel(tuner: Any) -> InductorKernel | None:
+    """What a name of a module stands for; None where it is not a kernel that can be launched with others."""
+    if not any(each.__name__ == "CachingAutotuner" for each in type(tuner).__mro__) or len(tuner.launchers) != 1:
+        return None
+    config = tuner.launchers[0].config
+    result = next((each for each in tuner.compile_results if each.config is config), None)
+    if result is None:
+        return None
+    signature, made = result.compile_meta["signature"], result.kernel
+    try:
+        compiled = made if hasattr(made, "asm") else PtxBesideCubin(Path(made.cubin_path), signature)
+        triton.of(compiled)
+    except (NotTaken, OSError, ValueError) as why:
+        log.debug("%s is launched by itself: %s", tuner.inductor_meta.get("kernel_name"), why)
+        return None
+    if getattr(compiled.metadata, "launch_pdl", False):
+        return None  # it may begin before those that it needs have ended
+    constants = {tuner.fn.arg_names[place] for place in tuner.fn.constexprs}
+    names = tuple(each for each in signature if each not in constants)
+    read = set() if tuner.custom_kernel else {each for each in names if each.startswith("in_ptr")}
+    read -= set(tuner.mutated_arg_names)
+    uses = tuple(name not in read if signature[name].startswith("*") else None for name in names)
+    return InductorKernel(tuner, config, compiled, names, tuple(signature[each] for each in names), uses)
+
+
+def _nothing() -> None:
+    """A launch that is only described."""
+
+
+# --- a round --------------------------------------------------------------------------------------------
+
+
+class LaunchRound:
+    """Launches that come together, called with what each is handed: (stream, arguments ...)."""
+
+    def __init__(self, kernels: Sequence[InductorKernel], options: LaunchOptions) -> None:
+        self._kernels, self._options = kernels, options
+        self._group: LaunchGroup | None = None
+        self._described: list[DescribedLaunch] = []
+        self._numbers: list[Any] = []
+        """That were asked for, by which its grid is what it is."""
+        self._problem = ""
+        self._captured: int | None = None
+        """The stream by which its launches were captured as they are."""
+
+    def __call__(self, *launches: tuple[Any, ...]) -> None:
+        try:
+            recorded = self._recorded(launches)
+        except Exception as problem:  # a fault of ours; nothing was launched yet
+            self._problem = " ".join(str(problem).split())[:300] or type(problem).__name__
+            log.warning("launches stay apart: %s", self._problem)
+            recorded = None
+        group = self._group
+        left = range(len(launches)) if recorded is None or group is None else group.start(recorded)
+        for number in left:
+            self._kernels[number].run(*launches[number])
+
+    def _recorded(self, launches: Sequence[tuple[Any, ...]]) -> list[RecordedLaunch] | None:
+        """The launches, if they are to run as one."""
+        if self._problem:
+            return None
+        if self._group is None:
+            self._ask(launches)
+        if self._group is None or not self._group.ready:
+            if self._captured is None and _capturing():
+                self._captured = launches[0][0]
+            return None
+        stream = launches[0][0]
+        if _numbers(launches) != self._numbers or any(each[0] != stream for each in launches):
+            return None
+        return [each.again(*handed) for each, handed in zip(self._described, launches, strict=True)]
+
+    def _ask(self, launches: Sequence[tuple[Any, ...]]) -> None:
+        self._numbers = _numbers(launches)
+        self._described = [kernel.described(*each) for kernel, each in zip(self._kernels, launches, strict=True)]
+        recorded = [each.launch for each in self._described]
+        self._group = None if groups.apart(recorded) else groups.of(recorded, self._options)
+        if self._group is None:
+            self._problem = "too many launches came together, or they go to several streams"
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is an answer by now that a captured graph does not have."""
+        return self._captured is not None and self._group is not None and self._group.ready
+
+    def load(self) -> None:
+        """Makes its answer one that can be captured."""
+        if self._group is not None and self._captured is not None:
+            self._group.load(self._kernels[0].device, self._captured)
+
+    def renewed(self) -> None:
+        self._captured = None
+
+    def region(self, name: str) -> Region:
+        found = self._group.explained() if self._group is not None else None
+        state, reason = ("refused", self._problem) if self._problem else ("unknown", "not asked for yet")
+        if found is not None and not self._problem:
+            state, reason = found.state, found.reason
+        return Region(
+            name=name,
+            state=state,
+            reason=reason,
+            operators=tuple(each.tuner.inductor_meta.get("kernel_name", "kernel") for each in self._kernels),
+            speedup=found.speedup if found is not None else None,
+        )
+
+
+def _numbers(launches: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Those that launches are handed."""
+    return [each for launch in launches for each in launch[1:] if isinstance(each, bool | int | float)]

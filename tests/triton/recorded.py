@@ -1,0 +1,36 @@
+"""Kernels in Triton that tests launch."""
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(x, y, by, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * by, mask=at < n)
+
+
+@triton.jit
+def count(values, counts, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(counts + tl.load(values + at, mask=at < n, other=0), 1, mask=at < n)
+
+
+@triton.jit
+def by_descriptor(x, y, rows, columns, BLOCK: tl.constexpr):
+    """Twice x, by tensor descriptors that lie in scratch memory."""
+    source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [1, BLOCK])
+    target = tl.make_tensor_descriptor(y, [rows, columns], [columns, 1], [1, BLOCK])
+    row = tl.program_id(0)
+    target.store([row, 0], source.load([row, 0]) * 2)
+
+
+@triton.jit
+def by_number(address, n, BLOCK: tl.constexpr):
+    """Its array comes as a number."""
+    at = tl.arange(0, BLOCK)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, 1.0, mask=at < n)

@@ -1,0 +1,163 @@
+"""Triton's launches inside `with fusiond.cuda.launch()`, above the stand-in for a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusiond.cuda
+from fusiond.cuda.recording import groups
+from tests.cuda.recording.test_launch import states
+from tests.jax.conftest import emitted
+from tests.triton import recorded
+from tests.triton.stand_in import DeviceArray, Gpu
+
+N = 3000
+
+
+@pytest.fixture
+def on_gpu(answered: Any) -> list[Any]:
+    """Answers of the first candidate, as if a GPU had measured them."""
+
+    def find(question: Any) -> Any:
+        assert question.device == "cuda:0"
+        here = dataclasses.replace(question, device="cpu")
+        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
+
+    return answered(find)
+
+
+class Data:
+    def __init__(self) -> None:
+        random = np.random.default_rng(0)
+        self.x, self.y = DeviceArray(random.random(N, np.float32)), DeviceArray(np.zeros(N, np.float32))
+        self.v = DeviceArray(random.integers(0, 16, N).astype(np.int32))
+        self.counts = DeviceArray(np.zeros(16, np.int32))
+
+    def scale(self, by: float = 3.0) -> Any:
+        return recorded.scale[lambda given: (-(-N // given["BLOCK"]),)](self.x, self.y, by, N, BLOCK=1024)
+
+    def count(self) -> Any:
+        return recorded.count[(3,)](self.v, self.counts, N, BLOCK=1024, num_warps=8)
+
+    def check(self, times: int = 1, by: float = 3.0) -> None:
+        np.testing.assert_array_equal(self.y.array, self.x.array * np.float32(by))
+        np.testing.assert_array_equal(self.counts.array, times * np.bincount(self.v.array, minlength=16))
+
+
+def test_they_run_as_one_with_the_numbers_of_each_time(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data = Data()
+    gpu.triton.stream = 7
+    for by in (3.0, 3.5):
+        with fusiond.cuda.launch(block=True, db=db):
+            assert data.scale(by).asm["ptx"]
+            data.count()
+            assert gpu.launched == [], str(fusiond.cuda.explain())
+    assert states() == [("fused", 2)], str(fusiond.cuda.explain())
+    assert (gpu.launched, set(gpu.queues), len(on_gpu)) == ([], {7}, 1)
+    gpu.drain()
+    data.check(2, 3.5)
+    data.scale()
+    assert [name for name, _, _ in gpu.launched] == ["scale"]
+    gpu.drain()
+
+
+def test_until_there_is_an_answer_they_run_in_their_order_where_they_were_called(gpu: Gpu, db: Path) -> None:
+    data = Data()
+    with fusiond.cuda.launch(recorded.scale, db=db) as scale:
+        assert scale is recorded.scale
+        gpu.triton.stream = 7
+        data.scale()
+        data.count()
+        gpu.triton.stream, gpu.triton.device = 0, 1
+    assert gpu.launched == [("scale", 7, 0), ("count", 7, 0)]
+    assert gpu.triton.device == 1
+    gpu.triton.device = 0
+    gpu.drain()
+    data.check()
+
+
+def test_what_one_writes_and_another_reads_runs_in_order(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data = Data()
+    with fusiond.cuda.launch(block=True, db=db):
+        data.scale()
+        recorded.scale[(3,)](data.y, data.y, 2.0, N, BLOCK=1024)
+    gpu.drain()
+    np.testing.assert_array_equal(data.y.array, data.x.array * 6)
+    assert "scale and scale share memory that one of them may write" in str(fusiond.cuda.explain())
+
+
+def test_atomics_write_and_what_both_read_is_shared(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data, others = Data(), DeviceArray(np.zeros(16, np.int32))
+    with fusiond.cuda.launch(block=True, db=db):
+        recorded.count[(3,)](data.v, others, N, BLOCK=1024)
+        data.count()
+    assert states() == [("fused", 1)]
+    with fusiond.cuda.launch(block=True, db=db):
+        recorded.count[(3,)](data.v, data.counts, N, BLOCK=1024)
+        data.count()
+    gpu.drain()
+    assert states() == [("refused", 1)]
+    np.testing.assert_array_equal(data.counts.array, 3 * others.array)
+
+
+def test_scratch_memory_is_given(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data = Data()
+    x = DeviceArray(np.random.default_rng(1).random((40, 64), np.float32))
+    y = DeviceArray(np.zeros((40, 64), np.float32))
+    with fusiond.cuda.launch(block=True, db=db):
+        recorded.by_descriptor[(40,)](x, y, 40, 64, BLOCK=64)
+        data.count()
+    assert states() == [("fused", 1)], str(fusiond.cuda.explain())
+    assert gpu.launched == []
+    gpu.drain()
+    np.testing.assert_array_equal(y.array, 2 * x.array)
+
+
+def test_what_cannot_be_asked_for_runs_as_it_is(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data, z = Data(), DeviceArray(np.zeros(64, np.float32))
+    with fusiond.cuda.launch(block=True, db=db):
+        recorded.by_number[(1,)](z.data_ptr(), 40, BLOCK=64)
+        data.count()
+    gpu.drain()
+    assert z.array.sum() == 40
+    said = "by_number cannot be fused: its parameter address is an address that is passed as a number"
+    assert said in str(fusiond.cuda.explain())
+
+
+def test_other_threads_launch_as_ever_and_triton_is_as_it_was(gpu: Gpu, db: Path) -> None:
+    from triton.runtime.jit import JITFunction
+
+    before, data = JITFunction.run, Data()
+    with fusiond.cuda.launch(db=db):
+        with fusiond.cuda.launch(db=db):
+            other = threading.Thread(target=data.count)
+            other.start()
+            other.join()
+            assert [name for name, _, _ in gpu.launched] == ["count"]
+        data.scale()
+        assert len(gpu.launched) == 1
+    assert JITFunction.run is before
+    gpu.drain()
+    data.check()
+
+
+def test_tritons_own_tuning_measures_what_it_launches(gpu: Gpu, db: Path) -> None:
+    import triton
+
+    configs = [triton.Config({"BLOCK": each}) for each in (512, 1024)]
+    tuned = triton.autotune(configs, key=["n"])(recorded.scale)
+    data = Data()
+    with fusiond.cuda.launch(db=db):
+        tuned[lambda given: (-(-N // given["BLOCK"]),)](data.x, data.y, 3.0, N)
+        assert len(gpu.launched) == 2
+        data.count()
+    assert len(gpu.launched) == 4
+    gpu.drain()
+    data.check()
+    assert groups.explained()

@@ -8,6 +8,7 @@ duplicate keys, oversized files and alias bombs are refused here.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import yaml
 
 from fusiond.errors import RequestError, UnknownName
 
+_POWER_OF_TEN = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+"""`1e-5`: a number of YAML 1.2's core schema (section 10.3.2), and a text of PyYAML's 1.1."""
 UNKNOWN = "?"
 """What `fusiond init` writes for what it cannot know."""
 MAX_BYTES = 1_000_000
@@ -255,6 +258,8 @@ class _Converter:
             if node.tag.startswith("tag:yaml.org,2002:timestamp"):
                 return node.value
             raise RequestError(f"the tag {node.tag!r} is not allowed", where=f"{self.path}:{line}")
+        if not node.style and _POWER_OF_TEN.fullmatch(node.value):
+            return float(node.value)
         try:
             return self.scalars.construct_object(node)
         except (ValueError, KeyError, IndexError, OverflowError, yaml.YAMLError):

@@ -94,7 +94,9 @@ def read(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
     unit = TranslationUnit(text="", origins=(), system=(), macros=(), files=part.read)
     said = [node.plain() for name, node in keys.items() if name == "constants"]
     base = given_kernel(given, unit, entry, json.dumps([part.files, said]))
-    base = dataclasses.replace(base, lines={"shared": where, "block": where, **base.lines})
+    base = dataclasses.replace(
+        base, lines={"shared": where, "block": where, **base.lines}, compiled_sizes=_compiled_sizes(given, constants)
+    )
     forms = {
         (way.threads, way.chosen): kernel if isinstance(kernel, str) else _form(base, way, kernel, keys["arguments"])
         for way, kernel in zip(ways, made, strict=True)
@@ -105,10 +107,7 @@ def read(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
     parsed = first.parsed.replaced(launch_bound=None, warpgroups=any(each.parsed.warpgroups for each in compiled))
     names = dict.fromkeys(name for way in ways for name in way.named)
     choices = {name: tuple(dict.fromkeys(way.named[name] for way in ways)) for name in names}
-    return dataclasses.replace(
-        first, block=given.block, parsed=parsed, forms=forms, choices=choices,
-        compiled_sizes=_compiled_sizes(given, constants),
-    )  # fmt: skip
+    return dataclasses.replace(first, block=given.block, parsed=parsed, forms=forms, choices=choices)
 
 
 def _form(base: SourceKernel, way: _Way, made: TritonKernel, node: Node) -> SourceKernel:

@@ -40,6 +40,11 @@ def version() -> str:
     return match[1] if match else ""
 
 
+def environment() -> dict[str, str]:
+    """Of a device's environment, what comes of the Triton that compiles for it."""
+    return {"triton": version()} if version() else {}
+
+
 def problem() -> str:
     """Why no kernel in Triton can be compiled here, with what helps; empty where it can."""
     if not version():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
-from fusiond.build import gxx, nvcc
+from fusiond.build import gxx, nvcc, triton
 from fusiond.counting.model import GPUS
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu.provider import CpuProvider
@@ -43,7 +43,7 @@ class CountedProvider:
     def devices(self) -> tuple[DeviceInfo, ...]:
         if self.missing():
             return ()
-        env = {"fusiond": fusiond.__version__, "toolkit": nvcc.version() or "none"}
+        env = {"fusiond": fusiond.__version__, "toolkit": nvcc.version() or "none", **triton.environment()}
         return tuple(
             DeviceInfo(
                 name=f"counted:{gpu.name}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
-from fusiond.build import gxx
+from fusiond.build import gxx, triton
 from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu import interpreted
@@ -54,7 +54,7 @@ class CpuProvider:
             arch="cpu",
             memory_bytes=memory,
             evidence="emulated",
-            env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler)}),
+            env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler), **triton.environment()}),
             limits=LIMITS,
             devices=MOST_DEVICES,  # each is memory of its own, and the same processor
         )

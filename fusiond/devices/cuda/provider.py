@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
-from fusiond.build import gxx, nvcc
+from fusiond.build import gxx, nvcc, triton
 from fusiond.cuda.limits import limits as table_limits
 from fusiond.devices import peers
 from fusiond.devices.base import Binary, Executor
@@ -142,6 +142,7 @@ def describe(driver: Driver, index: int) -> DeviceInfo | None:
         "cuda": driver.version(),
         "toolkit": nvcc.version() or "none",
         "pycuda": _installed("pycuda"),
+        **triton.environment(),
         "fusiond": fusiond.__version__,
     }
     try:

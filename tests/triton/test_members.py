@@ -20,12 +20,14 @@ from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.cpu.provider import LIMITS
 from fusiond.errors import RequestError
+from fusiond.inputs import documents
 from fusiond.inputs.fills import initial
 from fusiond.language import expressions
-from fusiond.model import Analysis, BuildFailed, Config
+from fusiond.model import Analysis, BuildFailed, Config, Job
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
+from fusiond.requests.jobs import JobInputs
 from fusiond.requests.planning import prepare
 from fusiond.strategy import NO_ANSWERS, Target
 from tests.triton.members import EVERY, TritonMember
@@ -269,6 +271,60 @@ def test_pairs(real: Registry, tmp_path: Path, other: str) -> None:
             assert ours.keys() == right.keys()
             for name, array in right.items():
                 np.testing.assert_allclose(ours[name], array, rtol=1e-5 if other == "softmax" else 2e-3, atol=2e-3)
+
+
+# --- drafts -----------------------------------------------------------------------------------------------
+
+
+def drafted(real: Registry, path: Path, name: str = "") -> dict[str, Any]:
+    job = Job(strategy="hfuse", request={}, sizes={}, path=str(path))
+    text = real.strategies["hfuse"].draft(str(path), name, JobInputs(real, job))
+    found: dict[str, Any] = documents.drafted(text, "draft")[0].plain()
+    return found
+
+
+@pytest.mark.parametrize("member", EVERY, ids=lambda each: each.kernel)
+def test_what_a_draft_tells_of_memory(member: TritonMember, real: Registry) -> None:
+    """Which parameters are addresses, and which of them are written, is as the members say."""
+    found = {each["name"]: each for each in drafted(real, HERE / "kernels.py", member.kernel)["arguments"]}
+    for given in member.document["arguments"]:
+        role = found[given["name"]].get("role")
+        assert (role is None) == ("value" in given), given["name"]
+        assert (role in ("output", "inout")) == (given.get("role") in ("output", "inout")), given["name"]
+    assert len(found) == len(member.document["arguments"])
+
+
+TUNED = """\
+import triton
+import triton.language as tl
+@triton.autotune(configs=[triton.Config({"BLOCK": 256, "FAST": True}, num_warps=4), triton.Config(
+    {"BLOCK": 512, "FAST": True}, num_warps=8, num_stages=2)], key=["n"])
+@triton.jit
+def kernel(x, n, BLOCK: tl.constexpr, FAST: tl.constexpr, WIDE: tl.constexpr = 2):
+    tl.store(x + tl.arange(0, BLOCK), n)
+"""
+
+
+def test_a_draft_has_the_values_of_autotune(real: Registry, tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(TUNED)
+    found = drafted(real, tmp_path / "k.py")
+    assert found["constants"] == {"BLOCK": [256, 512], "FAST": True}
+    assert (found["warps"], found["stages"]) == ([4, 8], 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("x = (", "", r"k\.py:1: not Python"),
+        ("x = 1", "", "contains no function with @triton.jit"),
+        (TUNED + TUNED.replace("kernel", "other"), "", "there are 2 kernels in it: kernel, other; say which"),
+        (TUNED, "kernl", "'kernl'.*kernel"),
+    ],
+)
+def test_what_cannot_be_drafted(real: Registry, tmp_path: Path, text: str, name: str, said: str) -> None:
+    (tmp_path / "k.py").write_text(text)
+    with pytest.raises(RequestError, match=said):
+        drafted(real, tmp_path / "k.py", name)
 
 
 # --- what is said -----------------------------------------------------------------------------------------

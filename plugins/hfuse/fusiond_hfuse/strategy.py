@@ -54,7 +54,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     names: Mapping[str, str] = frozen({"kernel": "kernels"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
     documents: Mapping[str, Mapping[str, Any]] = frozen({"kernel": schema.kernel()})
-    drafts: tuple[str, ...] = (".cu", ".cuh", ".ptx")
+    drafts: tuple[str, ...] = (".cu", ".cuh", ".ptx", ".py")
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         from fusiond_hfuse.frontend import draft  # libclang takes long to load

@@ -12,7 +12,16 @@ from fusiond.program import Source
 from fusiond.ptx import parser
 from fusiond.ptx.tree import PtxError
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import clang_tree, draft_yaml, includes, instances, ptx_kernel, signatures, slicing
+from fusiond_hfuse.frontend import (
+    clang_tree,
+    draft_yaml,
+    includes,
+    instances,
+    ptx_kernel,
+    signatures,
+    slicing,
+    triton_draft,
+)
 from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
 from fusiond_hfuse.frontend.kernel_parser import parse_kernel
@@ -30,11 +39,13 @@ _OF_LIBRARIES = re.compile(
 
 
 def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str:
-    """The YAML text for a kernel of a `.cu` or `.ptx` file. `name` is its own, with or without namespaces and template
-    arguments (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that
-    headers are looked for in. RequestError for what cannot be read, or is not clear."""
+    """The YAML text for a kernel of a `.cu`, `.ptx` or `.py` file. `name` is its own, with or without namespaces and
+    template arguments (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file,
+    that headers are looked for in. RequestError for what cannot be read, or is not clear."""
     if path.endswith(".ptx"):
         return _of_ptx(path, name, inputs)
+    if path.endswith(".py"):
+        return triton_draft.draft(path, name, inputs)
     unit, include, found = _with_headers(inputs, path, include)
     code = clang_tree.blanked(unit.text.encode())
     remarks = [f"Found: {each}" for each in found]

@@ -74,7 +74,7 @@ def _identity(draft: KernelDraft) -> list[str]:
 
 def _sizes(parsed: Parsed) -> list[str]:
     sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
-    return ["sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}"] if sizes else []
+    return ["sizes: {" + ", ".join(f'{named(each)}: "{UNKNOWN}"' for each in sizes) + "}"] if sizes else []
 
 
 def _arguments(parsed: Parsed) -> list[str]:
@@ -111,7 +111,7 @@ def _launch(draft: KernelDraft) -> list[str]:
 
 
 def _argument(each: KernelParameter, name: str) -> list[str]:
-    name = _name(name)
+    name = named(name)
     if each.pointer:
         dtype = each.dtype or UNKNOWN
         head = f'{{name: {name}, dtype: {_word(dtype)}, elements: "{UNKNOWN}", '
@@ -168,7 +168,7 @@ def _word(text: str) -> str:
     return f'"{text}"' if text == UNKNOWN else text
 
 
-def _name(text: str) -> str:
+def named(text: str) -> str:
     """YAML takes `on` and `no` for true and false."""
     return f'"{text}"' if text.lower() in ("on", "off", "yes", "no", "true", "false", "null") else text
 

@@ -232,7 +232,7 @@ def _plain(statement: ast.stmt) -> ast.stmt:
     """A kernel with `@triton.jit` alone: who tunes, names or launches it is not asked here."""
     if not isinstance(statement, ast.FunctionDef):
         return statement
-    jitted = [each for each in statement.decorator_list if _last_name(each) == "jit"]
+    jitted = [each for each in statement.decorator_list if last_name(each) == "jit"]
     if not jitted:
         return statement
     kept = copy.copy(jitted[-1])
@@ -243,10 +243,10 @@ def _plain(statement: ast.stmt) -> ast.stmt:
     return found
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     """`jit` of `triton.jit(...)`."""
     if isinstance(node, ast.Call):
-        return _last_name(node.func)
+        return last_name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

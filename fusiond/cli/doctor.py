@@ -107,6 +107,7 @@ def _machine() -> Iterator[Diagnosis]:
         detail=f"loads, driver {version or 'of unknown version'}" if loads else "libcuda.so.1 does not load",
         remedy="" if loads else "install the NVIDIA driver; without it only the cpu device works",
     )
+    yield _module("triton", "kernels in Triton are compiled with it", "pip install 'fusiond[triton]'")
     yield _module("pycuda", "GPUs are driven with it", "pip install 'fusiond[cuda]', with nvcc on PATH")
     nvml = _module("pynvml", "clocks, temperature and other users of a GPU", "pip install nvidia-ml-py")
     if nvml.state == "ok" and not _loads("libnvidia-ml.so.1"):

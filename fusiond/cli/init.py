@@ -28,7 +28,7 @@ from fusiond.store.database import Store
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE[:NAME]", help="scan.cu, scan.cu:block_scan, pool.cu:'maxpool<float, 5>'")
+    parser.add_argument("file", metavar="FILE[:NAME]", help="scan.cu, scan.cu:block_scan, norm.py:rms_norm")
     parser.add_argument(
         "-I", "--include", action="append", default=[], metavar="DIR", help="where headers are looked for; any number"
     )

@@ -7,6 +7,7 @@ behind a kernel's own parameters: scratch memory for its blocks, and a profiler'
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ TYPES = {
     "fp64": "float64", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
 }  # fmt: skip
 """Triton's name of a type -> a Program's."""
+_DEBUG = re.compile(r"^[ \t]*\.(?:loc|file)\b.*\n|^[ \t]*\.section[ \t]+\.debug_\w+\s*\{[^}]*\}[ \t]*\n?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +114,15 @@ def of(compiled: Any) -> TritonKernel:
             raise NotTaken(f"its parameter {name} is a {'tuple' if not isinstance(kind, str) else 'tensor descriptor'}")
         found.append(TritonParameter(place=place, name=name, type=kind))
     return TritonKernel(
-        entry=metadata.name, text=compiled.asm["ptx"], threads=WARP * metadata.num_warps,
+        entry=metadata.name, text=without_lines(compiled.asm["ptx"]), threads=WARP * metadata.num_warps,
         shared_bytes=metadata.shared, scratch_bytes=getattr(metadata, "global_scratch_size", 0) or 0,
         parameters=tuple(found),
     )  # fmt: skip
+
+
+def without_lines(text: str) -> str:
+    """PTX without what it says of its source, so that the same kernel is the same text wherever its file lies."""
+    return _DEBUG.sub("", text)
 
 
 def read(text: str) -> tuple[TritonKernel | str, ...]:

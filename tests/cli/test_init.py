@@ -175,7 +175,7 @@ def test_a_draft_elsewhere_finds_its_source_and_headers(fusiond: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .sqlite)"),
+        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .py, .sqlite)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
         (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "cannot write /nowhere/x.yaml: No such file or directory"),

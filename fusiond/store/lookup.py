@@ -33,7 +33,7 @@ import os
 
 from fusiond import names
 from fusiond.errors import NothingKnown, UnknownName
-from fusiond.store import sources
+from fusiond.store import sources, tables
 from fusiond.store.candidates import Contents, Says, StoredAnswer
 from fusiond.store.document import answer, compared
 from fusiond.store.format import lookup_name
@@ -58,6 +58,8 @@ __all__ = [
     "device_keys",
     "devices",
     "distance",
+    "failed",
+    "of_name",
     "program",
     "queue_recheck",
     "said",
@@ -140,6 +142,43 @@ def best_of(
         lookup = _Lookup(reader, says, cache, driver, version)
         lookup.look_for(family=family)
         return lookup.serve(family, name, device, sizes, confirmed=True)
+
+
+def of_name(
+    path: str | os.PathLike[str], name: str, *, device: str, version: str, cache: str = "warm"
+) -> list[dict[str, Any]]:
+    """All that can be served of a name on a device, of whatever content and sizes, the last found first: documents as
+    `best` has them. StoreError for a file that cannot be read."""
+    with reading(path) as reader:
+        if reader is None:
+            return []
+        lookup = _Lookup(reader, None, cache, None, version)
+        lookup.look_for(name=lookup_name(name))
+        found = lookup._on_device([each for each in lookup.found if each.cache == cache], device)
+        return [
+            answer(each, lookup.contents_of_file.path, each.sizes, changed=[], today={}, confirmed=True)
+            for each in found
+        ]
+
+
+def failed(path: str | os.PathLike[str], name: str, sizes: Mapping[str, int], *, device: str) -> str:
+    """Why the last job that tuned a workload failed, in one line; empty where it did not."""
+    with reading(path) as reader:
+        rows = (
+            ()
+            if reader is None
+            else tables.rows(
+                reader.connection,
+                "FROM jobs j JOIN workloads w USING (workload_key) "
+                "WHERE w.lookup_name = ? AND w.sizes = ? AND j.device = ? ORDER BY j.number DESC LIMIT 1",
+                [lookup_name(name), json.dumps(dict(sizes), sort_keys=True, separators=(",", ":")), device],
+                j="jobs",
+            )
+        )
+        for (row,) in rows:
+            if isinstance(row, dict) and row["state"] == "failed":
+                return str(row["problem"] or "it failed")
+    return ""
 
 
 def contents(path: str | os.PathLike[str], name: str, *, version: str) -> list[dict[str, Any]]:

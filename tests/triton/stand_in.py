@@ -60,6 +60,7 @@ class Gpu(PtxDriver):
     def __init__(self, folder: Path) -> None:
         super().__init__(gxx.scheduler())
         self.folder, self.launched = folder, []
+        self.triton: Any = None
 
     @property
     def reachable(self) -> dict[str, Any]:  # type: ignore[override]
@@ -137,10 +138,17 @@ def _bytes(kind: str, value: Any) -> bytes:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, triton_cache: Path) -> Iterator[Gpu]:
-    made = Gpu(tmp_path)
+    made = installed(monkeypatch, tmp_path, triton_cache)
+    yield made
+    assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, cache: Path) -> Gpu:
+    """The stand-in in the place of Triton's driver, and of fusiond's. `cache`: Triton's."""
+    made = Gpu(folder)
     monkeypatch.setattr(machines, "library", made)
     monkeypatch.setattr(CUDABackend, "make_cubin", lambda self, text, *_: text.encode())
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(triton_cache))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
 
     def images(program: Program, arch: str) -> Any:
@@ -150,12 +158,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, triton_cache: Path) -> 
         )
 
     monkeypatch.setattr(launching, "built_for_gpu", images)
-    made.triton = TritonDriver(made)  # type: ignore[attr-defined]
     for each in _triton_jit_function_registry.values():  # what is compiled there is loaded on another one
         each.device_caches.clear()
-    active.set_active(made.triton)  # type: ignore[attr-defined]
-    yield made
-    assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
+    made.triton = TritonDriver(made)
+    active.set_active(made.triton)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ class KernelsQuestion:
 
     @property
     def digest(self) -> str:
-        return _digest(self.device, *sorted(self.names))
+        return file_digest(self.device, *sorted(self.names))
 
     @property
     def loops(self) -> bool:
@@ -96,10 +96,9 @@ def asked(
         raise Unaskable(f"there are {len(launches)} launches; at most {MOST_KERNELS} are fused")
     names = []
     for launch, numbers in zip(launches, values, strict=True):
-        document = _document(launch, drafted(launch.origin), numbers)
-        text = json.dumps(document)  # JSON is YAML
-        name = f"{launch.origin.plain[:40]}_{_digest(text)}"
-        _write(folder() / f"{name}.yaml", json.dumps({"kernel": name, **document}))
+        document = described(launch, numbers)
+        name = f"{launch.origin.plain[:40]}_{file_digest(json.dumps(document))}"
+        written(document, name, name)
         names.append(name)
     return KernelsQuestion(" + ".join(each.origin.plain for each in launches), device, tuple(names), search)
 
@@ -107,8 +106,14 @@ def asked(
 # --- a kernel's YAML ------------------------------------------------------------------------------------
 
 
-def _document(launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) -> dict[str, Any]:
-    given = launch.arguments
+def written(document: Mapping[str, Any], name: str, file: str) -> None:
+    """Write a kernel's YAML under a name; the file's says what it holds."""
+    _write(folder() / f"{file}.yaml", json.dumps({"kernel": name, **document}))  # JSON is YAML
+
+
+def described(launch: RecordedLaunch, numbers: Sequence[Any]) -> dict[str, Any]:
+    """A kernel's YAML, its source written. Unaskable."""
+    given, draft = launch.arguments, drafted(launch.origin)
     if len(given) != len(draft.parameters):
         raise Unaskable(f"{launch.origin.name} takes {len(draft.parameters)} arguments, and is handed {len(given)}")
     described = []
@@ -254,7 +259,7 @@ def _source_file(origin: Origin) -> Path:
     """The source with its macros before it."""
     defines = "".join(f"#define {name} {value}\n" for name, value in origin.told.defines)
     suffix = ".ptx" if isinstance(origin, PtxOrigin) else ".cu"
-    path = folder() / f"{origin.plain[:40]}_{_digest(defines, origin.text)}{suffix}"
+    path = folder() / f"{origin.plain[:40]}_{file_digest(defines, origin.text)}{suffix}"
     _write(path, f"{defines}{origin.text}")
     return path
 
@@ -269,5 +274,5 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _digest(*parts: object) -> str:
+def file_digest(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -1,0 +1,206 @@
+"""`fusiond.triton.autotune`, in the place of `triton.autotune`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime import autotuner
+from triton.runtime.autotuner import Autotuner, Config, Heuristics
+from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources, PTXASError
+from triton.runtime.jit import JITFunction
+
+from fusiond.frameworks import asking
+from fusiond.ptx.triton import NotTaken
+from fusiond.triton import candidates
+from fusiond.triton.keys import Choice, TunedKey, TuningOptions
+
+log = logging.getLogger("fusiond.triton")
+
+Key = tuple[Any, ...]
+Launch = tuple[Mapping[str, Any], Any, Config]
+"""What a config adds to the arguments, its `pre_hook`, and itself."""
+kernels: weakref.WeakSet[Autotuned] = weakref.WeakSet()
+"""All of this process."""
+
+
+class Autotuned(Autotuner):  # type: ignore[misc]
+    """A kernel whose configs are measured elsewhere, once. All else is Triton's Autotuner, which tunes what fusiond
+    cannot measure."""
+
+    def __init__(self, fn: Any, *args: Any, tuning: TuningOptions, **kwargs: Any) -> None:
+        super().__init__(fn, fn.arg_names, *args, **kwargs)
+        self._tuning, self._lock = tuning, threading.RLock()
+        self._key = _key_of(fn, self.keys)
+        self._launches: dict[Key, Launch | None] = {}
+        """None: Triton tunes this key itself."""
+        self.tuned: dict[Key, TunedKey | str] = {}
+        """Or why fusiond does not measure a key, in one line."""
+        self._to_ask: list[TunedKey] = []
+        kernels.add(self)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the config that is known to be the best. What is new is asked for, and not waited for."""
+        key = self._key(*args, **kwargs)
+        while True:
+            try:
+                launch = self._launches[key]
+            except KeyError:
+                launch = self._begun(key, args, kwargs)
+            if launch is None:
+                return super().run(*args, **kwargs)
+            options, hook, self.best_config = launch
+            if hook is not None:
+                hook({**dict(zip(self.arg_names, args, strict=False)), **kwargs, **options})
+            try:
+                compiled = self.fn.run(*args, **kwargs, **options)
+                if self._to_ask:
+                    self._ask()
+                return compiled
+            except (OutOfResources, CompileTimeAssertionFailure, PTXASError) as problem:
+                if not self._failed(key, launch, problem):
+                    raise
+
+    def _begun(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
+        with self._lock:
+            if key not in self._launches:
+                self.nargs = dict(zip(self.arg_names, args, strict=False))
+                others = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+                configs = self.prune_configs(kwargs) if len(self.configs) > 1 else self.configs
+                conflicts = sorted(others.keys() & configs[0].kwargs.keys())
+                if conflicts:
+                    raise ValueError(f"{', '.join(conflicts)}: given by the launch and by the configs")
+                self._launches[key] = _launch(configs[0])
+                if len(configs) > 1:
+                    self._look(key, configs, args, others, kwargs["grid"])
+            return self._launches[key]
+
+    def _look(
+        self, key: Key, configs: Sequence[Config], args: tuple[Any, ...], kwargs: Mapping[str, Any], grid: Any
+    ) -> None:
+        """Begin with a key. Whatever goes wrong, the program goes on."""
+        given = {**self.nargs, **kwargs}
+        named = {name: given[name] for name in self.keys if name in given}
+        sizes = {name: value for name, value in named.items() if candidates.is_size(value)}
+        try:
+            found = [candidates.of(self.fn, each, args, kwargs, grid, named, self.reset_to_zero) for each in configs]
+            device = self._tuning.device or f"cuda:{driver.active.get_current_device()}"
+            tuned = TunedKey(
+                _described(self.base_fn.__name__, named), found, sizes, device, self._tuning,
+                lambda choice: self._take(key, choice),
+            )  # fmt: skip
+        except NotTaken as why:
+            self.tuned[key], self._launches[key] = f"Triton tunes it itself: {why}", None
+            return
+        except Exception as problem:
+            log.warning("%s is launched with its first config", self.base_fn.__name__, exc_info=True)
+            self.tuned[key] = f"the first config: {type(problem).__name__}: {' '.join(str(problem).split())}"
+            return
+        self.tuned[key] = tuned
+        self._take(key, tuned.choice)
+        if self._tuning.block:
+            tuned.prepare()
+        elif tuned.lacks:
+            self._to_ask.append(tuned)
+
+    def _ask(self) -> None:
+        """Ask in the background, once what is launched was compiled."""
+        with self._lock:
+            while self._to_ask:
+                tuned = self._to_ask.pop()
+                tuned.asker.later(tuned.prepare)
+
+    def _take(self, key: Key, choice: Choice) -> None:
+        self._launches[key] = _launch(choice.candidate.config)
+
+    def _failed(self, key: Key, launch: Launch, problem: Exception) -> bool:
+        """Whether there is another config to launch in the place of one that cannot be."""
+        tuned = self.tuned.get(key)
+        return isinstance(tuned, TunedKey) and tuned.failed(launch[2], " ".join(str(problem).split()))
+
+
+def _launch(config: Config) -> Launch:
+    return config.all_kwargs(), config.pre_hook, config
+
+
+def _described(name: str, key: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{each}={value}" for each, value in key.items() if not hasattr(value, "data_ptr"))])
+
+
+def _key_of(fn: Any, keys: Sequence[str]) -> Callable[..., Key]:
+    """A function of a launch's arguments: the values of the key, and the types of what has one."""
+    function = fn
+    while not isinstance(function, JITFunction):
+        function = function.fn
+    names = [each.name for each in function.params]
+    types = [each.name for each in function.params if not (each.is_constexpr or each.name in keys)]
+    values = [*keys, *(f"getattr({name}, 'dtype', None)" for name in types)]
+    found: dict[str, Any] = {}
+    exec(
+        f"def key({''.join(f'{name}=None, ' for name in names)}**_): return ({''.join(f'{v}, ' for v in values)})",
+        found,
+    )
+    return found["key"]  # type: ignore[no-any-return]
+
+
+def autotune(
+    configs: Sequence[Config],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Any = None,
+    post_hook: Any = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Any = None,
+    cache_results: bool = False,
+    *,
+    always: bool = False,
+    block: bool = False,
+    search: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    db: Path | str | None = None,
+) -> Callable[[Any], Any]:
+    """`triton.autotune`, whose measurements are fusiond's: kept, verified, shared.
+
+        @fusiond.triton.autotune(configs=[triton.Config({"BLOCK": b}) for b in (256, 1024)], key=["n"])
+        @triton.jit
+        def softmax(x, y, n, BLOCK: tl.constexpr): ...
+
+    The arguments are Triton's. `pre_hook`, `post_hook`, `warmup`, `rep`, `use_cuda_graph` and `do_bench` say how Triton
+    measures, and matter only where it does; what `reset_to_zero` names is zeros when a config is measured. A config's
+    own `pre_hook` runs before each launch, and has no part in measuring.
+
+    always: emulated answers count too, for scripts and tests. block: a new key is tuned here and now, without a daemon.
+    search: how, as in a job (`{"timeout": "10m"}`). device: as a job names it; db: another store. `FUSIOND=off` in the
+    environment, and TRITON_INTERPRET: `triton.autotune`.
+
+    ValueError for a name that is not an argument, and for a `search` or a `device` that a job could not have.
+    """
+    given = {
+        "reset_to_zero": reset_to_zero, "restore_value": restore_value, "pre_hook": pre_hook, "post_hook": post_hook,
+        "prune_configs_by": prune_configs_by, "warmup": warmup, "rep": rep, "use_cuda_graph": use_cuda_graph,
+        "do_bench": do_bench, "cache_results": cache_results,
+    }  # fmt: skip
+    if not asking.enabled():
+        return autotuner.autotune(configs, key, **given)  # type: ignore[no-any-return]
+    asking.check_options(search, device)
+    options = TuningOptions(always=always, block=block, search=search, device=device, db=db)
+
+    def decorated(fn: Any) -> Any:
+        function = fn
+        while isinstance(function, Heuristics):
+            function = function.fn
+        if not isinstance(function, JITFunction):
+            return autotuner.autotune(configs, key, **given)(fn)
+        return Autotuned(fn, configs, key, tuning=options, **given)
+
+    return decorated

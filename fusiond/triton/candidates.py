@@ -1,0 +1,189 @@
+"""A config of a kernel for one key: what it is called in the store, and its question.
+
+A name is a digest of all that decides what Triton compiles: the function with what it calls, Triton's version, the
+architecture, the specialised signature, constants, the config's options. So an answer is found without compiling.
+Whole numbers of the key are sizes, which the name leaves out: what is known of other sizes is found by it, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+from triton.runtime.autotuner import Config
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from fusiond.cuda.recording import question
+from fusiond.cuda.recording import triton as launches
+from fusiond.cuda.recording.arguments import Argument, Array, Unseen
+from fusiond.cuda.recording.question import Unaskable
+from fusiond.ptx.triton import NotTaken
+
+_environment = getattr(triton._C.libtriton, "get_cache_invalidating_env_vars", dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsQuestion:
+    """One config, to be measured; or two, of which the second is compared with the first (`asking.Askable`)."""
+
+    name: str
+    device: str
+    files: tuple[str, ...]
+    """YAML files in the folder of questions."""
+    search: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def digest(self) -> str:
+        return question.file_digest("variants", self.device, *self.files)
+
+    @property
+    def loops(self) -> bool:
+        return False
+
+    @property
+    def workload(self) -> str:
+        return " ".join(self.files)  # other than its name: it is asked at other sizes, too
+
+    @property
+    def path(self) -> str:
+        return str(question.folder() / f"{self.digest}.yaml")
+
+    def job(self, search: Mapping[str, Any] | None = None) -> str:
+        """The text of a job file. A kernel may write zeros for what it is tried with, and configs sum in other orders:
+        the tolerances alone decide."""
+        search = search or self.search
+        lines = ["strategy: variants", f"variants: {json.dumps([f'./{each}.yaml' for each in self.files])}"]
+        lines += ["accept_constant: true", "precision: any", f"device: {json.dumps(self.device)}"]
+        lines += [f"search: {json.dumps(dict(search))}"] if search else []
+        return "\n".join([*lines, ""])
+
+
+class Standing:
+    """In the place of an array while Triton compiles: where it lies and what it is made of, and no memory."""
+
+    def __init__(self, value: Any) -> None:
+        self.dtype, self._address = value.dtype, value.data_ptr()
+
+    def data_ptr(self) -> int:
+        return int(self._address)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Candidate:
+    """A config, for one key."""
+
+    config: Config
+    name: str
+    problem: str = ""
+    """Why it is not asked for, and not launched; one line."""
+    options: Mapping[str, Any] = field(repr=False)
+    """Of the config, as a launch takes them."""
+    _function: JITFunction[Any] = field(repr=False)
+    _args: tuple[Any, ...] = field(repr=False)
+    _given: Mapping[str, Any] = field(repr=False)
+    _handed: Mapping[str, Argument] = field(repr=False)
+    _grid: launches.GridLengths = field(repr=False)
+    _sizes: Mapping[str, int] = field(repr=False)
+    _zeros: Collection[str] = field(repr=False)
+    _file: str = field(default="", repr=False)
+
+    def file(self) -> str:
+        """Its YAML file in the folder of questions, written with the PTX that Triton makes of it; empty, and there is a
+        `problem`, where that cannot be."""
+        if not self._file and not self.problem:
+            try:
+                self._file = self._written()
+            except (NotTaken, Unaskable) as why:
+                self.problem = str(why)
+            except Exception as why:  # whatever a compiler raises: Triton leaves such a config out, too
+                self.problem = " ".join(f"{type(why).__name__}: {why}".split())[:200]
+        return self._file
+
+    def _written(self) -> str:
+        compiled = self._function.run(*self._args, grid=self._grid, warmup=True, **self._given)
+        if hasattr(compiled, "result"):
+            compiled = compiled.result()
+        launch = launches.launch_of(compiled, self._handed, self._grid, 0, 0, lambda: None)
+        numbers = [None if isinstance(each, Array) else each.value for each in launch.arguments]
+        document = question.described(launch, numbers)
+        for each in document["arguments"][: len(self._handed)]:
+            own = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
+            if each.get("role") == "inout" and own[int(each["name"][1:])] in self._zeros:
+                each["fill"] = "zeros"
+        document |= {"source": f"../{document['source']}"} | ({"sizes": dict(self._sizes)} if self._sizes else {})
+        folder = question.file_digest(self.name, json.dumps(document))
+        question.written(document, self.name, f"{folder}/{self.name}")
+        return f"{folder}/{self.name}"
+
+
+def of(
+    function: Any,
+    config: Config,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    grid: Any,
+    key: Mapping[str, Any],
+    zeros: Collection[str],
+) -> Candidate:
+    """A config for the arguments of a launch; `key`: those that are the key. NotTaken for a kernel that cannot be
+    measured by its PTX."""
+    given = {**kwargs, **config.all_kwargs()}
+    while not isinstance(function, JITFunction):
+        for name, value in function.values.items():
+            given[name] = value({**dict(zip(function.arg_names, args, strict=False)), **given})
+        function = function.fn
+    device = driver.active.get_current_device()
+    target = driver.active.get_current_target()
+    if target.backend != "cuda":
+        raise NotTaken(f"its target is {target.backend}")
+    if given.get("num_ctas", 1) != 1:
+        raise NotTaken("its blocks come in clusters (num_ctas)")
+    *_, binder = function.device_caches[device]
+    bound, specialization, options = binder(*args, **given)
+    sizes = {name: value for name, value in key.items() if is_size(value)}
+    handed, told = {}, []
+    for (name, value), (kind, *special) in zip(bound.items(), specialization, strict=False):
+        constant = [repr(getattr(value, "cache_key", value))] if kind == "constexpr" else []
+        told.append([name] if name in sizes else [name, kind, *special, *constant])  # a size says what is special
+        if kind == "constexpr":
+            continue
+        if not isinstance(kind, str) or kind.startswith("tensordesc") or kind == "nvTmaDesc":
+            raise NotTaken(f"its argument {name} is a {'tuple' if not isinstance(kind, str) else 'tensor descriptor'}")
+        try:
+            handed[name] = launches.read(value, kind)
+        except Unseen as why:
+            raise NotTaken(f"its argument {name} {why}") from None
+    others = sorted((name, repr(value)) for name, value in key.items() if not (name in sizes or _is_array(value)))
+    digest = question.file_digest(
+        function.cache_key, triton.__version__, target, told, sorted(map(repr, options.items())),
+        sorted(_environment().items()), others, sorted(zeros),
+    )  # fmt: skip
+    x, y, z = (*(int(each) for each in (grid(bound) if callable(grid) else grid)), 1, 1)[:3]
+    return Candidate(
+        config=config, name=f"{_word(function.__name__)[:40]}_{digest}", options=config.all_kwargs(),
+        _function=function, _args=tuple(map(_standing, args)),
+        _given={name: _standing(value) for name, value in given.items()},
+        _handed=handed, _grid=(x, y, z), _sizes=sizes, _zeros=zeros,
+    )  # fmt: skip
+
+
+def is_size(value: object) -> bool:
+    """Whether an argument of the key is a size of a workload."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 62
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "data_ptr") and hasattr(value, "dtype")
+
+
+def _standing(value: Any) -> Any:
+    return Standing(value) if _is_array(value) else value
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]|^[^A-Za-z]+", "", name) or "kernel"

@@ -1,0 +1,301 @@
+"""`fusiond.triton.autotune`: what is measured, how often, and what is launched. Few elements a block are slow in the
+interpreter, too, so that times decide."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import triton
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.errors import OutOfResources
+
+import fusiond.triton
+from fusiond import cli
+from fusiond.cuda.recording import question
+from fusiond.frameworks import asking
+from fusiond.store.database import Store
+from fusiond.triton import autotuning
+from fusiond.tuning import profiles, verdict
+from tests.cuda.recording.test_launch import until
+from tests.triton import recorded
+from tests.triton.stand_in import DeviceArray, Gpu
+
+N = 3000
+SINGLE, COMPARED = 1, 2
+"""Kinds of jobs, by their workloads."""
+
+
+def configs(*blocks: int, **options: Any) -> list[Any]:
+    return [triton.Config({"BLOCK": each}, **options) for each in blocks]
+
+
+def tuned(made: list[Any], db: Path, kernel: Any = recorded.scale, **options: Any) -> Any:
+    gc.collect()  # earlier tests' kernels would be explained, too
+    given = {"key": ["n"], "block": True, "always": True, "device": "cpu", "db": db, **options}
+    return fusiond.triton.autotune(made, **given)(kernel)
+
+
+def launched(kernel: Any, gpu: Gpu, n: int = N, *, room: int = 0) -> str:
+    """Launch, and compare with NumPy; the config. `room`: elements beyond n, which change nothing that matters."""
+    x, y = (DeviceArray(each) for each in (np.random.default_rng(0).random(n + room, np.float32), np.zeros(n + room)))
+    y = DeviceArray(np.zeros(n + room, np.float32))
+    kernel[lambda given: (triton.cdiv(n, given["BLOCK"]),)](x, y, 3.0, n)
+    gpu.drain()
+    np.testing.assert_array_equal(y.array[:n], x.array[:n] * np.float32(3))
+    return str(kernel.best_config.kwargs["BLOCK"])
+
+
+def jobs(db: Path) -> list[int]:
+    """Of each job that was done, the number of its workloads; each config of a workload was tried once."""
+    with Store.open(db) as store:
+        rows = store.jobs()
+    assert all(each.trials == each.workload_name.count(",") + 1 for each in rows if each.problem is None)
+    return sorted(each.workload_name.count(",") + 1 for each in rows)
+
+
+def asked(of: Any) -> dict[str, Any]:
+    """The YAML of a config that was asked for."""
+    return json.loads((question.folder() / f"{of.files[-1]}.yaml").read_text())  # type: ignore[no-any-return]
+
+
+def explained() -> str:
+    return str(fusiond.triton.explain())
+
+
+@pytest.fixture(autouse=True)
+def measuring_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "LEAST_PROCESSES", 3)
+    monkeypatch.setattr(profiles, "keep", lambda context: None)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Gpu], Path]:
+    """A store with `scale` at N: 16 a block first, 1024, 64."""
+    made: list[Path] = []
+
+    def once(gpu: Gpu) -> Path:
+        if not made:
+            db = tmp_path_factory.mktemp("measured") / "store.sqlite"
+            assert launched(tuned(configs(16, 1024, 64), db), gpu) == "1024"
+            made.append(db)
+        return made[0]
+
+    return once
+
+
+@pytest.fixture
+def known(measured: Callable[[Gpu], Path], gpu: Gpu, tmp_path: Path) -> Path:
+    """A copy of it."""
+    db = measured(gpu)
+    shutil.copytree(db.parent, tmp_path / "known")
+    return tmp_path / "known" / db.name
+
+
+def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu, known: Path) -> None:
+    assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
+    assert launched(tuned(configs(16, 1024, 64), known, block=False), gpu) == "1024"
+    assert "scale n=3000  BLOCK: 1024, num_warps: 4" in explained()
+    assert "x of the first config (" in explained()
+    assert "3 of 3 measured here" in explained()
+    assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
+
+
+def test_another_config_measures_one(gpu: Gpu, known: Path) -> None:
+    """And nothing is compared, where it is not the fastest; neither where what is no key differs."""
+    assert launched(tuned(configs(16, 1024, 64, 32), known), gpu, room=16) == "1024"
+    assert jobs(known) == [SINGLE] * 4 + [COMPARED]
+
+
+def test_another_process_measures_nothing(gpu: Gpu, known: Path, tmp_path: Path, triton_cache: Path) -> None:
+    script = f"""
+import pytest, sys
+from pathlib import Path
+from tests.triton import stand_in, test_autotune as t
+gpu = stand_in.installed(pytest.MonkeyPatch(), Path({str(tmp_path)!r}), Path({str(triton_cache)!r}))
+assert t.launched(t.tuned(t.configs(16, 1024, 64), Path({str(known)!r})), gpu) == "1024"
+"""
+    root = Path(__file__).parent.parent.parent
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True, env={**os.environ, "PYTHONHASHSEED": "77"})
+    assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
+
+
+def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path) -> None:
+    kernel = tuned(configs(16, 1024, 64), known, block=False, search={"trials": 9})
+    assert launched(kernel, gpu, 2000) == "1024"
+    assert "scale n=2000  BLOCK: 1024" in explained()
+    assert "nearest: as at n=3000; 0 of 3 measured" in explained()
+
+
+def test_emulated_answers_are_for_scripts(gpu: Gpu, known: Path) -> None:
+    assert launched(tuned(configs(16, 1024, 64), known, block=False, always=False), gpu) == "16"
+    assert "unknown: the first config; 0 of 3 measured" in explained()
+
+
+def test_nobody_waits_and_the_answer_is_taken_up(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
+    kernel = tuned(configs(16, 1024), db, block=False)
+    assert launched(kernel, gpu) == "16"
+    until(lambda: len(nothing_is_known) == 2)
+    assert "handed to the daemon, which has no answer yet" in explained()
+    for number in (0, 1, 2):
+        until(lambda number=number: len(nothing_is_known) > number)
+        assert launched(kernel, gpu) == "16"
+        assert asking.of(db).tune(nothing_is_known[number]).state == "keep"
+    until(lambda: launched(kernel, gpu) == "1024")
+    assert jobs(db) == [SINGLE, SINGLE, COMPARED]
+    assert [each.name.count(",") for each in nothing_is_known] == [0, 0, 1]
+
+
+def test_what_is_wrong_does_not_compile_or_fails_is_left_out_and_not_tried_again(gpu: Gpu, db: Path) -> None:
+    """512 is the fastest by itself, and wrong."""
+    for _ in range(2):
+        assert launched(tuned(configs(16, 256, 512, 128, 64), db, recorded.sometimes), gpu) == "64"
+        assert "not BLOCK: 256, num_warps: 4" in explained()
+        assert "CompileTimeAssertionFailure" in explained()
+        assert "not BLOCK: 128, num_warps: 4" in explained()
+        assert "the unfused program does not work: a: PTX line" in explained()
+        assert jobs(db) == [SINGLE] * 4 + [COMPARED] * 2
+
+
+def test_what_does_not_start_is_not_launched_again(gpu: Gpu, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, tried = gpu.triton.utils.load_binary, []
+
+    def refused(name: str, *more: Any) -> Any:
+        tried.append(name)
+        if len(tried) == 1:
+            raise OutOfResources(300000, 232448, "shared memory")
+        return load(name, *more)
+
+    monkeypatch.setattr(gpu.triton.utils, "load_binary", refused)
+    kernel = tuned(configs(16, 1024), db, block=False)
+    assert [launched(kernel, gpu) for _ in range(2)] == ["1024", "1024"]
+    assert len(tried) == 2
+    assert "not BLOCK: 16" in explained()
+    assert "out of resource: shared memory" in explained()
+
+
+def test_what_is_summed_begins_with_zeros(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
+    x, total = DeviceArray(np.ones(N, np.float32)), DeviceArray(np.zeros(1, np.float32))
+    kernel = tuned(configs(16, 1024), db, recorded.summed, reset_to_zero=["total"], block=False)
+    kernel[lambda given: (triton.cdiv(N, given["BLOCK"]),)](x, total, N)
+    gpu.drain()
+    assert total.array[0] == N
+    until(lambda: len(nothing_is_known) == 2)
+    for each in nothing_is_known:
+        document = asked(each)
+        roles = [(given.get("role"), given.get("fill")) for given in document["arguments"]]
+        assert roles[:2] == [("input", {"uniform": [0, 1]}), ("inout", "zeros")]
+        assert document["sizes"] == {"n": N}
+
+
+def test_answers_of_another_box_are_enough(gpu: Gpu, known: Path, db: Path, tmp_path: Path, capsys: Any) -> None:
+    file = str(tmp_path / "answers.jsonl")
+    assert cli.main(["export", "--answers", file, "--db", str(known)]) == 0
+    capsys.readouterr()
+    assert cli.main(["import", file, "--db", str(db)]) == 0
+    signer = capsys.readouterr().out.partition("signed by ")[2].partition(",")[0]
+    assert launched(tuned(configs(16, 1024, 64), db, block=False), gpu) == "16"
+    assert cli.main(["keys", "trust", signer, "--name", "image", "--db", str(db)]) == 0
+    assert launched(tuned(configs(16, 1024, 64), db), gpu) == "1024"
+    assert "measured by image" in explained()
+    assert not db.is_file() or jobs(db) == []
+
+
+# --- as Triton has it -----------------------------------------------------------------------------------
+
+
+def test_prunes_as_triton_does(gpu: Gpu, db: Path) -> None:
+    seen: list[Any] = []
+
+    def early(made: list[Any], named: dict[str, Any], **kwargs: Any) -> list[Any]:
+        seen.append((named["n"], sorted(kwargs)))
+        return made[1:]
+
+    def model(BLOCK: int, n: int, **_: Any) -> float:  # noqa: N803
+        return BLOCK * n
+
+    by = {"early_config_prune": early, "perf_model": model, "top_k": 2}
+    kernel = tuned(configs(16, 1024, 64, 128), db, block=False, prune_configs_by=by)
+    assert launched(kernel, gpu) == "64"
+    assert seen == [(N, ["grid", "warmup"])]
+    assert "0 of 2 measured" in explained()
+
+
+def test_a_configs_own_hook_runs_before_each_launch(gpu: Gpu, db: Path) -> None:
+    seen: list[Any] = []
+    made = configs(16, pre_hook=lambda given: seen.append((given["n"], given["BLOCK"], given["num_warps"])))
+    kernel = tuned(made, db)
+    assert [launched(kernel, gpu) for _ in range(2)] == ["16", "16"]
+    assert seen == [(N, 16, 4)] * 2
+    assert not db.exists()
+
+
+def test_clusters_are_tritons_own_to_tune(gpu: Gpu, db: Path) -> None:
+    kernel = tuned([*configs(64), *configs(128, num_ctas=2)], db)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Autotuner, "run", lambda self, *args, **kwargs: ran.append(kwargs["grid"]))
+        ran: list[Any] = []
+        x = DeviceArray(np.zeros(N, np.float32))
+        for _ in range(2):
+            kernel[(1,)](x, x, 3.0, N)
+    assert ran == [(1,), (1,)]
+    assert "refused: Triton tunes it itself: its blocks come in clusters (num_ctas)" in explained()
+    assert not db.exists()
+
+
+def test_heuristics_below_and_keywords(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
+    made = triton.heuristics({"BLOCK": lambda given: 1 << 3 * given["num_stages"]})(recorded.scale)
+    kernel = tuned([triton.Config({}, num_stages=each) for each in (1, 3)], db, made, block=False)
+    x, y = DeviceArray(np.ones(N, np.float32)), DeviceArray(np.zeros(N, np.float32))
+    kernel[lambda given: (triton.cdiv(N, given["BLOCK"]),)](x, n=N, y=y, by=2.0)
+    gpu.drain()
+    assert (y.array == 2).all()
+    until(lambda: len(nothing_is_known) == 2)
+    assert [asked(each)["grid"][0] for each in nothing_is_known] == [str(N // 8), "6"]
+
+
+def test_what_is_the_key(gpu: Gpu, db: Path) -> None:
+    """Its values, and the types of the arguments: what else differs is the same key."""
+    kernel = tuned(configs(64), db)
+    launched(kernel, gpu)
+    launched(kernel, gpu, room=5)
+    launched(kernel, gpu, 2000)
+    x = DeviceArray(np.zeros(N, np.float16))
+    kernel[(1,)](x, x, 3.0, N)
+    gpu.drain()
+    assert len(kernel._launches) == 3
+
+
+def test_a_fault_of_ours_does_not_end_the_program(gpu: Gpu, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotuning, "TunedKey", lambda *_: 1 / 0)
+    assert launched(tuned(configs(16, 1024), db), gpu) == "16"
+    assert "the first config: ZeroDivisionError: division by zero" in explained()
+
+
+@pytest.mark.parametrize("name", ["key", "reset_to_zero", "restore_value"])
+def test_names_that_are_no_arguments(gpu: Gpu, db: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"z|names that are not kernel arguments"):
+        tuned(configs(16, 32), db, **{"key": ["n"], name: ["zz"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"search": {"trails": 3}}, "unknown key 'trails'"), ({"device": "gpu 0"}, "'gpu 0' is not a device")],
+)
+def test_options_that_a_job_could_not_have(options: dict[str, Any], said: str, db: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        tuned(configs(16), db, **options)
+
+
+def test_turned_off_it_is_tritons(monkeypatch: pytest.MonkeyPatch, db: Path) -> None:
+    monkeypatch.setenv("FUSIOND", "off")
+    assert type(tuned(configs(16), db)) is Autotuner

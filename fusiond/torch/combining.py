@@ -69,13 +69,12 @@ class CombinedGraph:
         """Compiles it once more."""
 
     def __call__(self, inputs: list[Any]) -> Any:
-        if self._rounds is None:
-            found = self._compiled(inputs)
-            self._rewrite()
-            return found
-        if any(each.stale for each in self._rounds) and not _capturing():
+        if self._rounds and any(each.stale for each in self._rounds) and not _capturing():
             self._compile()
-        return self._compiled(inputs)
+        found = self._compiled(inputs)
+        if self._rounds is None:
+            self._rewrite()
+        return found
 
     def regions(self) -> list[Region]:
         return [each.region(f"{self._name}_round_{place}") for place, each in enumerate(self._rounds or ())]

@@ -1,18 +1,17 @@
 """Inductor without a GPU: its code for sm_90, compiled by Triton to PTX, which is interpreted on tensors of the host.
 
-Stands in for torch's CUDA functions where Inductor asks them something, for the launchers that Inductor makes of
-compiled kernels, and for the driver below an answer of ours.
+Stands in for torch's CUDA functions where Inductor asks them something, and for the launchers that Inductor makes of
+compiled kernels.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import importlib.util
 import itertools
 import sys
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,16 +20,12 @@ import numpy as np
 import pytest
 import torch
 
-from fusiond.cuda.recording import machines
-from fusiond.devices.cpu import interpreted
-from fusiond.devices.cpu.interpreted import InterpretedModule
-from fusiond.devices.cpu.native import Finished, NativeLaunch
-from fusiond.frameworks.launching import LAUNCH, LaunchPlan
-from fusiond.frameworks.running import Step
-from fusiond.program import Program, Source, SourceLanguage
+from fusiond.devices.cpu.native import NativeLaunch
 from fusiond.ptx import triton as compiled_by_triton
+from fusiond.torch.splicing import copied
 
-STREAM = 7
+from .interpreting import STREAM, allow, run
+
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, regs_per_multiprocessor=65536,
     max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32, total_memory=80 << 30,
@@ -122,41 +117,15 @@ def _pretend_triton(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(triton_bundler.TritonBundler, "put", lambda *given: None)
 
 
-# --- memory, and what runs on it ------------------------------------------------------------------------
-
-_memory: weakref.WeakSet[Any] = weakref.WeakSet()
-_modules: dict[str, InterpretedModule] = {}
-launched: list[str] = []
-"""The entries of all launches, of those that are fused, too."""
+# --- kernels --------------------------------------------------------------------------------------------
 
 
 def owned(tensor: Any) -> Any:
     """A tensor of the host, which kernels may touch from now on."""
     storage = tensor.untyped_storage()
     tensor.__dict__["kept"] = storage
-    _memory.add(storage)
+    allow(storage, storage.data_ptr(), storage.nbytes())
     return tensor
-
-
-def _buffers() -> dict[str, Any]:
-    found = {}
-    for number, each in enumerate(list(_memory)):
-        raw = (ctypes.c_uint8 * max(each.nbytes(), 1)).from_address(each.data_ptr())
-        found[f"tensor{number}"] = np.frombuffer(raw, np.uint8)
-    return found
-
-
-def run(text: str, entry: str, launch: NativeLaunch, values: Sequence[bytes]) -> None:
-    """A launch of PTX, to its end."""
-    module = _modules.get(text)
-    if module is None:
-        source = Source(name=entry, text=text, entries=(entry,), language=SourceLanguage.PTX)
-        path = interpreted.build(source)
-        assert isinstance(path, Path), path
-        module = _modules[text] = InterpretedModule(path)
-    launched.append(entry)
-    done = module.entry(entry).launch(launch, list(values), _buffers())
-    assert isinstance(done, Finished), done
 
 
 def launcher(kernel: Any, config: Any, result: Any) -> Callable[..., None]:
@@ -186,56 +155,68 @@ def _bytes(value: Any, parameter: Any) -> bytes:
     return np.dtype(parameter.dtype).type(value).tobytes()
 
 
-class InterpretingMachine:
-    """In the place of a GPU below an answer."""
-
-    def __init__(self, program: Program, plan: LaunchPlan) -> None:
-        self._texts = [program.source(each).text for each in plan.images]
-        self._entries = plan.entries
-
-    def start(self, step: Step, values: Sequence[bytes], stream: int) -> None:
-        assert (step.kind, stream) == (LAUNCH, STREAM)
-        shape = NativeLaunch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
-        run(self._texts[step.image], self._entries[step.entry], shape, values)
-
-    def fill(self, address: int, size_bytes: int, byte: int, stream: int) -> None:
-        ctypes.memset(address, byte, size_bytes)
-
-
-def built(program: Program, plan: LaunchPlan, device: int, arch: str | None) -> Any:
-    """As `machines.built`."""
-    return SimpleNamespace(plan=plan, machine=lambda: InterpretingMachine(program, plan))
-
-
 # --- graphs ---------------------------------------------------------------------------------------------
 
 
-def written(function: Callable[..., Any], *shapes: Any) -> list[str]:
-    """What Inductor writes for a function, and for its gradient where an input asks for one. `shapes`: of tensors."""
-    from torch._functorch import config as functorch
+def written(function: Callable[..., Any], *inputs: Any) -> list[str]:
+    """What Inductor writes for a function of tensors, and for its gradient where an input asks for one.
+
+    A build of torch for processors does not trace functions of a GPU's tensors: it is traced as one of these inputs,
+    and what AOTAutograd makes of it is moved to the GPU."""
+    from functorch.compile import aot_function, make_boxed_func
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     found: list[str] = []
 
-    class NotRun(Exception): ...
-
-    class Module:
-        def call(self, *given: Any) -> None:
-            raise NotRun
-
-    def compiled(self: Any) -> Any:
+    def captured(self: Any) -> Any:
         found.append(self.codegen()[0].value)
-        return Module()
+        return SimpleNamespace(call=lambda inputs: None)
 
-    torch._dynamo.reset()
-    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(), contextlib.suppress(NotRun):
-        patch.setattr(GraphLowering, "compile_to_module", compiled)
-        given = [torch.empty(*each.shape, dtype=each.dtype, device="cuda:0", requires_grad=each.requires_grad)
-                 for each in shapes]  # fmt: skip
-        with functorch.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False):
-            torch.compile(function)(*given)
+    def compiled(module: Any, examples: Any, **named: Any) -> Any:
+        mode = FakeTensorMode()
+        with pytest.MonkeyPatch.context() as patch, tracing(TracingContext(mode)):
+            patch.setattr(GraphLowering, "compile_to_module", captured)
+            compile_fx_inner(*_moved(module, mode), **named)
+        return make_boxed_func(module.forward)
+
+    traced = aot_function(
+        function,
+        fw_compiler=compiled,
+        bw_compiler=functools.partial(compiled, is_backward=True),
+        decompositions=select_decomp_table(),
+        keep_inference_input_mutations=True,
+    )
+    results = traced(*(_copied(each) for each in inputs))
+    if any(each.requires_grad for each in inputs):
+        sum(each.sum() for each in results).backward()
     return found
+
+
+def _copied(tensor: Any) -> Any:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _moved(module: Any, mode: Any) -> tuple[Any, list[Any]]:
+    """A graph on the GPU, and its inputs."""
+    gpu = torch.device("cuda", 0)
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=gpu)
+
+    new = copied(module)
+    for node in new.graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": gpu}
+        if "val" in node.meta:
+            node.meta = {"val": torch.utils._pytree.tree_map(moved, node.meta["val"])}
+    return new, [node.meta["val"] for node in new.graph.nodes if node.op == "placeholder"]
 
 
 _numbers = itertools.count()
@@ -266,10 +247,3 @@ def graph(module: ModuleType) -> Any:
 
 def empty(shape: Any, strides: Any, dtype: Any) -> Any:
     return owned(torch.empty_strided(shape, strides, dtype=dtype))
-
-
-def pretend_driver(patch: pytest.MonkeyPatch) -> None:
-    """Below an answer."""
-    patch.setattr(machines, "built", built)
-    patch.setattr(machines, "context", lambda device: 0)
-    patch.setattr(machines, "capturing", lambda stream, device: False)

@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 from fusiond.frameworks import asking
 from fusiond.ptx.triton import NotTaken
 from fusiond.triton import candidates
-from fusiond.triton.keys import Choice, TunedKey, TuningOptions
+from fusiond.triton.keys import ChosenConfig, TunedKey, TuningOptions
 
 log = logging.getLogger("fusiond.triton")
 
@@ -116,7 +116,7 @@ class Autotuned(Autotuner):  # type: ignore[misc]
                 tuned = self._to_ask.pop()
                 tuned.asker.later(tuned.prepare)
 
-    def _take(self, key: Key, choice: Choice) -> None:
+    def _take(self, key: Key, choice: ChosenConfig) -> None:
         self._launches[key] = _launch(choice.candidate.config)
 
     def _failed(self, key: Key, launch: Launch, problem: Exception) -> bool:

@@ -63,7 +63,7 @@ class ConfigsQuestion:
         return "\n".join([*lines, ""])
 
 
-class Standing:
+class Placeholder:
     """In the place of an array while Triton compiles: where it lies and what it is made of, and no memory."""
 
     def __init__(self, value: Any) -> None:
@@ -74,7 +74,7 @@ class Standing:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Candidate:
+class KeyedConfig:
     """A config, for one key."""
 
     config: Config
@@ -91,6 +91,11 @@ class Candidate:
     _sizes: Mapping[str, int] = field(repr=False)
     _zeros: Collection[str] = field(repr=False)
     _file: str = field(default="", repr=False)
+
+    @property
+    def label(self) -> str:
+        """`BLOCK=1024, num_warps=4`"""
+        return ", ".join(f"{name}={value}" for name, value in self.options.items() if (name, value) != ("num_ctas", 1))
 
     def file(self) -> str:
         """Its YAML file in the folder of questions, written with the PTX that Triton makes of it; empty, and there is a
@@ -129,7 +134,7 @@ def of(
     grid: Any,
     key: Mapping[str, Any],
     zeros: Collection[str],
-) -> Candidate:
+) -> KeyedConfig:
     """A config for the arguments of a launch; `key`: those that are the key. NotTaken for a kernel that cannot be
     measured by its PTX."""
     given = {**kwargs, **config.all_kwargs()}
@@ -164,7 +169,7 @@ def of(
         sorted(_environment().items()), others, sorted(zeros),
     )  # fmt: skip
     x, y, z = (*(int(each) for each in (grid(bound) if callable(grid) else grid)), 1, 1)[:3]
-    return Candidate(
+    return KeyedConfig(
         config=config, name=f"{_word(function.__name__)[:40]}_{digest}", options=config.all_kwargs(),
         _function=function, _args=tuple(map(_standing, args)),
         _given={name: _standing(value) for name, value in given.items()},
@@ -182,7 +187,7 @@ def _is_array(value: object) -> bool:
 
 
 def _standing(value: Any) -> Any:
-    return Standing(value) if _is_array(value) else value
+    return Placeholder(value) if _is_array(value) else value
 
 
 def _word(name: str) -> str:

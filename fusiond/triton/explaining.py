@@ -16,7 +16,7 @@ class ExplainedKey:
     name: str
     """The kernel with its key: `softmax n=1000`."""
     config: str
-    """As Triton writes it; empty where Triton tunes by itself."""
+    """Empty where Triton tunes by itself."""
     state: str
     """`tuned`, `first`, `nearest`, `unknown`, or `refused`."""
     reason: str
@@ -28,7 +28,7 @@ class ExplainedKey:
 
     def __str__(self) -> str:
         config = f"  {self.config}" if self.config else ""
-        gain = f", {self.speedup:.2f}x of the first config" if self.speedup else ""
+        gain = f", {self.speedup:.2f}x the first config" if self.speedup else ""
         gain += f" ({self.ci95[0]:.2f} to {self.ci95[1]:.2f})" if self.ci95 else ""
         return "\n    ".join([f"{self.name}{config}  {self.state}{gain}: {self.reason}", *self.problems])
 
@@ -55,7 +55,7 @@ def _explained() -> Iterator[ExplainedKey]:
                 continue
             choice, standing = tuned.choice, tuned.standing()
             yield ExplainedKey(
-                name=tuned.name, config=str(choice.candidate.config), state=choice.state,
+                name=tuned.name, config=choice.candidate.label, state=choice.state,
                 reason=f"{choice.reason}; {standing}" if standing else choice.reason, speedup=choice.speedup,
                 ci95=choice.ci95, problems=tuned.problems(),
             )  # fmt: skip

@@ -26,11 +26,11 @@ from fusiond.isolation import registry
 from fusiond.requests import contents
 from fusiond.store import lookup
 from fusiond.store.format import exchange_file
-from fusiond.triton.candidates import Candidate, ConfigsQuestion
+from fusiond.triton.candidates import ConfigsQuestion, KeyedConfig
 
 log = logging.getLogger("fusiond.triton")
 
-Group: TypeAlias = tuple[Candidate, ...]
+Group: TypeAlias = tuple[KeyedConfig, ...]
 """One that is to be measured, or the first and one that is to be compared with it."""
 MARGIN = 1.02
 """Times by themselves that are nearer to each other than that decide nothing."""
@@ -48,10 +48,10 @@ class TuningOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ChosenConfig:
     """What is launched, and why."""
 
-    candidate: Candidate
+    candidate: KeyedConfig
     state: str
     """`tuned`; `first` (the first config is the fastest, or as fast), `nearest`, `unknown`, or `refused`."""
     reason: str
@@ -66,11 +66,11 @@ class TunedKey:
     def __init__(
         self,
         name: str,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[KeyedConfig],
         sizes: Mapping[str, int],
         device: str,
         options: TuningOptions,
-        changed: Callable[[Choice], None],
+        changed: Callable[[ChosenConfig], None],
     ) -> None:
         self.name, self._candidates, self._sizes, self._device = name, tuple(candidates), dict(sizes), device
         self._options, self._changed = options, changed
@@ -97,7 +97,7 @@ class TunedKey:
 
     def problems(self) -> tuple[str, ...]:
         """Of configs that are not launched."""
-        return tuple(f"not {each.config}: {each.problem}" for each in self._candidates if each.problem)
+        return tuple(f"not {each.label}: {each.problem}" for each in self._candidates if each.problem)
 
     def standing(self) -> str:
         """Where what is not known yet is, for people; empty where all is known."""
@@ -113,14 +113,14 @@ class TunedKey:
         with self._lock:
             self.choice, wanted = self._chosen()
             self._changed(self.choice)
-        log.info("%s: %s, %s", self.name, self.choice.candidate.config, self.choice.reason)
+        log.info("%s: %s, %s", self.name, self.choice.candidate.label, self.choice.reason)
         return wanted
 
-    def _chosen(self) -> tuple[Choice, list[Group]]:
+    def _chosen(self) -> tuple[ChosenConfig, list[Group]]:
         usable = [each for each in self._candidates if not each.problem]
         if not usable:
             first = self._candidates[0]
-            return Choice(candidate=first, state="refused", reason=first.problem), []
+            return ChosenConfig(candidate=first, state="refused", reason=first.problem), []
         first = usable[0]
         known = {each.name: self._records(each.name) for each in usable}
         here = {name: _at(records, self._sizes) for name, records in known.items()}
@@ -131,19 +131,19 @@ class TunedKey:
         if pair is not None:
             by = f"measured by {pair['imported']['name']}" if pair.get("imported") else f"{measured} here"
             gain = pair["speedup"], tuple(pair["ci95"])
-            return Choice(candidate=best, state="tuned", reason=by, speedup=gain[0], ci95=gain[1]), wanted
+            return ChosenConfig(candidate=best, state="tuned", reason=by, speedup=gain[0], ci95=gain[1]), wanted
         if not wanted:
-            return Choice(candidate=first, state="first", reason=f"{measured} here, none is faster"), []
+            return ChosenConfig(candidate=first, state="first", reason=f"{measured} here, none is faster"), []
         nearest = self._nearest(usable, known)
         if nearest is not None:
             best, sizes = nearest
             at = ", ".join(f"{name}={value}" for name, value in sizes.items())
-            return Choice(candidate=best, state="nearest", reason=f"as at {at}; {measured}"), wanted
-        return Choice(candidate=first, state="unknown", reason=f"the first config; {measured}"), wanted
+            return ChosenConfig(candidate=best, state="nearest", reason=f"as at {at}; {measured}"), wanted
+        return ChosenConfig(candidate=first, state="unknown", reason=f"the first config; {measured}"), wanted
 
     def _best(
-        self, usable: Sequence[Candidate], known: Mapping[str, dict[str, Any] | None], sizes: Mapping[str, int]
-    ) -> tuple[Candidate, dict[str, Any] | None, list[Group]]:
+        self, usable: Sequence[KeyedConfig], known: Mapping[str, dict[str, Any] | None], sizes: Mapping[str, int]
+    ) -> tuple[KeyedConfig, dict[str, Any] | None, list[Group]]:
         """(the fastest at some sizes that was compared with the first, or the first; the record of the comparison; the
         first and the one that is still to be compared with it)"""
         first = usable[0]
@@ -160,8 +160,8 @@ class TunedKey:
         return first, None, undecided
 
     def _nearest(
-        self, usable: Sequence[Candidate], known: Mapping[str, list[dict[str, Any]]]
-    ) -> tuple[Candidate, Mapping[str, int]] | None:
+        self, usable: Sequence[KeyedConfig], known: Mapping[str, list[dict[str, Any]]]
+    ) -> tuple[KeyedConfig, Mapping[str, int]] | None:
         """The best config of the nearest sizes at which the first one was measured."""
         others = [_sizes(each) for each in known[usable[0].name] if _sizes(each) != self._sizes]
         others = [each for each in others if each.keys() == self._sizes.keys()]

@@ -104,8 +104,8 @@ def known(measured: Callable[[Gpu], Path], gpu: Gpu, tmp_path: Path) -> Path:
 def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu, known: Path) -> None:
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
     assert launched(tuned(configs(16, 1024, 64), known, block=False), gpu) == "1024"
-    assert "scale n=3000  BLOCK: 1024, num_warps: 4" in explained()
-    assert "x of the first config (" in explained()
+    assert "scale n=3000  BLOCK=1024, num_warps=4" in explained()
+    assert "x the first config (" in explained()
     assert "3 of 3 measured here" in explained()
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
 
@@ -132,7 +132,7 @@ assert t.launched(t.tuned(t.configs(16, 1024, 64), Path({str(known)!r})), gpu) =
 def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path) -> None:
     kernel = tuned(configs(16, 1024, 64), known, block=False, search={"trials": 9})
     assert launched(kernel, gpu, 2000) == "1024"
-    assert "scale n=2000  BLOCK: 1024" in explained()
+    assert "scale n=2000  BLOCK=1024" in explained()
     assert "nearest: as at n=3000; 0 of 3 measured" in explained()
 
 
@@ -159,9 +159,9 @@ def test_what_is_wrong_does_not_compile_or_fails_is_left_out_and_not_tried_again
     """512 is the fastest by itself, and wrong."""
     for _ in range(2):
         assert launched(tuned(configs(16, 256, 512, 128, 64), db, recorded.sometimes), gpu) == "64"
-        assert "not BLOCK: 256, num_warps: 4" in explained()
+        assert "not BLOCK=256, num_warps=4" in explained()
         assert "CompileTimeAssertionFailure" in explained()
-        assert "not BLOCK: 128, num_warps: 4" in explained()
+        assert "not BLOCK=128, num_warps=4" in explained()
         assert "the unfused program does not work: a: PTX line" in explained()
         assert jobs(db) == [SINGLE] * 4 + [COMPARED] * 2
 
@@ -179,7 +179,7 @@ def test_what_does_not_start_is_not_launched_again(gpu: Gpu, db: Path, monkeypat
     kernel = tuned(configs(16, 1024), db, block=False)
     assert [launched(kernel, gpu) for _ in range(2)] == ["1024", "1024"]
     assert len(tried) == 2
-    assert "not BLOCK: 16" in explained()
+    assert "not BLOCK=16" in explained()
     assert "out of resource: shared memory" in explained()
 
 

@@ -111,7 +111,7 @@ class StepPlan:
 
     def __init__(self, plan: LaunchPlan, machine: Machine) -> None:
         self.scratch, self.steps = steps_of(plan)
-        self._machine = machine
+        self.machine = machine
 
     def run(
         self, addresses: Sequence[int], stream: int = 0, values: Mapping[tuple[int, int], bytes] | None = None
@@ -130,10 +130,52 @@ class StepPlan:
     ) -> None:
         if step.kind == LAUNCH:
             given = [values.get((number, at)) or each.filled(addresses) for at, each in enumerate(step.arguments)]
-            self._machine.start(step, given, stream)
+            self.machine.start(step, given, stream)
         else:
             buffer, offset, size, byte = step.filled
-            self._machine.fill(addresses[buffer] + offset, size, byte, stream)
+            self.machine.fill(addresses[buffer] + offset, size, byte, stream)
+
+
+class LaidOutPlan:
+    """A plan on a CudaMachine whose arguments lie ready, but for the addresses: to be run often, by one at a time."""
+
+    def __init__(self, plan: StepPlan, buffers: int, values: Mapping[tuple[int, int], bytes | int]) -> None:
+        """`values`: (step, argument) -> its bytes, or the number of the buffer whose address it is. Unusable."""
+        count = buffers + len(plan.scratch)
+        self._addresses = (ctypes.c_uint64 * count)()
+        self._pack = struct.Struct(f"<{count}Q").pack_into
+        self._plan, self._held = plan, []
+        self._pointers = []
+        for number, step in enumerate(plan.steps):
+            pointers = (ctypes.c_void_p * len(step.arguments))()
+            for at, each in enumerate(step.arguments):
+                value = values.get((number, at))
+                if value is None and each.places:
+                    if len(each.data) != 8 or len(each.places) != 1 or each.places[0][2]:
+                        raise Unusable("an address stands in a struct, or begins within a buffer")
+                    value = each.places[0][1]
+                if isinstance(value, int):
+                    pointers[at] = ctypes.addressof(self._addresses) + 8 * value
+                else:
+                    held = ctypes.create_string_buffer(value or each.data, len(value or each.data))
+                    self._held.append(held)
+                    pointers[at] = ctypes.addressof(held)
+            self._pointers.append(pointers)
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """As `StepPlan.run`."""
+        machine: Any = self._plan.machine
+        self._pack(self._addresses, 0, *addresses)
+        for number, (step, pointers) in enumerate(zip(self._plan.steps, self._pointers, strict=True)):
+            try:
+                if step.kind == LAUNCH:
+                    machine.start_at(step, pointers, stream)
+                else:
+                    buffer, offset, size, byte = step.filled
+                    machine.fill(addresses[buffer] + offset, size, byte, stream)
+            except LaunchFailed as problem:
+                problem.step = number
+                raise
 
 
 class Processor:
@@ -191,7 +233,10 @@ class CudaMachine:
 
     def start(self, step: Step, values: Sequence[bytes], stream: int) -> None:
         held = [ctypes.create_string_buffer(each, len(each)) for each in values]
-        pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        self.start_at(step, (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)), stream)
+
+    def start_at(self, step: Step, pointers: Any, stream: int) -> None:
+        """Enqueue a launch whose arguments lie where an array of pointers says. LaunchFailed."""
         shape = (*step.grid, *step.block, step.shared_bytes)
         try:
             if step.cooperative:

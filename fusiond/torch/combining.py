@@ -23,7 +23,7 @@ from typing import Any
 
 from fusiond.cuda.recording import groups
 from fusiond.cuda.recording import triton as recording
-from fusiond.cuda.recording.arguments import GPU, Array
+from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.ptx import triton
@@ -181,7 +181,7 @@ class InductorKernel:
     def run(self, stream: int, *arguments: Any) -> None:
         self.tuner.run(*arguments, stream=stream)
 
-    def described(self, stream: int, *arguments: Any) -> DescribedLaunch:
+    def described(self, stream: int, *arguments: Any) -> RecordedLaunch:
         """A launch. NotTaken."""
         _, grid = self.tuner._interpret_args_grid(arguments, self.config)
         given = {
@@ -189,31 +189,11 @@ class InductorKernel:
             for name, kind, value in zip(self.names, self.types, arguments, strict=True)
             if kind != "constexpr"
         }
-        found = recording.launch_of(self.compiled, given, grid, stream, self.device, _nothing)
-        own = [self.names.index(each) for each in given]  # its arguments, in their order, and scratch memory behind
-        return DescribedLaunch(found, tuple((place, at) for place, at in enumerate(own) if self.uses[at] is not None))
+        return recording.launch_of(self.compiled, given, grid, stream, self.device, _nothing)
 
     @property
     def device(self) -> int:
         return int(self.tuner.triton_meta["device"])
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedLaunch:
-    """A launch that comes again with other memory of the same sizes."""
-
-    launch: RecordedLaunch
-    pointers: tuple[tuple[int, int], ...]
-    """(place among its arguments, place among what `run` is handed)"""
-
-    def again(self, stream: int, *handed: Any) -> RecordedLaunch:
-        was = self.launch
-        arguments = list(was.arguments)
-        for place, at in self.pointers:
-            array, address = arguments[place], int(handed[at].data_ptr())
-            arguments[place] = Array(array.dtype, address, address, address + array.size_bytes, GPU)  # type: ignore[union-attr]
-        shape = was.grid, was.block, was.shared_bytes
-        return RecordedLaunch(was.origin, *shape, tuple(arguments), stream, was.device, was.run)
 
 
 def kernel(tuner: Any) -> InductorKernel | None:
@@ -254,27 +234,45 @@ class LaunchRound:
     def __init__(self, kernels: Sequence[InductorKernel], options: LaunchOptions) -> None:
         self._kernels, self._options = kernels, options
         self._group: LaunchGroup | None = None
-        self._described: list[DescribedLaunch] = []
         self._numbers: list[Any] = []
         """That were asked for, by which its grid is what it is."""
+        self._laid_out: LaidOutLaunch | None = None
+        handed = [(each.types[at].startswith("*"), number, 1 + at)
+                  for number, each in enumerate(kernels) for at in range(len(each.types))]  # fmt: skip
+        self._pointers = [(number, at) for pointer, number, at in handed if pointer]
+        self._numbered = [(number, at) for pointer, number, at in handed if not pointer]
         self._problem = ""
         self._captured: int | None = None
         """The stream by which its launches were captured as they are."""
 
     def __call__(self, *launches: tuple[Any, ...]) -> None:
+        for number in self._left(launches):
+            self._kernels[number].run(*launches[number])
+
+    def _left(self, launches: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+        """Launches what is known to be faster as one; the numbers of the others."""
+        everything = range(len(launches))
         try:
-            recorded = self._recorded(launches)
+            group = self._ready(launches)
+            if group is None:
+                return everything
+            if self._laid_out is None:
+                recorded = self._described(launches)
+            else:
+                addresses = [launches[number][at].data_ptr() for number, at in self._pointers]
         except Exception as problem:  # a fault of ours; nothing was launched yet
             self._problem = " ".join(str(problem).split())[:300] or type(problem).__name__
             log.warning("launches stay apart: %s", self._problem)
-            recorded = None
-        group = self._group
-        left = range(len(launches)) if recorded is None or group is None else group.start(recorded)
-        for number in left:
-            self._kernels[number].run(*launches[number])
+            return everything
+        if self._laid_out is not None:
+            return group.start_again(self._laid_out, addresses, launches[0][0])
+        left = group.start(recorded)
+        if not left:
+            self._laid_out = group.laid_out(recorded)
+        return left
 
-    def _recorded(self, launches: Sequence[tuple[Any, ...]]) -> list[RecordedLaunch] | None:
-        """The launches, if they are to run as one."""
+    def _ready(self, launches: Sequence[tuple[Any, ...]]) -> LaunchGroup | None:
+        """The group, if these launches are to run as one."""
         if self._problem:
             return None
         if self._group is None:
@@ -284,17 +282,22 @@ class LaunchRound:
                 self._captured = launches[0][0]
             return None
         stream = launches[0][0]
-        if _numbers(launches) != self._numbers or any(each[0] != stream for each in launches):
-            return None
-        return [each.again(*handed) for each, handed in zip(self._described, launches, strict=True)]
+        same = all(each[0] == stream for each in launches) and self._handed(launches) == self._numbers
+        return self._group if same else None
+
+    def _handed(self, launches: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The numbers that launches are handed."""
+        return [launches[number][at] for number, at in self._numbered]
 
     def _ask(self, launches: Sequence[tuple[Any, ...]]) -> None:
-        self._numbers = _numbers(launches)
-        self._described = [kernel.described(*each) for kernel, each in zip(self._kernels, launches, strict=True)]
-        recorded = [each.launch for each in self._described]
+        self._numbers = self._handed(launches)
+        recorded = self._described(launches)
         self._group = None if groups.apart(recorded) else groups.of(recorded, self._options)
         if self._group is None:
             self._problem = "too many launches came together, or they go to several streams"
+
+    def _described(self, launches: Sequence[tuple[Any, ...]]) -> list[RecordedLaunch]:
+        return [kernel.described(*each) for kernel, each in zip(self._kernels, launches, strict=True)]
 
     @property
     def stale(self) -> bool:
@@ -321,8 +324,3 @@ class LaunchRound:
             operators=tuple(each.tuner.inductor_meta.get("kernel_name", "kernel") for each in self._kernels),
             speedup=found.speedup if found is not None else None,
         )
-
-
-def _numbers(launches: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Those that launches are handed."""
-    return [each for launch in launches for each in launch[1:] if isinstance(each, bool | int | float)]

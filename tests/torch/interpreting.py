@@ -14,7 +14,7 @@ import pytest
 
 from fusiond.cuda.recording import machines
 from fusiond.devices.cpu import interpreted
-from fusiond.devices.cpu.interpreted import InterpretedModule
+from fusiond.devices.cpu.interpreted import InterpretedEntry, InterpretedModule
 from fusiond.devices.cpu.native import Finished, NativeLaunch
 from fusiond.frameworks.launching import LAUNCH, LaunchPlan
 from fusiond.frameworks.running import Step
@@ -32,20 +32,24 @@ def allow(owner: Any, address: int, size_bytes: int) -> None:
     _memory[owner] = address, size_bytes
 
 
-def run(text: str, entry: str, launch: NativeLaunch, values: Sequence[bytes]) -> None:
-    """A launch of PTX, to its end."""
+def loaded(text: str, entry: str) -> InterpretedEntry:
     module = _modules.get(text)
     if module is None:
         source = Source(name=entry, text=text, entries=(entry,), language=SourceLanguage.PTX)
         path = interpreted.build(source)
         assert isinstance(path, Path), path
         module = _modules[text] = InterpretedModule(path)
+    return module.entry(entry)
+
+
+def run(text: str, entry: str, launch: NativeLaunch, values: Sequence[bytes]) -> None:
+    """A launch of PTX, to its end."""
     buffers = {}
     for number, (address, size) in enumerate(list(_memory.values())):
         raw = (ctypes.c_uint8 * max(size, 1)).from_address(address)
         buffers[f"memory{number}"] = np.frombuffer(raw, np.uint8)
     launched.append(entry)
-    done = module.entry(entry).launch(launch, list(values), buffers)
+    done = loaded(text, entry).launch(launch, list(values), buffers)
     assert isinstance(done, Finished), done
 
 
@@ -60,6 +64,11 @@ class InterpretingMachine:
         assert (step.kind, stream) == (LAUNCH, STREAM)
         shape = NativeLaunch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
         run(self._texts[step.image], self._entries[step.entry], shape, values)
+
+    def start_at(self, step: Step, pointers: Any, stream: int) -> None:
+        entry = loaded(self._texts[step.image], self._entries[step.entry])
+        values = [ctypes.string_at(each, size) for each, size in zip(pointers, entry.argument_bytes, strict=True)]
+        self.start(step, values, stream)
 
     def fill(self, address: int, size_bytes: int, byte: int, stream: int) -> None:
         ctypes.memset(address, byte, size_bytes)

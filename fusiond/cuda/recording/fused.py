@@ -21,7 +21,7 @@ from fusiond.cuda.recording.question import KernelsQuestion
 from fusiond.exporting import launch as exported
 from fusiond.frameworks import launching
 from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import LaunchFailed, StepPlan
+from fusiond.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 from fusiond.language.dtypes import is_float
 from fusiond.program import Bytes, Pointer, Program, Role, Scalar
 from fusiond.program import Launch as Step
@@ -61,6 +61,17 @@ class FusedLaunch:
         with self._lock, _scratch(plan.scratch, device, stream) as own:
             plan.run([*addresses, *own], stream, values)
 
+    def laid_out(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> LaidOutLaunch:
+        """For launches with these numbers that come again, at other addresses. Unusable, NotNow, LaunchFailed."""
+        plan, buffers = self.loaded(device, stream), {each: number for number, each in enumerate(self._buffers)}
+        values: dict[tuple[int, int], bytes | int] = {}
+        for each in self._places:
+            for at, argument in enumerate(launches[each.launch].arguments):
+                found = buffers.get((each.launch, at), argument.data)
+                if found != b"":
+                    values[each.step, each.first + at] = found
+        return LaidOutLaunch(LaidOutPlan(plan, len(buffers), values), plan.scratch, device)
+
     def left(self, problem: LaunchFailed) -> list[int]:
         """The launches that were not begun when one of the answer's failed to start."""
         return sorted(each.launch for each in self._places if each.step >= problem.step)
@@ -81,6 +92,19 @@ class FusedLaunch:
             except Unusable as problem:
                 raise LaunchFailed(str(problem)) from None
         return found
+
+
+class LaidOutLaunch:
+    """A fused launch whose arguments lie ready, but for the addresses."""
+
+    def __init__(self, plan: LaidOutPlan, scratch: Sequence[int], device: int) -> None:
+        self._plan, self._scratch, self._device = plan, scratch, device
+        self._lock = threading.Lock()
+
+    def start(self, addresses: Sequence[int], stream: int) -> None:
+        """`addresses`: of the launches' arrays, in their order. LaunchFailed."""
+        with self._lock, _scratch(self._scratch, self._device, stream) as own:
+            self._plan.run([*addresses, *own], stream)
 
 
 @contextlib.contextmanager

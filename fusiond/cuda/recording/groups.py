@@ -13,14 +13,14 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fusiond.cuda.recording import question
 from fusiond.cuda.recording.arguments import Array, TypedNumber, overlap
-from fusiond.cuda.recording.fused import FusedLaunch, NotNow, built
+from fusiond.cuda.recording.fused import FusedLaunch, LaidOutLaunch, NotNow, built
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
 from fusiond.cuda.recording.question import Unaskable
@@ -129,13 +129,33 @@ class LaunchGroup:
         self._passing = self._conflict(launches)
         if self._passing:
             return everything
+        first = launches[0]
+        return self._started(fused, lambda: fused.start(launches, first.device, first.stream))
+
+    def laid_out(self, launches: Sequence[RecordedLaunch]) -> LaidOutLaunch | None:
+        """For launches that are as these but for their addresses; None where that cannot be, or not yet."""
+        fused, first = self._fused, launches[0]
         try:
-            fused.start(launches, launches[0].device, launches[0].stream)
+            return fused.laid_out(launches, first.device, first.stream) if fused is not None else None
+        except (Unusable, NotNow, LaunchFailed):
+            return None
+
+    def start_again(self, laid_out: LaidOutLaunch, addresses: Sequence[int], stream: int) -> list[int]:
+        """As `start`, of launches whose arrays lie at these addresses, and do not overlap more than theirs did."""
+        fused = self._fused
+        if fused is None:
+            return list(range(len(self._launches)))
+        return self._started(fused, lambda: laid_out.start(addresses, stream))
+
+    def _started(self, fused: FusedLaunch, start: Callable[[], None]) -> list[int]:
+        everything = list(range(len(self._launches)))
+        try:
+            start()
         except NotNow as why:
             self._passing = str(why)
             return everything
         except LaunchFailed as problem:
-            if launches[0].device == PROCESSOR:
+            if self._launches[0].device == PROCESSOR:
                 raise  # a fault of a kernel, which has begun
             self._fused, self._state, self._reason = None, "refused", str(problem)
             log.warning("%s is launched as it is from now on: %s", self.name, problem)

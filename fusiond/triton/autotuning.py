@@ -95,19 +95,19 @@ class Autotuned(Autotuner):  # type: ignore[misc]
                 _described(self.base_fn.__name__, named), found, sizes, device, self._tuning,
                 lambda choice: self._take(key, choice),
             )  # fmt: skip
+            self.tuned[key] = tuned
+            self._take(key, tuned.choice)
+            if self._tuning.block:
+                tuned.prepare()
+            elif tuned.lacks:
+                self._to_ask.append(tuned)
         except NotTaken as why:
             self.tuned[key], self._launches[key] = f"Triton tunes it itself: {why}", None
-            return
         except Exception as problem:
-            log.warning("%s is launched with its first config", self.base_fn.__name__, exc_info=True)
-            self.tuned[key] = f"the first config: {type(problem).__name__}: {' '.join(str(problem).split())}"
-            return
-        self.tuned[key] = tuned
-        self._take(key, tuned.choice)
-        if self._tuning.block:
-            tuned.prepare()
-        elif tuned.lacks:
-            self._to_ask.append(tuned)
+            said = f"the first config: {type(problem).__name__}: {' '.join(str(problem).split())}"
+            log.warning("%s: %s", self.base_fn.__name__, said)
+            log.debug("%s", self.base_fn.__name__, exc_info=True)
+            self.tuned[key] = said
 
     def _ask(self) -> None:
         """Ask in the background, once what is launched was compiled."""

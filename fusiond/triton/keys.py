@@ -173,11 +173,12 @@ class TunedKey:
 
     def _records(self, name: str, *, baseline: str = "") -> list[dict[str, Any]]:
         """What is known of a workload on this device, at any sizes, the last found first."""
+        found: list[dict[str, Any]] = []
         try:
-            found = lookup.of_name(self.asker.db, name, device=self._device, version=__version__)
+            if not asking.silent():
+                found = lookup.of_name(self.asker.db, name, device=self._device, version=__version__)
         except (FusiondError, OSError) as problem:
             log.debug("%s: %s", name, problem)
-            found = []
         kinds = ("measured", "emulated") if self._options.always else ("measured",)
         return [
             each

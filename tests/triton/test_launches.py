@@ -161,3 +161,22 @@ def test_tritons_own_tuning_measures_what_it_launches(gpu: Gpu, db: Path) -> Non
     gpu.drain()
     data.check()
     assert groups.explained()
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.slow
+def test_beside_kernels_in_cuda(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    """They are fused as PTX: nvcc compiles the other one."""
+    data, z = Data(), DeviceArray(np.zeros(N, np.float32))
+    twice = fusiond.cuda.kernel(
+        'extern "C" __global__ void twice(const float* x, float* y, int n) {'
+        "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }",
+        "twice",
+    )
+    with fusiond.cuda.launch(block=True, db=db):
+        twice.launch(12, 256, (data.x, z, np.int32(N)))
+        data.count()
+    assert states() == [("fused", 1)], str(fusiond.cuda.explain())
+    gpu.drain()
+    np.testing.assert_array_equal(z.array, 2 * data.x.array)
+    np.testing.assert_array_equal(data.counts.array, np.bincount(data.v.array, minlength=16))

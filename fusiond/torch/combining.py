@@ -28,7 +28,7 @@ from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.ptx import triton
 from fusiond.ptx.triton import NotTaken
-from fusiond.torch import rounds, splicing
+from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
 
 log = logging.getLogger("fusiond.torch")
@@ -37,6 +37,8 @@ log = logging.getLogger("fusiond.torch")
 def compiler(options: LaunchOptions, record: CompiledGraphs) -> Callable[..., Any]:
     """Inductor's compiler of graphs, for graphs whose launches are combined."""
     from torch._inductor.compile_fx import compile_fx_inner
+
+    from fusiond.torch import splicing
 
     def compiled(module: Any, examples: Sequence[Any], **named: Any) -> Any:
         kept = splicing.copied(module)  # Inductor rewrites what it is given

@@ -33,6 +33,8 @@ from tests.triton.stand_in import DeviceArray, Gpu
 N = 3000
 SINGLE, COMPARED = 1, 2
 """Kinds of jobs, by their workloads."""
+KEPT: list[Any] = []
+"""The kernels of a test, which are explained as long as they are there."""
 
 
 def configs(*blocks: int, **options: Any) -> list[Any]:
@@ -40,9 +42,9 @@ def configs(*blocks: int, **options: Any) -> list[Any]:
 
 
 def tuned(made: list[Any], db: Path, kernel: Any = recorded.scale, **options: Any) -> Any:
-    gc.collect()  # earlier tests' kernels would be explained, too
     given = {"key": ["n"], "block": True, "always": True, "device": "cpu", "db": db, **options}
-    return fusiond.triton.autotune(made, **given)(kernel)
+    KEPT.append(fusiond.triton.autotune(made, **given)(kernel))
+    return KEPT[-1]
 
 
 def launched(kernel: Any, gpu: Gpu, n: int = N, *, room: int = 0) -> str:
@@ -70,6 +72,12 @@ def asked(of: Any) -> dict[str, Any]:
 
 def explained() -> str:
     return str(fusiond.triton.explain())
+
+
+@pytest.fixture(autouse=True)
+def kernels_of_one_test() -> None:
+    KEPT.clear()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import fusiond.cuda
-from fusiond.cuda.recording import groups
+from fusiond.cuda.recording import groups, triton
+from fusiond.ptx.triton import NotTaken
 from tests.cuda.recording.test_launch import states
 from tests.jax.conftest import emitted
 from tests.triton import recorded
@@ -148,10 +150,10 @@ def test_other_threads_launch_as_ever_and_triton_is_as_it_was(gpu: Gpu, db: Path
 
 
 def test_tritons_own_tuning_measures_what_it_launches(gpu: Gpu, db: Path) -> None:
-    import triton
+    from triton import Config, autotune
 
-    configs = [triton.Config({"BLOCK": each}) for each in (512, 1024)]
-    tuned = triton.autotune(configs, key=["n"])(recorded.scale)
+    configs = [Config({"BLOCK": each}) for each in (512, 1024)]
+    tuned = autotune(configs, key=["n"])(recorded.scale)
     data = Data()
     with fusiond.cuda.launch(db=db):
         tuned[lambda given: (-(-N // given["BLOCK"]),)](data.x, data.y, 3.0, N)
@@ -161,6 +163,53 @@ def test_tritons_own_tuning_measures_what_it_launches(gpu: Gpu, db: Path) -> Non
     gpu.drain()
     data.check()
     assert groups.explained()
+
+
+def test_no_blocks_and_compiling_ahead_are_no_launches(gpu: Gpu, db: Path) -> None:
+    data = Data()
+    with fusiond.cuda.launch(db=db):
+        data.scale()
+        recorded.count[(0,)](data.v, data.counts, N, BLOCK=1024)
+        recorded.count.warmup(data.v, data.counts, N, grid=(1,), BLOCK=512)
+    assert [name for name, _, _ in gpu.launched] == ["scale"]
+    assert groups.explained() == ()
+    gpu.drain()
+
+
+class Tensor(DeviceArray):
+    """As PyTorch's of a type that the interface has no name for, every second element of a row."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        self.shape, self.dtype = (4, 8), "torch.bfloat16"
+
+    dtype: Any = None
+    __cuda_array_interface__ = property(lambda self: 1 / 0)
+
+    def stride(self) -> tuple[int, int]:
+        return 100, 2
+
+    def element_size(self) -> int:
+        return 2
+
+
+def test_tensors_have_a_span_of_their_own(gpu: Gpu) -> None:
+    found = triton.read(Tensor(np.zeros(400, np.int16)), "*bf16")
+    assert (found.dtype, found.size_bytes, found.low) == ("bfloat16", 2 * (300 + 14 + 1), found.address)
+
+
+def test_a_profilers_memory_is_refused(gpu: Gpu) -> None:
+    data = Data()
+    compiled = data.scale()
+    gpu.drain()
+    stored = "\nld.param.b64 %rd1, [scale_param_5]; st.global.b32 [%rd1], 1;\nret;"
+
+    class Profiled:
+        src, metadata = compiled.src, compiled.metadata
+        asm: ClassVar = {"ptx": re.sub(r"\n\tret;", stored, compiled.asm["ptx"])}
+
+    with pytest.raises(NotTaken, match="a profiler's memory"):
+        triton.launch_of(Profiled(), {}, (1, 1, 1), 0, 0, print)
 
 
 @pytest.mark.needs_nvcc

@@ -38,8 +38,6 @@ def read(value: Any, kind: str) -> Argument:
     """What an argument is, of a type as Triton names it (`*fp32`, `i32`). Unseen."""
     dtype = TYPES.get(kind.removeprefix("*").removeprefix("k"))
     if kind.startswith("*"):
-        if value is None:
-            return NULL
         if hasattr(value, "element_size") and hasattr(value, "stride"):  # a tensor of PyTorch, of any type
             return _tensor(value, dtype or "uint8")
         return arguments.read(value, widen=True)

@@ -158,6 +158,20 @@ def test_values(member: TritonMember, real: Registry, tmp_path: Path, interprete
             check(member, name, theirs[name], right)
 
 
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "instruction"), [("sm_80", "mma.sync.aligned"), ("sm_90", "wgmma.mma_async")])
+def test_tensor_cores(arch: str, instruction: str, real: Registry, tmp_path: Path) -> None:
+    """Of the GPU that the file names."""
+    member = MATMUL
+    found = alone(real, member, tmp_path, flags=[f"-arch={arch}"])
+    program = emitted(real, found, points(real, found)[0])
+    assert instruction in ptx_of(program)
+    ours = outputs(program)
+    for name, right in member.expected(drawn(program), **member.sizes).items():
+        check(member, name, ours[name], right)
+
+
 # --- what a member is ------------------------------------------------------------------------------------
 
 ADD, SOFTMAX, MATMUL = (next(each for each in EVERY if each.kernel == name) for name in ("add", "softmax", "matmul"))

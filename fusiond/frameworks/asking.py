@@ -164,6 +164,8 @@ class Asker:
         self._wanted: dict[str, tuple[Askable, list[Callable[[], None]]]] = {}
         self._submitted: dict[str, float] = {}
         """Digest -> when the daemon has to be asked again; infinite once it took the job, or never will."""
+        self._over: dict[str, Callable[[], object]] = {}
+        """Digest -> whether there will be no answer."""
         self._not_taken: dict[str, str] = {}
         """Digest -> why it was not handed in."""
         self._tasks: list[Callable[[], None]] = []
@@ -267,12 +269,21 @@ class Asker:
             self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
             self._thread.start()
 
-    def want(self, question: Askable, changed: Callable[[], None], *, known: bool = False) -> None:
+    def want(
+        self,
+        question: Askable,
+        changed: Callable[[], None],
+        *,
+        known: bool = False,
+        over: Callable[[], object] | None = None,
+    ) -> None:
         """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own; of
-        what is `known` at once, from that thread."""
+        what is `known` at once, from that thread; and once it is `over`, where there will be no answer."""
         if _inherited:
             return
         with self._lock:
+            if over is not None:
+                self._over[question.digest] = over
             if known:
                 self._submitted[question.digest] = float("inf")
             self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
@@ -338,7 +349,8 @@ class Asker:
                 log.warning("a question could not be put", exc_info=True)
 
     def _taken_up(self, question: Askable) -> None:
-        if self.look(question).state not in ("fuse", "keep"):
+        known = self.look(question).state in ("fuse", "keep")
+        if not known and not self._over.get(question.digest, bool)():
             return
         with self._taking_up:
             if _ending.is_set():

@@ -16,6 +16,7 @@ from typing import Any
 import triton
 from triton.runtime.autotuner import Config
 from triton.runtime.driver import driver
+from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
 from fusiond.cuda.recording import question
@@ -113,6 +114,9 @@ class KeyedConfig:
         compiled = self._function.run(*self._args, grid=self._grid, warmup=True, **self._given)
         if hasattr(compiled, "result"):
             compiled = compiled.result()
+        most = driver.active.utils.get_device_properties(driver.active.get_current_device())["max_shared_mem"]
+        if compiled.metadata.shared > most:
+            raise OutOfResources(compiled.metadata.shared, most, "shared memory")
         launch = launches.launch_of(compiled, self._handed, self._grid, 0, 0, lambda: None)
         numbers = [None if isinstance(each, Array) else each.value for each in launch.arguments]
         document = question.described(launch, numbers)

@@ -8,6 +8,7 @@ are known. What is not known is asked for: each config once, by itself, and then
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -19,11 +20,8 @@ from typing import Any, TypeAlias
 from fusiond import __version__
 from fusiond.cuda.recording import question
 from fusiond.errors import FusiondError
-from fusiond.exchange import find
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker
-from fusiond.isolation import registry
-from fusiond.requests import contents
 from fusiond.store import lookup
 from fusiond.store.format import exchange_file
 from fusiond.triton.candidates import ConfigsQuestion, KeyedConfig
@@ -196,7 +194,7 @@ class TunedKey:
             self._asked |= {each.digest: each for each in new}
             for each in new:
                 if not self._options.block:
-                    self.asker.want(each, self.prepare)
+                    self.asker.want(each, self.prepare, over=functools.partial(self._failure, each))
                     continue
                 found = self.asker.tune(each, self._options.search)
                 if found.state == "refused":
@@ -213,12 +211,16 @@ class TunedKey:
                 asked = ConfigsQuestion(
                     ",".join(each.name for each in group), self._device, files, self._options.search
                 )
-                problem = lookup.failed(self.asker.db, asked.name, self._sizes, device=self._device)
+                problem = self._failure(asked)
                 if problem:
                     self._refuse(asked, problem)
                 found.append(asked)
             if not any(each.problem for group in wanted for each in group):
                 return found  # else without what does not compile, or failed before
+
+    def _failure(self, asked: ConfigsQuestion) -> str:
+        """Why the job of a question failed; empty where it did not."""
+        return lookup.failed(self.asker.db, asked.name, self._sizes, device=self._device)
 
     def _refuse(self, asked: ConfigsQuestion, problem: str) -> None:
         """Leave the last config of a question out."""
@@ -232,6 +234,10 @@ class TunedKey:
         db = self.asker.db
         if not os.path.exists(exchange_file(os.fspath(db))):
             return
+        from fusiond.exchange import find
+        from fusiond.isolation import registry
+        from fusiond.requests import contents  # 0.3 s, for those who have imported something
+
         devices = contents.devices_here(db, registry.load(), self._device)
         first, *others = [each.name for each in self._candidates]
         for name in (first, *others, *(f"{first},{each}" for each in others)):

@@ -150,17 +150,30 @@ def test_emulated_answers_are_for_scripts(gpu: Gpu, known: Path) -> None:
 
 
 def test_nobody_waits_and_the_answer_is_taken_up(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
-    kernel = tuned(configs(16, 1024), db, block=False)
+    """The test is the daemon. 128 fails there, as the last one."""
+    kernel = tuned(configs(16, 1024, 128), db, recorded.sometimes, block=False)
     assert launched(kernel, gpu) == "16"
-    until(lambda: len(nothing_is_known) == 2)
+    until(lambda: len(nothing_is_known) == 3)
     assert "handed to the daemon, which has no answer yet" in explained()
-    for number in (0, 1, 2):
+    for number, state in enumerate(("keep", "keep", "refused", "keep")):
         until(lambda number=number: len(nothing_is_known) > number)
         assert launched(kernel, gpu) == "16"
-        assert asking.of(db).tune(nothing_is_known[number]).state == "keep"
+        assert asking.of(db).tune(nothing_is_known[number]).state == state
     until(lambda: launched(kernel, gpu) == "1024")
-    assert jobs(db) == [SINGLE, SINGLE, COMPARED]
-    assert [each.name.count(",") for each in nothing_is_known] == [0, 0, 1]
+    assert jobs(db) == [SINGLE, SINGLE, SINGLE, COMPARED]
+    assert [each.name.count(",") for each in nothing_is_known] == [0, 0, 0, 1]
+
+
+def test_what_needs_more_shared_memory_than_there_is_is_not_asked_for(
+    gpu: Gpu, db: Path, nothing_is_known: list[Any]
+) -> None:
+    gpu.triton.utils.get_device_properties = lambda device: {"max_shared_mem": 40}
+    x, total = DeviceArray(np.ones(N, np.float32)), DeviceArray(np.zeros(1, np.float32))
+    kernel = tuned([*configs(256), *configs(1024, num_warps=16)], db, recorded.summed, block=False)
+    kernel[lambda given: (triton.cdiv(N, given["BLOCK"]),)](x, total, N)
+    gpu.drain()
+    until(lambda: "out of resource: shared memory, Required: 64, Hardware limit: 40" in explained())
+    until(lambda: len(nothing_is_known) == 1)
 
 
 def test_what_is_wrong_does_not_compile_or_fails_is_left_out_and_not_tried_again(gpu: Gpu, db: Path) -> None:

@@ -23,10 +23,10 @@ from typing import Any
 
 from fusiond.cuda.recording import groups
 from fusiond.cuda.recording import triton as recording
+from fusiond.cuda.recording.arguments import NULL
 from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
 from fusiond.cuda.recording.kernels import RecordedLaunch
-from fusiond.ptx import triton
 from fusiond.ptx.triton import NotTaken
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
@@ -115,6 +115,10 @@ def _capturing() -> bool:
     return bool(torch.cuda.is_current_stream_capturing())
 
 
+def _nothing() -> None:
+    """A launch that is only described."""
+
+
 # --- what Inductor wrote --------------------------------------------------------------------------------
 
 
@@ -131,6 +135,7 @@ def combined(compiled: Any, options: LaunchOptions) -> list[LaunchRound]:
     tree = ast.parse(Path(scope["__file__"]).read_text(encoding="utf-8"))
     written = {each.lineno: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
     found: list[rounds.Round] = []
+    codes = []
     for function in functions:
         new = written[function.__code__.co_firstlineno]
         together = rounds.put_together(new, uses, len(found))
@@ -138,9 +143,11 @@ def combined(compiled: Any, options: LaunchOptions) -> list[LaunchRound]:
             found += together
             local: dict[str, Any] = {}
             exec(compile(ast.Module([new], []), scope["__file__"], "exec", dont_inherit=True), scope, local)
-            function.__code__ = local[new.name].__code__
-    scope[rounds.ROUNDS] = [LaunchRound([kernels[name] for name in each.kernels], options) for each in found]
-    return list(scope[rounds.ROUNDS])
+            codes.append((function, local[new.name].__code__))
+    launched = scope[rounds.ROUNDS] = [LaunchRound([kernels[name] for name in each.kernels], options) for each in found]
+    for function, code in codes:
+        function.__code__ = code
+    return list(launched)
 
 
 def _functions(compiled: Any) -> Iterator[FunctionType]:
@@ -209,7 +216,7 @@ def kernel(tuner: Any) -> InductorKernel | None:
     signature, made = result.compile_meta["signature"], result.kernel
     try:
         compiled = made if hasattr(made, "asm") else PtxBesideCubin(Path(made.cubin_path), signature)
-        triton.of(compiled)
+        recording.launch_of(compiled, dict.fromkeys(signature, NULL), (1, 1, 1), 0, 0, _nothing)
     except (NotTaken, OSError, ValueError) as why:
         log.debug("%s is launched by itself: %s", tuner.inductor_meta.get("kernel_name"), why)
         return None
@@ -221,10 +228,6 @@ def kernel(tuner: Any) -> InductorKernel | None:
     read -= set(tuner.mutated_arg_names)
     uses = tuple(name not in read if signature[name].startswith("*") else None for name in names)
     return InductorKernel(tuner, config, compiled, names, tuple(signature[each] for each in names), uses)
-
-
-def _nothing() -> None:
-    """A launch that is only described."""
 
 
 # --- a round --------------------------------------------------------------------------------------------

@@ -68,6 +68,17 @@ def call(args):
     return (buf0, buf2)
 """
 """Two chains, and one that writes to what it is handed: scale and both shifts do not need each other."""
+PARTS = """
+class Runner:
+    def call(self, args):
+        handed = [*args]
+        args.clear()
+        return self.partitions[0](handed)
+
+runner = Runner()
+runner.partitions = [lambda args, captured=partition_0: captured(args)]
+"""
+"""The graph's own function calls a part, which somebody wraps who captures it."""
 
 
 class Tensor:
@@ -135,9 +146,9 @@ class _Kept:
 _numbers = itertools.count()
 
 
-def graph_of(folder: Path, *, kept: bool = True) -> Any:
+def graph_of(folder: Path, *, kept: bool = True, parts: bool = False) -> Any:
     path = folder / f"wrapper_{next(_numbers)}.py"
-    path.write_text(WRITTEN)
+    path.write_text(WRITTEN.replace("def call(", "def partition_0(") + PARTS if parts else WRITTEN)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -150,7 +161,8 @@ def graph_of(folder: Path, *, kept: bool = True) -> Any:
         setattr(module, name, CachingAutotuner(name, folder, kept=kept))
 
     class Graph:
-        current_callable = staticmethod(module.call)
+        compiled_fn_runner = getattr(module, "runner", None)
+        current_callable = module.runner.call if parts else staticmethod(module.call)
 
         def __call__(self, inputs: list[Any]) -> Any:
             return self.current_callable(inputs)
@@ -191,13 +203,13 @@ def launches_of(graph: CombinedGraph, seed: int) -> list[str]:
     return list(interpreting.launched)
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(("kept", "parts"), [(True, False), (False, False), (True, True)])
 def test_launches_are_one_from_the_answer_on(
-    kept: bool, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    kept: bool, parts: bool, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
 ) -> None:
     """Whether Triton's own object is at hand, or only what it wrote beside the cubin."""
     asked = answer(monkeypatch, measured)
-    graph = CombinedGraph("forward", graph_of(tmp_path, kept=kept), options, CompiledGraphs(None))
+    graph = CombinedGraph("forward", graph_of(tmp_path, kept=kept, parts=parts), options, CompiledGraphs(None))
     assert launches_of(graph, 0) == ["scale", "shift", "scale", "shift"]
     for seed in range(1, 4):
         first, second = launches_of(graph, seed)
@@ -241,13 +253,12 @@ def test_without_an_answer_to_fuse_they_stay_apart(
 def test_kernels_that_cannot_be_launched_with_others(tmp_path: Path) -> None:
     """They are no kernels here: whatever runs them is a statement of which nothing is known."""
     assert combining.kernel(object()) is None
+    for name in ("launch_pdl", "launch_cooperative_grid"):
+        tuner = CachingAutotuner("scale", tmp_path, kept=True)
+        setattr(tuner.compile_results[0].kernel.metadata, name, True)
+        assert combining.kernel(tuner) is None
     tuner = CachingAutotuner("scale", tmp_path, kept=True)
     assert combining.kernel(tuner) is not None
-    (made,) = (each.kernel for each in tuner.compile_results)
-    for name in ("launch_pdl", "launch_cooperative_grid"):
-        setattr(made.metadata, name, True)
-        assert combining.kernel(tuner) is None
-        setattr(made.metadata, name, False)
     tuner.launchers *= 2
     assert combining.kernel(tuner) is None
     (tmp_path / "scale.ptx").unlink()

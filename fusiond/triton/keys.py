@@ -127,11 +127,11 @@ class TunedKey:
         wanted = missing or undecided
         measured = f"{len(usable) - len(missing)} of {len(usable)} measured"
         if pair is not None:
-            by = f"measured by {pair['imported']['name']}" if pair.get("imported") else f"{measured} here"
+            by = f"measured by {pair['imported']['name']}" if pair.get("imported") else measured
             gain = pair["speedup"], tuple(pair["ci95"])
             return ChosenConfig(candidate=best, state="tuned", reason=by, speedup=gain[0], ci95=gain[1]), wanted
         if not wanted:
-            return ChosenConfig(candidate=first, state="first", reason=f"{measured} here, none is faster"), []
+            return ChosenConfig(candidate=first, state="first", reason=f"{measured}, none is faster"), []
         nearest = self._nearest(usable, known)
         if nearest is not None:
             best, sizes = nearest

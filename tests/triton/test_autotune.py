@@ -114,7 +114,7 @@ def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu,
     assert launched(tuned(configs(16, 1024, 64), known, block=False), gpu) == "1024"
     assert "scale n=3000  BLOCK=1024, num_warps=4" in explained()
     assert "x the first config (" in explained()
-    assert "3 of 3 measured here" in explained()
+    assert "3 of 3 measured" in explained()
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
 
 
@@ -138,10 +138,14 @@ assert t.launched(t.tuned(t.configs(16, 1024, 64), Path({str(known)!r})), gpu) =
 
 
 def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path) -> None:
+    """Of 24 elements 16 at once is the faster."""
+    assert launched(tuned(configs(16, 1024), known), gpu, 24) == "16"
+    assert "n=24  BLOCK=16, num_warps=4, num_stages=3  first: 2 of 2 measured, none is faster" in explained()
     kernel = tuned(configs(16, 1024, 64), known, block=False, search={"trials": 9})
-    assert launched(kernel, gpu, 2000) == "1024"
+    assert [launched(kernel, gpu, n) for n in (2000, 40)] == ["1024", "16"]
     assert "scale n=2000  BLOCK=1024" in explained()
     assert "nearest: as at n=3000; 0 of 3 measured" in explained()
+    assert "nearest: as at n=24; 0 of 3 measured" in explained()
 
 
 def test_emulated_answers_are_for_scripts(gpu: Gpu, known: Path) -> None:

@@ -163,13 +163,19 @@ def _functions(compiled: Any) -> Iterator[FunctionType]:
 
 
 class PtxBesideCubin:
-    """What Triton compiled and left beside the cubin, where Inductor launches that by itself (as a CompiledKernel)."""
+    """What Triton compiled and left in its cache, where Inductor launches the cubin by itself (as a CompiledKernel)."""
 
-    def __init__(self, cubin: Path, signature: Mapping[str, str]) -> None:
-        text = cubin.with_suffix(".ptx").read_text(encoding="utf-8")
-        self.asm = {"ptx": text}
-        self.metadata = SimpleNamespace(**json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8")))
+    def __init__(self, stem: Path, signature: Mapping[str, str]) -> None:
+        self.asm = {"ptx": Path(f"{stem}.ptx").read_text(encoding="utf-8")}
+        self.metadata = SimpleNamespace(**json.loads(Path(f"{stem}.json").read_text(encoding="utf-8")))
         self.src = SimpleNamespace(signature=signature)
+
+
+def _cache(device: int) -> Path:
+    """Triton's, where Inductor compiles for a device."""
+    from torch._inductor.runtime.runtime_utils import triton_cache_dir
+
+    return Path(triton_cache_dir(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +215,16 @@ def kernel(tuner: Any) -> InductorKernel | None:
     """What a name of a module stands for; None where it is not a kernel that can be launched with others."""
     if not any(each.__name__ == "CachingAutotuner" for each in type(tuner).__mro__) or len(tuner.launchers) != 1:
         return None
-    config = tuner.launchers[0].config
+    launcher, config = tuner.launchers[0], tuner.launchers[0].config
     result = next((each for each in tuner.compile_results if each.config is config), None)
     if result is None:
         return None
     signature, made = result.compile_meta["signature"], result.kernel
     try:
-        compiled = made if hasattr(made, "asm") else PtxBesideCubin(Path(made.cubin_path), signature)
+        compiled = made
+        if not hasattr(made, "asm"):
+            folder = _cache(tuner.triton_meta["device"]) / launcher.cache_hash
+            compiled = PtxBesideCubin(folder / made.name, signature)
         recording.launch_of(compiled, dict.fromkeys(signature, NULL), (1, 1, 1), 0, 0, _nothing)
     except (NotTaken, OSError, ValueError) as why:
         log.debug("%s is launched by itself: %s", tuner.inductor_meta.get("kernel_name"), why)

@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton")
 from fusiond.cuda.recording import groups  # noqa: E402
 from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
 from fusiond.frameworks.asking import Found  # noqa: E402
+from fusiond.ptx import triton  # noqa: E402
 from fusiond.torch import combining, explain, rounds  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.combining import CombinedGraph, LaunchRound  # noqa: E402
@@ -286,6 +287,33 @@ def test_other_answers_leave_the_launches(
     for _ in range(3):
         check(adam, inputs, graph)
     assert len(interpreting.launched) == 6
+
+
+def test_a_kernel_whose_cubin_inductor_launches(tmp_path: Path) -> None:
+    """Of Triton's object only files in its cache are left then."""
+    from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
+    from torch._inductor.runtime.triton_heuristics import StaticTritonCompileResult
+    from triton.compiler import CompiledKernel
+
+    graph = graph_of(adam, adams(1), tmp_path)
+    graph(handed(adams(1)))
+    scope = graph.compiled_fn_runner.call.__globals__
+    (tuner,) = (each for name, each in scope.items() if name.startswith("triton_poi"))
+    at_hand = combining.kernel(tuner)
+    assert at_hand is not None
+    assert isinstance(at_hand.compiled, CompiledKernel)
+    (result,) = tuner.compile_results
+    alone = StaticTritonCompileResult.can_statically_launch.__wrapped__(
+        result.kernel, tuner.inductor_meta, tuner.triton_meta, tuner.heuristic_type
+    )
+    assert alone is not None
+    alone.cubin_path = None  # as it is once it is loaded
+    tuner.compile_results = [StaticTritonCompileResult(alone, result.config, result.compile_meta, tuner.inductor_meta)]
+    tuner.launchers[0].cache_hash = triton_hash_to_path_key(alone.hash)
+    left = combining.kernel(tuner)
+    assert left is not None
+    assert not isinstance(left.compiled, CompiledKernel)
+    assert triton.of(left.compiled) == triton.of(at_hand.compiled)
 
 
 def test_options() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,12 +113,13 @@ class CachingAutotuner:
         config = SimpleNamespace(kwargs={"XBLOCK": 32})
         signature = {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "xnumel": "i32", "XBLOCK": "constexpr"}
         metadata = {"name": name, "num_warps": 1, "shared": 0, "num_ctas": 1}
-        made = SimpleNamespace(cubin_path=folder / f"{name}.cubin")
+        made = SimpleNamespace(name=name)
         if kept:
             made = _Kept(SimpleNamespace(signature=signature), SimpleNamespace(**metadata), {"ptx": TEXTS[name]})
-        (folder / f"{name}.ptx").write_text(TEXTS[name])
-        (folder / f"{name}.json").write_text(str(metadata).replace("'", '"'))
-        self.launchers = [SimpleNamespace(config=config)]
+        (folder / "hash").mkdir(exist_ok=True)
+        (folder / "hash" / f"{name}.ptx").write_text(TEXTS[name])
+        (folder / "hash" / f"{name}.json").write_text(json.dumps(metadata))
+        self.launchers = [SimpleNamespace(config=config, cache_hash="hash")]
         self.compile_results = [SimpleNamespace(config=config, kernel=made, compile_meta={"signature": signature})]
         self.fn = SimpleNamespace(arg_names=list(signature), constexprs=[3])
         self.triton_meta, self.inductor_meta = {"device": 0}, {"kernel_name": name}
@@ -171,7 +173,8 @@ def graph_of(folder: Path, *, kept: bool = True, parts: bool = False) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(combining, "_cache", lambda device: tmp_path)
     interpreting.instead_of_a_driver(monkeypatch)
     monkeypatch.setattr(combining, "_capturing", lambda: False)
     groups.forget()
@@ -261,10 +264,8 @@ def test_kernels_that_cannot_be_launched_with_others(tmp_path: Path) -> None:
     assert combining.kernel(tuner) is not None
     tuner.launchers *= 2
     assert combining.kernel(tuner) is None
-    (tmp_path / "scale.ptx").unlink()
-    assert combining.kernel(CachingAutotuner("shift", tmp_path, kept=False)) is not None
     other = CachingAutotuner("scale", tmp_path, kept=False)
-    (tmp_path / "scale.json").unlink()
+    (tmp_path / "hash" / "scale.json").unlink()
     assert combining.kernel(other) is None
 
 

@@ -110,7 +110,9 @@ def _pretend_triton(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
     patch.setattr(CUDABackend, "make_cubin", lambda *given, **named: b"none")
     result, tuner = heuristics.TritonCompileResult, heuristics.CachingAutotuner
-    patch.setattr(heuristics.StaticTritonCompileResult, "can_statically_launch", staticmethod(lambda *given: None))
+    kept = heuristics.StaticTritonCompileResult.can_statically_launch
+    never = functools.wraps(kept)(lambda *given: None)
+    patch.setattr(heuristics.StaticTritonCompileResult, "can_statically_launch", staticmethod(never))
     patch.setattr(result, "make_launcher", lambda self: launcher(self.kernel, self.config, self))
     patch.setattr(tuner, "autotune_to_one_config", first)
     patch.setattr(tuner, "_dynamic_scale_rblock", lambda self: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +27,12 @@ launched: list[str] = []
 _memory: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 """What kernels may touch, as long as it lives: (address, bytes)."""
 _modules: dict[str, InterpretedModule] = {}
+_one_at_a_time = threading.Lock()
 
 
 def allow(owner: Any, address: int, size_bytes: int) -> None:
-    _memory[owner] = address, size_bytes
+    with _one_at_a_time:
+        _memory[owner] = address, size_bytes
 
 
 def loaded(text: str, entry: str) -> InterpretedEntry:
@@ -44,12 +47,13 @@ def loaded(text: str, entry: str) -> InterpretedEntry:
 
 def run(text: str, entry: str, launch: NativeLaunch, values: Sequence[bytes]) -> None:
     """A launch of PTX, to its end."""
-    buffers = {}
-    for number, (address, size) in enumerate(list(_memory.values())):
-        raw = (ctypes.c_uint8 * max(size, 1)).from_address(address)
-        buffers[f"memory{number}"] = np.frombuffer(raw, np.uint8)
-    launched.append(entry)
-    done = loaded(text, entry).launch(launch, list(values), buffers)
+    with _one_at_a_time:
+        buffers = {}
+        for number, (address, size) in enumerate(list(_memory.values())):
+            raw = (ctypes.c_uint8 * max(size, 1)).from_address(address)
+            buffers[f"memory{number}"] = np.frombuffer(raw, np.uint8)
+        launched.append(entry)
+        done = loaded(text, entry).launch(launch, list(values), buffers)
     assert isinstance(done, Finished), done
 
 

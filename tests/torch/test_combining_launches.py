@@ -9,6 +9,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -240,6 +241,16 @@ def test_what_fails_to_start_is_launched_as_it_was(
         assert sorted(launches_of(graph, seed)) == ["scale", "scale", "shift", "shift"]
     (region,) = graph.regions()
     assert (region.state, region.reason) == ("refused", "refused by the stand-in")
+
+
+def test_several_threads(monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path) -> None:
+    """From the first call on; each has its own results."""
+    answer(monkeypatch, measured)
+    graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda seed: launches_of(graph, seed), range(24)))
+    (region,) = graph.regions()
+    assert region.state == "fused"
 
 
 @pytest.mark.parametrize("state", ["keep", "unknown"])

@@ -137,7 +137,7 @@ assert t.launched(t.tuned(t.configs(16, 1024, 64), Path({str(known)!r})), gpu) =
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
 
 
-def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path) -> None:
+def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path, nothing_is_known: list[Any]) -> None:
     """Of 24 elements 16 at once is the faster."""
     assert launched(tuned(configs(16, 1024), known), gpu, 24) == "16"
     assert "n=24  BLOCK=16, num_warps=4, num_stages=3  first: 2 of 2 measured, none is faster" in explained()
@@ -146,6 +146,11 @@ def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path) -> None:
     assert "scale n=2000  BLOCK=1024" in explained()
     assert "nearest: as at n=3000; 0 of 3 measured" in explained()
     assert "nearest: as at n=24; 0 of 3 measured" in explained()
+    until(lambda: len(nothing_is_known) == 6)
+    first = next(each for each in nothing_is_known if asked(each)["sizes"] == {"n": 2000})
+    assert asking.of(known).tune(first).state == "keep"
+    assert launched(tuned(configs(16, 1024, 64), known, block=False), gpu, 2000) == "1024"
+    assert "nearest: as at n=3000; 1 of 3 measured" in explained()
 
 
 def test_emulated_answers_are_for_scripts(gpu: Gpu, known: Path) -> None:
@@ -222,13 +227,18 @@ def test_what_is_summed_begins_with_zeros(gpu: Gpu, db: Path, nothing_is_known: 
         assert document["sizes"] == {"n": N}
 
 
-def test_answers_of_another_box_are_enough(gpu: Gpu, known: Path, db: Path, tmp_path: Path, capsys: Any) -> None:
+def test_answers_of_another_box_are_enough(
+    gpu: Gpu, known: Path, db: Path, tmp_path: Path, capsys: Any, nothing_is_known: list[Any]
+) -> None:
     file = str(tmp_path / "answers.jsonl")
     assert cli.main(["export", "--answers", file, "--db", str(known)]) == 0
     capsys.readouterr()
     assert cli.main(["import", file, "--db", str(db)]) == 0
     signer = capsys.readouterr().out.partition("signed by ")[2].partition(",")[0]
-    assert launched(tuned(configs(16, 1024, 64), db, block=False), gpu) == "16"
+    kernel = tuned(configs(16, 1024, 64), db, block=False)
+    assert launched(kernel, gpu) == "16"
+    until(lambda: len(nothing_is_known) == 3)
+    assert launched(kernel, gpu) == "16"
     assert cli.main(["keys", "trust", signer, "--name", "image", "--db", str(db)]) == 0
     assert launched(tuned(configs(16, 1024, 64), db), gpu) == "1024"
     assert "measured by image" in explained()

@@ -283,6 +283,8 @@ class LaunchRound:
         left = group.start(recorded)
         if not left:
             self._laid_out = group.laid_out(recorded)
+        else:
+            self._note_capture(launches[0][0])
         return left
 
     def _ready(self, launches: Sequence[tuple[Any, ...]]) -> LaunchGroup | None:
@@ -292,12 +294,15 @@ class LaunchRound:
         if self._group is None:
             self._ask(launches)
         if self._group is None or not self._group.ready:
-            if self._captured is None and _capturing():
-                self._captured = launches[0][0]
+            self._note_capture(launches[0][0])
             return None
         stream = launches[0][0]
         same = all(each[0] == stream for each in launches) and self._handed(launches) == self._numbers
         return self._group if same else None
+
+    def _note_capture(self, stream: int) -> None:
+        if self._captured is None and _capturing():
+            self._captured = stream
 
     def _handed(self, launches: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The numbers that launches are handed."""

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond[torch]'")
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
-from fusiond.cuda.recording import groups  # noqa: E402
+from fusiond.cuda.recording import groups, machines  # noqa: E402
 from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
 from fusiond.frameworks.asking import Found  # noqa: E402
 from fusiond.ptx import triton  # noqa: E402
@@ -25,6 +25,7 @@ from tests.frameworks.answered import answer  # noqa: E402
 
 from ..jax.conftest import emitted  # noqa: E402
 from . import interpreting, without_gpu  # noqa: E402
+from .combined import adam, adams, norms  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Function = Callable[..., Any]
@@ -76,29 +77,6 @@ def check(function: Function, inputs: list[Any], graph: Any) -> None:
     found, wanted = graph(list(given)), function(*expected)
     for one, other in zip([*found, *given], [*wanted, *expected], strict=True):
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-6)
-
-
-def norms(a: Any, b: Any, c: Any) -> Any:
-    """Of different inputs, and what stands beside them."""
-    found = [torch.nn.functional.layer_norm(each, each.shape[-1:]) for each in (a, b)]
-    return [*found, torch.softmax(c, -1), (c * 2).relu().sum(0)]
-
-
-SHAPES = [(5, 7), (40,), (3, 100), (1,), (16, 16), (9, 2, 4)]
-
-
-def adam(*tensors: Any) -> Any:
-    """A step over parameters, their gradients and both of their moments."""
-    for at in range(0, len(tensors), 4):
-        p, g, m, v = tensors[at : at + 4]
-        m.lerp_(g, 0.1)
-        v.mul_(0.99).addcmul_(g, g, value=0.01)
-        p.addcdiv_(m, v.sqrt() + 1e-8, value=-0.01)
-    return []
-
-
-def adams(count: int = len(SHAPES)) -> list[Any]:
-    return [torch.rand(shape) for shape in SHAPES[:count] for _ in range(4)]
 
 
 def attention(x: Any, y: Any, w: Any, v: Any) -> Any:
@@ -198,11 +176,13 @@ def test_launches_that_need_each_other_never_come_together(
             assert torch.equal(got, wanted)
 
 
+@pytest.mark.parametrize("before", [False, True])
 def test_a_captured_graph_takes_up_an_answer(
-    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    before: bool, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
 ) -> None:
-    """A graph that replays what it did while it was captured, as a CUDA graph does, in place of running."""
-    known: list[str] = []
+    """A graph that replays what it did while it was captured, as a CUDA graph does, in place of running. An answer that
+    is known `before`, too: nothing is loaded during a capture."""
+    known: list[str] = ["an answer"] * before
     answer(monkeypatch, lambda question: measured(question) if known else Found(state="unknown"))
     wanted: list[Callable[[], None]] = []
     monkeypatch.setattr(combining.groups.Asker, "want", lambda self, question, changed: wanted.append(changed))
@@ -225,6 +205,7 @@ def test_a_captured_graph_takes_up_an_answer(
             self.calls += 1
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(combining, "_capturing", lambda: self.calls == 2)
+                patch.setattr(machines, "capturing", lambda stream, device: self.calls == 2)
                 interpreting.launched.clear()
                 self.graph(given)
                 if self.calls == 2:
@@ -232,13 +213,13 @@ def test_a_captured_graph_takes_up_an_answer(
 
     graph = CombinedGraph("forward", compiled(), options, CompiledGraphs(None))
     graph.again = compiled
-    for _ in range(3):
+    for _ in range(2):
         graph(handed(inputs))
     assert len(texts) == 1
     assert len(texts[0].captured) == 2
     known.append("an answer")
-    (changed,) = wanted
-    changed()
+    for changed in wanted:
+        changed()
     for _ in range(3):
         graph(handed(inputs))
     assert len(texts) == 2

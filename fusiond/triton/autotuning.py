@@ -70,7 +70,7 @@ class Autotuned(Autotuner):  # type: ignore[misc]
     def _begun(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
         with self._lock:
             if key not in self._launches:
-                self.nargs = dict(zip(self.arg_names, args, strict=False))
+                self.nargs: Any = dict(zip(self.arg_names, args, strict=False))
                 others = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
                 configs = self.prune_configs(kwargs) if len(self.configs) > 1 else self.configs
                 conflicts = sorted(others.keys() & configs[0].kwargs.keys())
@@ -79,6 +79,7 @@ class Autotuned(Autotuner):  # type: ignore[misc]
                 self._launches[key] = _launch(configs[0])
                 if len(configs) > 1:
                     self._look(key, configs, args, others, kwargs["grid"])
+                self.nargs = None  # what it holds may be let go
             return self._launches[key]
 
     def _look(

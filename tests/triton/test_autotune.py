@@ -310,6 +310,31 @@ def test_what_is_the_key(gpu: Gpu, db: Path) -> None:
     assert len(kernel._launches) == 3
 
 
+def test_what_is_no_size_is_another_question(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
+    kernel = tuned(configs(16, 1024), db, key=["n", "by"], block=False)
+    x = DeviceArray(np.zeros(N, np.float32))
+    for by in (2.0, 3.0):
+        kernel[(1,)](x, x, by, N)
+    gpu.drain()
+    until(lambda: len(nothing_is_known) == 4)
+    assert len({each.name for each in nothing_is_known}) == 4
+    assert {str(asked(each)["sizes"]) for each in nothing_is_known} == {f"{{'n': {N}}}"}
+
+
+def test_arrays_are_let_go(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
+    before = set(DeviceArray.alive)
+    launched(tuned(configs(16, 1024), db, block=False), gpu)
+    until(lambda: len(nothing_is_known) == 2)
+    gc.collect()
+    assert set(DeviceArray.alive) <= before
+
+
+def test_a_constant_that_the_configs_give(gpu: Gpu, db: Path) -> None:
+    x = DeviceArray(np.zeros(N, np.float32))
+    with pytest.raises(ValueError, match="BLOCK: given by the launch and by the configs"):
+        tuned(configs(16, 1024), db)[(1,)](x, x, 3.0, N, BLOCK=64)
+
+
 def test_a_fault_of_ours_does_not_end_the_program(gpu: Gpu, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotuning, "TunedKey", lambda *_: 1 / 0)
     assert launched(tuned(configs(16, 1024), db), gpu) == "16"

@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton")
+
 import triton
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
@@ -109,6 +112,7 @@ def known(measured: Callable[[Gpu], Path], gpu: Gpu, tmp_path: Path) -> Path:
     return tmp_path / "known" / db.name
 
 
+@pytest.mark.slow
 def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu, known: Path) -> None:
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
     assert launched(tuned(configs(16, 1024, 64), known, block=False), gpu) == "1024"
@@ -118,12 +122,14 @@ def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu,
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
 
 
+@pytest.mark.slow
 def test_another_config_measures_one(gpu: Gpu, known: Path) -> None:
     """And nothing is compared, where it is not the fastest; neither where what is no key differs."""
     assert launched(tuned(configs(16, 1024, 64, 32), known), gpu, room=16) == "1024"
     assert jobs(known) == [SINGLE] * 4 + [COMPARED]
 
 
+@pytest.mark.slow
 def test_another_process_measures_nothing(gpu: Gpu, known: Path, tmp_path: Path, triton_cache: Path) -> None:
     script = f"""
 import pytest, sys
@@ -137,6 +143,7 @@ assert t.launched(t.tuned(t.configs(16, 1024, 64), Path({str(known)!r})), gpu) =
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
 
 
+@pytest.mark.slow
 def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path, nothing_is_known: list[Any]) -> None:
     """Of 24 elements 16 at once is the faster."""
     assert launched(tuned(configs(16, 1024), known), gpu, 24) == "16"
@@ -153,11 +160,13 @@ def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path, nothing_is_kn
     assert "nearest: as at n=3000; 1 of 3 measured" in explained()
 
 
+@pytest.mark.slow
 def test_emulated_answers_are_for_scripts(gpu: Gpu, known: Path) -> None:
     assert launched(tuned(configs(16, 1024, 64), known, block=False, always=False), gpu) == "16"
     assert "unknown: the first config; 0 of 3 measured" in explained()
 
 
+@pytest.mark.slow
 def test_nobody_waits_and_the_answer_is_taken_up(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
     """The test is the daemon. 128 fails there, as the last one."""
     kernel = tuned(configs(16, 1024, 128), db, recorded.sometimes, block=False)
@@ -185,6 +194,7 @@ def test_what_needs_more_shared_memory_than_there_is_is_not_asked_for(
     until(lambda: len(nothing_is_known) == 1)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_does_not_compile_or_fails_is_left_out_and_not_tried_again(gpu: Gpu, db: Path) -> None:
     """512 is the fastest by itself, and wrong."""
     for _ in range(2):
@@ -227,6 +237,7 @@ def test_what_is_summed_begins_with_zeros(gpu: Gpu, db: Path, nothing_is_known: 
         assert document["sizes"] == {"n": N}
 
 
+@pytest.mark.slow
 def test_answers_of_another_box_are_enough(
     gpu: Gpu, known: Path, db: Path, tmp_path: Path, capsys: Any, nothing_is_known: list[Any]
 ) -> None:
@@ -323,8 +334,11 @@ def test_what_is_no_size_is_another_question(gpu: Gpu, db: Path, nothing_is_know
 
 def test_arrays_are_let_go(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
     before = set(DeviceArray.alive)
-    launched(tuned(configs(16, 1024), db, block=False), gpu)
-    until(lambda: len(nothing_is_known) == 2)
+    kernel = tuned(configs(16, 1024), db, block=False)
+    launched(kernel, gpu)
+    kernel[(1,)](x=DeviceArray(np.ones(N, np.float32)), y=DeviceArray(np.ones(N, np.float32)), by=1.0, n=64)
+    gpu.drain()
+    until(lambda: len(nothing_is_known) == 4)
     gc.collect()
     assert set(DeviceArray.alive) <= before
 

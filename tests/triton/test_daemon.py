@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("triton", reason="needs Triton")
+
 from fusiond.store.database import Store
 
 PROGRAM = """

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+pytest.importorskip("triton", reason="needs Triton")
+
 import fusiond.cuda
 from fusiond.cuda.recording import groups, triton
 from fusiond.ptx.triton import NotTaken

@@ -1,15 +1,16 @@
 """Launches of what Inductor compiled that do not need each other's results, as one where that is known to be faster
 (`torch.compile(..., options={"combine": "measured"})`).
 
-After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code under its name:
-its launches in rounds (`rounds`). A round is asked for as launches of a program's own are (`fusiond.cuda.recording`).
-Until there is an answer, and where it is not to fuse, its launches run as Inductor has them. A graph that was captured
-before an answer came is compiled, and captured, once more.
+After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code under its name for
+a call: its launches in rounds (`rounds`). A round is asked for as launches of a program's own are
+(`fusiond.cuda.recording`). Then it has Inductor's code again, but for the rounds whose answer is to fuse. A graph that
+was captured before an answer came is compiled, and captured, once more.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import json
 import logging
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 from fusiond.cuda.recording import groups
@@ -45,11 +46,17 @@ def compiler(options: LaunchOptions, record: CompiledGraphs) -> Callable[..., An
         again = functools.partial(compile_fx_inner, **named)
         name = "backward" if named.get("is_backward") else "forward"
         graph = CombinedGraph(name, compile_fx_inner(module, examples, **named), options, record)
-        graph.again = lambda: again(splicing.copied(kept), examples)
+        if _replayed(named):
+            graph.again = lambda: again(splicing.copied(kept), examples)
         record.graphs.append(functools.partial(_regions, weakref.ref(graph)))
         return graph
 
     return compiled
+
+
+def _replayed(named: Mapping[str, Any]) -> bool:
+    """Whether a graph that was compiled so is captured, and replayed from then on."""
+    return bool(named.get("cudagraphs"))
 
 
 def _regions(graph: weakref.ref[CombinedGraph]) -> list[Region]:
@@ -68,11 +75,13 @@ class CombinedGraph:
         """None before the first call."""
         self._lock = threading.Lock()
         self.again: Callable[[], Any] | None = None
-        """Compiles it once more."""
+        """Compiles it once more, where it is captured."""
+        self._taken_up = 0
+        """Answers for which it was."""
 
     def __call__(self, inputs: list[Any]) -> Any:
-        if self._rounds and any(each.stale for each in self._rounds) and not _capturing():
-            self._compile()
+        if isinstance(self._rounds, CombinedFunctions) and self._rounds.settle() and self.again is not None:
+            self._compile(self._rounds, self.again)
         found = self._compiled(inputs)
         if self._rounds is None:
             self._rewrite()
@@ -94,25 +103,19 @@ class CombinedGraph:
                 self._record.notes.append(f"{self._name}: not combined, for {type(problem).__name__}: {line}")
             self._rounds = found
 
-    def _compile(self) -> None:
+    def _compile(self, rounds: CombinedFunctions, again: Callable[[], Any]) -> None:
         """Between two calls: what was captured does not have the answers that are here by now."""
         with self._lock:
-            stale = [each for each in self._rounds or () if each.stale]
+            ready = sum(each.ready for each in rounds)
+            if self._rounds is not rounds or ready <= self._taken_up:
+                return
+            self._taken_up = ready
             try:
-                for each in stale:
+                for each in rounds:
                     each.load()
-                if stale and self.again is not None:
-                    self._compiled, self._rounds = self.again(), None
+                self._compiled, self._rounds = again(), None
             except Exception:
                 log.warning("an answer could not be taken up", exc_info=True)
-            for each in stale:
-                each.renewed()
-
-
-def _capturing() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def _nothing() -> None:
@@ -122,32 +125,62 @@ def _nothing() -> None:
 # --- what Inductor wrote --------------------------------------------------------------------------------
 
 
+class CombinedFunctions(list["LaunchRound"]):
+    """The rounds of the functions that Inductor wrote for a graph. These have other code while there is something to
+    ask, and where rounds are to be launched as one; else Inductor's."""
+
+    def __init__(self, functions: Sequence[FunctionType], options: LaunchOptions) -> None:
+        scope = functions[0].__globals__
+        kernels = {name: made for name, each in scope.items() if (made := kernel(each)) is not None}
+        self._uses = {name: each.uses for name, each in kernels.items()}
+        tree = ast.parse(Path(scope["__file__"]).read_text(encoding="utf-8"))
+        written = {each.lineno: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+        self._functions = [(each, each.__code__, written[each.__code__.co_firstlineno]) for each in functions]
+        self._ready: list[bool] | None = None
+        """Of each round, when the code was made; None: before all were asked for."""
+        self._lock = threading.Lock()
+        codes, found = self._codes(None)
+        super().__init__(LaunchRound([kernels[name] for name in each.kernels], options) for each in found)
+        scope[rounds.ROUNDS] = self
+        for function, code in codes:
+            function.__code__ = code
+
+    def _codes(self, chosen: set[int] | None) -> tuple[list[tuple[FunctionType, CodeType]], list[rounds.Round]]:
+        found: list[rounds.Round] = []
+        codes = []
+        for function, own, written in self._functions:
+            new = copy.deepcopy(written)
+            first = len(found)
+            found += rounds.put_together(new, self._uses, first, chosen)
+            if any(chosen is None or number in chosen for number in range(first, len(found))):
+                scope, local = function.__globals__, dict[str, Any]()
+                exec(compile(ast.Module([new], []), scope["__file__"], "exec", dont_inherit=True), scope, local)
+                own = local[new.name].__code__
+            codes.append((function, own))
+        return codes, found
+
+    def settle(self) -> bool:
+        """Once all rounds are asked for: leave where they were the launches of those that are not to be one. Whether
+        there are rounds that are to be one from now on, and never were."""
+        ready = [each.ready for each in self]
+        if ready == self._ready:
+            return False
+        with self._lock:
+            if ready == self._ready or not all(each.asked for each in self):
+                return False
+            self._ready = ready
+            for function, code in self._codes({number for number, each in enumerate(ready) if each})[0]:
+                function.__code__ = code
+        return any(each.ready and not each.was_one for each in self)
+
+
 def combined(compiled: Any, options: LaunchOptions) -> list[LaunchRound]:
-    """Gives the functions that Inductor wrote for a graph other code; the rounds that they have from then on."""
+    """The rounds of a graph; what Inductor wrote for it has them from then on."""
     functions = list(_functions(compiled))
     if not functions:
         return []
-    scope = functions[0].__globals__
-    if rounds.ROUNDS in scope:
-        return list(scope[rounds.ROUNDS])
-    kernels = {name: made for name, each in scope.items() if (made := kernel(each)) is not None}
-    uses = {name: each.uses for name, each in kernels.items()}
-    tree = ast.parse(Path(scope["__file__"]).read_text(encoding="utf-8"))
-    written = {each.lineno: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
-    found: list[rounds.Round] = []
-    codes = []
-    for function in functions:
-        new = written[function.__code__.co_firstlineno]
-        together = rounds.put_together(new, uses, len(found))
-        if together:
-            found += together
-            local: dict[str, Any] = {}
-            exec(compile(ast.Module([new], []), scope["__file__"], "exec", dont_inherit=True), scope, local)
-            codes.append((function, local[new.name].__code__))
-    launched = scope[rounds.ROUNDS] = [LaunchRound([kernels[name] for name in each.kernels], options) for each in found]
-    for function, code in codes:
-        function.__code__ = code
-    return list(launched)
+    found = functions[0].__globals__.get(rounds.ROUNDS)
+    return found if isinstance(found, CombinedFunctions) else CombinedFunctions(functions, options)
 
 
 def _functions(compiled: Any) -> Iterator[FunctionType]:
@@ -247,6 +280,8 @@ class LaunchRound:
 
     def __init__(self, kernels: Sequence[InductorKernel], options: LaunchOptions) -> None:
         self._kernels, self._options = kernels, options
+        self.was_one = False
+        """Whether its launches have been one."""
         self._group: LaunchGroup | None = None
         self._numbers: list[Any] = []
         """That were asked for, by which its grid is what it is."""
@@ -256,8 +291,7 @@ class LaunchRound:
         self._pointers = [(number, at) for pointer, number, at in handed if pointer]
         self._numbered = [(number, at) for pointer, number, at in handed if not pointer]
         self._problem = ""
-        self._captured: int | None = None
-        """The stream by which its launches were captured as they are."""
+        self._stream = 0
 
     def __call__(self, *launches: tuple[Any, ...]) -> None:
         for number in self._left(launches):
@@ -282,9 +316,7 @@ class LaunchRound:
             return group.start_again(self._laid_out, addresses, launches[0][0])
         left = group.start(recorded)
         if not left:
-            self._laid_out = group.laid_out(recorded)
-        else:
-            self._note_capture(launches[0][0])
+            self.was_one, self._laid_out = True, group.laid_out(recorded)
         return left
 
     def _ready(self, launches: Sequence[tuple[Any, ...]]) -> LaunchGroup | None:
@@ -294,22 +326,17 @@ class LaunchRound:
         if self._group is None:
             self._ask(launches)
         if self._group is None or not self._group.ready:
-            self._note_capture(launches[0][0])
             return None
         stream = launches[0][0]
         same = all(each[0] == stream for each in launches) and self._handed(launches) == self._numbers
         return self._group if same else None
-
-    def _note_capture(self, stream: int) -> None:
-        if self._captured is None and _capturing():
-            self._captured = stream
 
     def _handed(self, launches: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The numbers that launches are handed."""
         return [launches[number][at] for number, at in self._numbered]
 
     def _ask(self, launches: Sequence[tuple[Any, ...]]) -> None:
-        self._numbers = self._handed(launches)
+        self._numbers, self._stream = self._handed(launches), launches[0][0]
         recorded = self._described(launches)
         self._group = None if groups.apart(recorded) else groups.of(recorded, self._options)
         if self._group is None:
@@ -319,17 +346,18 @@ class LaunchRound:
         return [kernel.described(*each) for kernel, each in zip(self._kernels, launches, strict=True)]
 
     @property
-    def stale(self) -> bool:
-        """Whether there is an answer by now that a captured graph does not have."""
-        return self._captured is not None and self._group is not None and self._group.ready
+    def asked(self) -> bool:
+        return self._group is not None or bool(self._problem)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its launches are one from now on."""
+        return self._group is not None and not self._problem and self._group.ready
 
     def load(self) -> None:
-        """Makes its answer one that can be captured."""
-        if self._group is not None and self._captured is not None:
-            self._group.load(self._kernels[0].device, self._captured)
-
-    def renewed(self) -> None:
-        self._captured = None
+        """Makes its answer one that can be captured. NotNow, LaunchFailed."""
+        if self.ready and self._group is not None:
+            self._group.load(self._kernels[0].device, self._stream)
 
     def region(self, name: str) -> Region:
         found = self._group.explained() if self._group is not None else None

@@ -58,14 +58,20 @@ class _Waiting:
         return bool(self.written & (read | written) or self.read & written)
 
 
-def put_together(function: ast.FunctionDef, uses: Mapping[str, Sequence[bool | None]], first: int = 0) -> list[Round]:
+def put_together(
+    function: ast.FunctionDef,
+    uses: Mapping[str, Sequence[bool | None]],
+    first: int = 0,
+    chosen: Container[int] | None = None,
+) -> list[Round]:
     """Rewrites a function; the rounds of more than one launch, in their order, which it calls `ROUNDS[first]` and so
     on with what each launch is handed: (stream, arguments ...).
 
-    uses: kernel -> for each argument: whether what it points to may be written, None of a number."""
+    uses: kernel -> for each argument: whether what it points to may be written, None of a number. chosen: the numbers
+    of the rounds that come together; the launches of the others stay where they were, as far as they can."""
     memory = _Memory(function, uses)
     found: list[Round] = []
-    _Blocks(memory, uses, found, first).rewrite(function)
+    _Blocks(memory, uses, found, first, chosen).rewrite(function)
     ast.fix_missing_locations(function)
     return found
 
@@ -157,9 +163,14 @@ class _Blocks:
     """Rewrites the blocks of a function, the inner ones first."""
 
     def __init__(
-        self, memory: _Memory, uses: Mapping[str, Sequence[bool | None]], found: list[Round], first: int
+        self,
+        memory: _Memory,
+        uses: Mapping[str, Sequence[bool | None]],
+        found: list[Round],
+        first: int,
+        chosen: Container[int] | None,
     ) -> None:
-        self._memory, self._uses, self._found, self._first = memory, uses, found, first
+        self._memory, self._uses, self._found, self._first, self._chosen = memory, uses, found, first, chosen
         self._launches = 0
 
     def rewrite(self, node: ast.AST) -> None:
@@ -207,8 +218,12 @@ class _Blocks:
 
     def _flushed(self, waiting: Sequence[_Waiting], out: list[ast.stmt]) -> list[ast.stmt]:
         """Statements that run what waits; those of `out` that do not run it any more are replaced."""
-        rounds = [part for each in _rounds(waiting) for part in _parts(each)]
-        together = {id(launch) for each in rounds if len(each) > 1 for launch in each}
+        rounds: list[tuple[Sequence[_Waiting], int | None]] = []
+        together: set[int] = set()
+        for part in (part for each in _rounds(waiting) for part in _parts(each)):
+            number = self._numbered(part)
+            rounds.append((part, number))
+            together |= {id(launch) for launch in part if number is not None}
         late: list[_Waiting] = []
         for launch in waiting:
             if id(launch) in together or any(launch.conflicts(each.read, each.written) for each in late):
@@ -219,19 +234,27 @@ class _Blocks:
             self._launches += 1
             out[launch.place] = _at(launch.original, ast.Assign([ast.Name(name, ast.Store())], launch.handed))
         found: list[ast.stmt] = []
-        for each in rounds:
-            handed = [names[id(launch)] for launch in each if id(launch) in names]
-            if len(each) > 1:
-                number = self._first + len(self._found)
-                lines = tuple(launch.original.lineno for launch in each)
-                self._found.append(Round(tuple(launch.kernel for launch in each), lines))
-                text = f"{ROUNDS}[{number}]({', '.join(handed)})"
-            elif handed:
-                text = f"{each[0].kernel}.run(*{handed[0]}[1:], stream={handed[0]}[0])"
+        for part, number in rounds:
+            here = [launch for launch in part if id(launch) in names]
+            texts = []
+            if number is not None:
+                handed = ", ".join(names[id(launch)] for launch in here)
+                texts = [f"{ROUNDS}[{number}]({handed}); del {handed}"]
             else:
-                continue
-            found += [_at(each[-1].original, line) for line in ast.parse(f"{text}; del {', '.join(handed)}").body]
+                for launch in here:
+                    name = names[id(launch)]
+                    texts.append(f"{launch.kernel}.run(*{name}[1:], stream={name}[0]); del {name}")
+            found += [_at(part[-1].original, line) for text in texts for line in ast.parse(text).body]
         return found
+
+    def _numbered(self, launches: Sequence[_Waiting]) -> int | None:
+        """The number of a round; None where its launches do not come together."""
+        if len(launches) < 2:
+            return None
+        number = self._first + len(self._found)
+        lines = tuple(launch.original.lineno for launch in launches)
+        self._found.append(Round(tuple(launch.kernel for launch in launches), lines))
+        return number if self._chosen is None or number in self._chosen else None
 
 
 def _at(original: ast.stmt, new: ast.stmt) -> ast.stmt:

@@ -20,6 +20,7 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.devices.cpu.native import NativeLaunch
+from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Found
 from fusiond.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
 from fusiond.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
@@ -177,7 +178,6 @@ def graph_of(folder: Path, *, kept: bool = True, parts: bool = False) -> Any:
 def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(combining, "_cache", lambda device: tmp_path)
     interpreting.instead_of_a_driver(monkeypatch)
-    monkeypatch.setattr(combining, "_capturing", lambda: False)
     groups.forget()
     yield
     groups.forget()
@@ -260,8 +260,48 @@ def test_without_an_answer_to_fuse_they_stay_apart(
     answer(monkeypatch, lambda question: Found(state=state, evidence="measured"))
     options = dataclasses.replace(options, always=False)
     graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
-    for seed in range(3):
+    own = graph_of(tmp_path).current_callable.__code__
+    for seed in range(4):
         assert sorted(launches_of(graph, seed)) == ["scale", "scale", "shift", "shift"]
+    settled = graph._compiled.current_callable.__code__
+    assert settled.co_code == own.co_code  # Inductor's own, but while it was asked
+    assert launches_of(graph, 5) == ["scale", "shift", "scale", "shift"]
+
+
+def test_an_answer_that_comes_later(monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path) -> None:
+    """By then the function has Inductor's own code again."""
+    known: list[str] = []
+    changes: list[Any] = []
+    answer(monkeypatch, lambda question: measured(question) if known else Found(state="unknown"))
+    monkeypatch.setattr(asking.Asker, "want", lambda self, question, changed: changes.append(changed))
+    monkeypatch.setattr(asking.Asker, "problem", lambda self, question: "")
+    graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
+    for seed in range(4):
+        launches_of(graph, seed)
+    known.append("an answer")
+    (changed,) = changes
+    changed()
+    assert [each.partition("_")[0] for each in launches_of(graph, 5)] == ["fused", "scale"]
+
+
+def test_what_cannot_be_one_after_all_is_captured_again_once(
+    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+) -> None:
+    answer(monkeypatch, measured)
+    monkeypatch.setattr(groups.LaunchGroup, "_conflict", lambda self, launches: "they share memory")
+    graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
+    again: list[Any] = []
+
+    def compiled() -> Any:
+        again.append(graph_of(tmp_path))
+        return again[-1]
+
+    graph.again = compiled
+    for seed in range(12):
+        assert sorted(launches_of(graph, seed)) == ["scale", "scale", "shift", "shift"]
+    assert len(again) == 1
+    (region,) = graph.regions()
+    assert (region.state, region.reason) == ("refused", "they share memory")
 
 
 def test_kernels_that_cannot_be_launched_with_others(tmp_path: Path) -> None:

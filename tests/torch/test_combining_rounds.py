@@ -212,6 +212,12 @@ def test_what_it_gives_stays(seed: int, library: bool) -> None:
         together = run(function, found, inputs - 1, order)
         assert together.results == plain.results, ast.unparse(function)
         assert len(together.uses) == len(plain.uses)
+    some = parsed(text)
+    chosen = {number for number in range(len(found)) if random.Random(seed + number).random() < 0.5}
+    assert rounds.put_together(some, USES, 0, chosen) == found
+    together = run(some, found, inputs - 1, seed)
+    assert together.results == plain.results, ast.unparse(some)
+    assert together.runs == len(plain.uses) - sum(len(found[each].kernels) - 1 for each in chosen)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -287,6 +293,13 @@ def test_a_launch_waits_for_few_library_calls() -> None:
 def test_a_round_has_a_most() -> None:
     lines = "\n".join(f"fill.run(a{each}, 1, stream=s)" for each in range(rounds.MOST_KERNELS + 3))
     assert [len(each) for each in found_in(lines)] == [rounds.MOST_KERNELS, 3]
+
+
+def test_without_a_chosen_round_nothing_moves() -> None:
+    for seed in range(20):
+        function = parsed(written(seed, True))
+        rounds.put_together(function, USES, 0, ())
+        assert ast.unparse(function) == ast.unparse(parsed(written(seed, True)))
 
 
 def test_what_is_handed_stays_as_it_was() -> None:

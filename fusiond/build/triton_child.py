@@ -22,7 +22,7 @@ PTX_VERSION = 87
 own ptxas takes at most."""
 
 
-class Pointer:
+class PointedTo:
     """An address that is a multiple of 16, in the place of a tensor."""
 
     def __init__(self, dtype: str) -> None:
@@ -107,7 +107,7 @@ def _of(kernel: Any, config: dict[str, Any], options: dict[str, Any]) -> dict[st
         said = f"{len(arguments)} arguments for {len(names)} parameters ({', '.join(names) or 'none'})"
         return {"problem": f"{said}; what has no argument is a constant"}
     values = {
-        name: Pointer(kind.removeprefix("*")) if kind.startswith("*") else value
+        name: PointedTo(kind.removeprefix("*")) if kind.startswith("*") else value
         for name, (kind, value) in zip(names, arguments, strict=True)
     }
     try:

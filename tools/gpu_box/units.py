@@ -20,6 +20,7 @@ GPU_TESTS = (
     "tests/devices/test_cuda_contract.py",
     "tests/devices/cuda/test_on_a_gpu.py",
     "tests/exporting/test_on_a_gpu.py",
+    "tests/torch/test_combining_on_a_gpu.py",
     "tests/triton/test_on_a_gpu.py",
 )
 """By name: what stands beside them needs more modules than a box has."""

@@ -97,6 +97,14 @@ class TritonKernel:
         return declared - len(self.parameters)
 
 
+def check_kind(name: str, kind: object) -> None:
+    """NotTaken for a parameter, by its type as Triton names it, that a job cannot pass."""
+    if not isinstance(kind, str):
+        raise NotTaken(f"its parameter {name} is a tuple")
+    if kind.startswith("tensordesc") or kind == "nvTmaDesc":
+        raise NotTaken(f"its parameter {name} is a tensor descriptor")
+
+
 def of(compiled: Any) -> TritonKernel:
     """What `triton.compile`, `kernel.warmup(...)` or a launch gave: a `CompiledKernel`. NotTaken."""
     source, metadata = compiled.src, compiled.metadata
@@ -110,8 +118,7 @@ def of(compiled: Any) -> TritonKernel:
     for place, (name, kind) in enumerate(source.signature.items()):
         if kind == "constexpr":
             continue
-        if not isinstance(kind, str) or kind.startswith("tensordesc") or kind == "nvTmaDesc":
-            raise NotTaken(f"its parameter {name} is a {'tuple' if not isinstance(kind, str) else 'tensor descriptor'}")
+        check_kind(name, kind)
         found.append(TritonParameter(place=place, name=name, type=kind))
     return TritonKernel(
         entry=metadata.name, text=without_lines(compiled.asm["ptx"]), threads=WARP * metadata.num_warps,

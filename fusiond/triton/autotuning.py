@@ -16,10 +16,11 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
+from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.frameworks import asking
 from fusiond.ptx.triton import NotTaken
 from fusiond.triton import candidates
-from fusiond.triton.keys import ChosenConfig, TunedKey, TuningOptions
+from fusiond.triton.keys import ChosenConfig, TunedKey
 
 log = logging.getLogger("fusiond.triton")
 
@@ -34,7 +35,7 @@ class Autotuned(Autotuner):  # type: ignore[misc]
     """A kernel whose configs are measured elsewhere, once. All else is Triton's Autotuner, which tunes what fusiond
     cannot measure."""
 
-    def __init__(self, fn: Any, *args: Any, tuning: TuningOptions, **kwargs: Any) -> None:
+    def __init__(self, fn: Any, *args: Any, tuning: LaunchOptions, **kwargs: Any) -> None:
         super().__init__(fn, fn.arg_names, *args, **kwargs)
         self._tuning, self._lock = tuning, threading.RLock()
         self._key = _key_of(fn, self.keys)
@@ -194,7 +195,7 @@ def autotune(
     if not asking.enabled():
         return autotuner.autotune(configs, key, **given)  # type: ignore[no-any-return]
     asking.check_options(search, device)
-    options = TuningOptions(always=always, block=block, search=search, device=device, db=db)
+    options = LaunchOptions(always=always, block=block, search=search, device=device, db=db)
 
     def decorated(fn: Any) -> Any:
         function = fn

@@ -23,7 +23,7 @@ from fusiond.cuda.recording import question
 from fusiond.cuda.recording import triton as launches
 from fusiond.cuda.recording.arguments import Argument, Array, Unseen
 from fusiond.cuda.recording.question import Unaskable
-from fusiond.ptx.triton import NotTaken
+from fusiond.ptx.triton import NotTaken, check_kind
 
 _environment = getattr(triton._C.libtriton, "get_cache_invalidating_env_vars", dict)
 
@@ -161,8 +161,7 @@ def of(
         told.append([name] if name in sizes else [name, kind, *special, *constant])  # a size says what is special
         if kind == "constexpr":
             continue
-        if not isinstance(kind, str) or kind.startswith("tensordesc") or kind == "nvTmaDesc":
-            raise NotTaken(f"its argument {name} is a {'tuple' if not isinstance(kind, str) else 'tensor descriptor'}")
+        check_kind(name, kind)
         try:
             handed[name] = launches.read(value, kind)
         except Unseen as why:

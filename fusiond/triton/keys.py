@@ -13,12 +13,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond import __version__
 from fusiond.cuda.recording import question
+from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.errors import FusiondError
 from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Asker
@@ -32,17 +32,6 @@ Group: TypeAlias = tuple[KeyedConfig, ...]
 """One that is to be measured, or the first and one that is to be compared with it."""
 MARGIN = 1.02
 """Times by themselves that are nearer to each other than that decide nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningOptions:
-    """Of `fusiond.triton.autotune`."""
-
-    always: bool
-    block: bool
-    search: Mapping[str, Any] | None = field(compare=False)
-    device: str | None
-    db: Path | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +56,7 @@ class TunedKey:
         candidates: Sequence[KeyedConfig],
         sizes: Mapping[str, int],
         device: str,
-        options: TuningOptions,
+        options: LaunchOptions,
         changed: Callable[[ChosenConfig], None],
     ) -> None:
         self.name, self._candidates, self._sizes, self._device = name, tuple(candidates), dict(sizes), device

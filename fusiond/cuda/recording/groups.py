@@ -39,7 +39,7 @@ VARIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """Of `fusiond.cuda.launch`."""
+    """Of `fusiond.cuda.launch`, and of what else puts such questions."""
 
     always: bool
     block: bool

@@ -34,7 +34,7 @@ from fusiond.model import (
 from fusiond.program import Program, SourceLanguage
 from fusiond.search.space import EMPTY, Parameter, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
-from fusiond_hfuse import space
+from fusiond_hfuse import paper_space, space
 from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
@@ -176,7 +176,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.alone:
             return space.alone(about.group, about.target.limits)
         if about.request.job.search.order == "paper":
-            return space.of_paper(about.group, about.target.limits)
+            return paper_space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits, about.target.arch)
 
     def seeds(
@@ -186,7 +186,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if len(about.group.slots) > 2:
             return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
         if about.request.job.search.order == "paper":
-            return space.paper_order(space_)
+            return paper_space.paper_order(space_)
         if analysis.alone:
             return tuple(("given", config) for config in itertools.islice(space_.points(), 1))
         facts = {slot.letter: resources.facts_of(about.target, slot) for slot in about.group.slots}

@@ -92,10 +92,6 @@ class TritonKernel:
     """Of a block, in global memory; the first parameter behind the kernel's own is its address."""
     parameters: tuple[TritonParameter, ...]
 
-    def behind(self, declared: int) -> int:
-        """How many addresses stand behind its own parameters, of so many that the PTX declares."""
-        return declared - len(self.parameters)
-
 
 def check_kind(name: str, kind: object) -> None:
     """NotTaken for a parameter, by its type as Triton names it, that a job cannot pass."""

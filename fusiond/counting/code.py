@@ -32,5 +32,6 @@ class PtxCode:
     """Of each of them, the instruction that it came from."""
     register_bytes: int
     constants: NDArray[np.uint8]
-    specials: tuple[tuple[int, int], ...]
+    specials: NDArray[np.int32]
+    """(offset of a register, which special value is put there), shape (n, 2)."""
     layout: PtxLayout

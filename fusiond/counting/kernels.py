@@ -131,48 +131,13 @@ class LoadedPtx:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
         module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
         the arguments are not those of the kernel."""
-        code = self.code(kernel)
-        parameters = self._parameters(kernel, arguments)
-        self._workspace[:] = 0
         known = [*memory, *self.image.globals.values(), self._workspace]
         places = sorted({(int(each.ctypes.data), int(each.ctypes.data) + each.nbytes) for each in known if each.nbytes})
-        blocks = int(np.prod(shape.grid, dtype=np.int64))
-        shared_bytes = code.layout.shared_bytes + shape.shared_bytes
-        threads = int(np.prod(shape.block))
-        room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
-        resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), blocks)
-        cluster = self.clusters[kernel]
-        together = math.prod(cluster)
-        if any(length % each for length, each in zip(shape.grid, cluster, strict=True)):
-            raise CountError(
-                f"{kernel} has clusters of {cluster} blocks, of which a grid of {shape.grid} is no multiple"
-            )
-        resident = max(resident // together, 1) * together
-        specials = np.array(code.specials or [(0, -1)], np.int32)
-        request = CountRequest(
-            code=code.instructions.ctypes.data,
-            instructions=len(code.instructions),
-            register_bytes=code.register_bytes,
-            constants=code.constants.ctypes.data,
-            specials=specials.ctypes.data,
-            special_count=len(code.specials),
-            parameters=parameters.ctypes.data,
-            parameter_bytes=code.layout.parameter_bytes,
-            constant_bank=self.image.bank.ctypes.data,
-            constant_bank_bytes=self.image.bank.nbytes,
-            local_bytes=code.layout.local_bytes,
-            shared_bytes=shared_bytes,
-            dynamic_shared_bytes=shape.shared_bytes,
-            grid=(ctypes.c_uint32 * 3)(*shape.grid),
-            block=(ctypes.c_uint32 * 3)(*shape.block),
-            cluster=(ctypes.c_uint32 * 3)(*cluster),
-            resident=resident,
-            multiprocessors=gpu.multiprocessors,
-            cooperative=shape.cooperative,
-            turn=TURN,
-            backwards=limits.backwards,
-            limit=limits.most,
-        )
+        code, blocks = self.code(kernel), math.prod(shape.grid)
+        parameters = self._parameters(kernel, arguments)
+        request = self._request(kernel, shape, parameters, gpu, registers, barriers)
+        request.backwards, request.limit = limits.backwards, limits.most
+        together, resident = math.prod(self.clusters[kernel]), request.resident
         budget = None if shape.cooperative else limits.budget
         running = _Running(
             self._library,
@@ -213,6 +178,80 @@ class LoadedPtx:
             settled=found.settled,
             renewed=found.renewed,
             failed=failed,
+        )
+
+    def execute(
+        self,
+        kernel: str,
+        shape: CountedShape,
+        arguments: Sequence[bytes],
+        places: NDArray[np.uint64],
+        gpu: Gpu,
+    ) -> str | None:
+        """Run all of a launch for what it computes, and count nothing: half the time or less. `places`: begins and
+        ends of all that it may touch beside the module's own variables, shape (n, 2). Why it failed, or None.
+        CountError as in `launch`."""
+        code, parameters = self.code(kernel), self._parameters(kernel, arguments)
+        request = self._request(kernel, shape, parameters, gpu, 0, 0)
+        own = [
+            (each.ctypes.data, each.ctypes.data + each.nbytes)
+            for each in (*self.image.globals.values(), self._workspace)
+        ]
+        known = np.unique(np.concatenate([places, np.array(own, np.uint64)]), axis=0)
+        footprint, cache = Footprint(self._library, known[:0]), Cache(self._library, 0)
+        blocks = np.arange(math.prod(shape.grid), dtype=np.int64)
+        counts = np.zeros(len(code.instructions), COUNTS)
+        request.uncounted, request.footprint, request.counts = True, footprint.handle, counts.ctypes.data
+        request.allocations, request.allocation_count = known.ctypes.data, len(known)
+        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
+        try:
+            failed = self._library.launch(cache, request)
+        finally:
+            footprint.close()
+            cache.close()
+        return None if failed is None else self._said(code, sampling.Failed(*failed))
+
+    def _request(
+        self,
+        kernel: str,
+        shape: CountedShape,
+        parameters: NDArray[np.uint8],
+        gpu: Gpu,
+        registers: int,
+        barriers: int,
+    ) -> CountRequest:
+        """A launch but for its memory and its counts; what it points to has to live as long as it. CountError."""
+        code, cluster = self.code(kernel), self.clusters[kernel]
+        self._workspace[:] = 0
+        shared_bytes = code.layout.shared_bytes + shape.shared_bytes
+        threads, together = math.prod(shape.block), math.prod(cluster)
+        if any(length % each for length, each in zip(shape.grid, cluster, strict=True)):
+            raise CountError(
+                f"{kernel} has clusters of {cluster} blocks, of which a grid of {shape.grid} is no multiple"
+            )
+        room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
+        resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), math.prod(shape.grid))
+        return CountRequest(
+            code=code.instructions.ctypes.data,
+            instructions=len(code.instructions),
+            register_bytes=code.register_bytes,
+            constants=code.constants.ctypes.data,
+            specials=code.specials.ctypes.data,
+            special_count=len(code.specials),
+            parameters=parameters.ctypes.data,
+            parameter_bytes=code.layout.parameter_bytes,
+            constant_bank=self.image.bank.ctypes.data,
+            constant_bank_bytes=self.image.bank.nbytes,
+            local_bytes=code.layout.local_bytes,
+            shared_bytes=shared_bytes,
+            dynamic_shared_bytes=shape.shared_bytes,
+            grid=(ctypes.c_uint32 * 3)(*shape.grid),
+            block=(ctypes.c_uint32 * 3)(*shape.block),
+            cluster=(ctypes.c_uint32 * 3)(*cluster),
+            resident=max(resident // together, 1) * together,
+            multiprocessors=gpu.multiprocessors,
+            cooperative=shape.cooperative,
+            turn=TURN,
         )
 
     def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:

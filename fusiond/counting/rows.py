@@ -69,7 +69,7 @@ class CodeRows:
                 made[k][name] = value
             if targets[k] is not None:
                 made[k]["target"] = targets[k]
-        places, specials = self.places, tuple(self._specials)
+        places, specials = self.places, np.array(self._specials, np.int32).reshape(-1, 2)
         return PtxCode(made, tuple(self._from), places.register_bytes, places.constants(), specials, self.layout)
 
     # --- operands ---

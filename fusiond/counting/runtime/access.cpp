@@ -1,6 +1,7 @@
 // Where an access goes, and what it costs: sectors of global memory, wavefronts of shared memory.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "launch.h"
 
@@ -13,16 +14,22 @@ std::string hexadecimal(uint64_t value) {
     return text;
 }
 
-// The allocation that holds an access; it fails where none does.
-int32_t allocation(Launch& launch, uint64_t address, uint32_t size) {
+// The number of the allocation that holds all of an access, -1: none does.
+int32_t holding(Launch& launch, uint64_t begin, uint64_t end) {
     const auto* all = launch.request.allocations;
-    const auto holds = [&](int32_t at) { return address >= all[at].begin && address + size <= all[at].end; };
+    const auto holds = [&](int32_t at) { return begin >= all[at].begin && end <= all[at].end; };
     const int32_t count = launch.request.allocation_count;
     if (count > 0 && holds(launch.last)) return launch.last;
-    const auto* after = std::upper_bound(all, all + count, address, [](uint64_t a, const Allocation& b) { return a < b.begin; });
+    const auto* after = std::upper_bound(all, all + count, begin, [](uint64_t a, const Allocation& b) { return a < b.begin; });
     const auto at = static_cast<int32_t>(after - all) - 1;
-    if (at < 0 || !holds(at)) fail("an access of " + std::to_string(size) + " bytes at " + hexadecimal(address) + " is outside of every buffer");
-    return launch.last = at;
+    return at >= 0 && holds(at) ? launch.last = at : -1;
+}
+
+// The same of an access that has to be in one.
+int32_t allocation(Launch& launch, uint64_t address, uint32_t size) {
+    const int32_t at = holding(launch, address, address + size);
+    if (at < 0) fail("an access of " + std::to_string(size) + " bytes at " + hexadecimal(address) + " is outside of every buffer");
+    return at;
 }
 
 // The distinct sectors of an access, in ascending order.
@@ -122,6 +129,22 @@ uint8_t window(const Warp& w, int lane, uint64_t& address) {
     return GLOBAL;
 }
 
+// Where the host has address 0 of a space, if all lanes' accesses lie in one piece there: one allocation, shared memory
+// of a block without others in its cluster, parameters, constants. Else each lane has to be looked at.
+std::optional<uint64_t> whole(const Warp& w, uint8_t space, uint64_t begin, uint64_t end) {
+    const Request& request = w.launch->request;
+    const auto within = [end](const uint8_t* base, int64_t bytes) {
+        return end <= static_cast<uint64_t>(bytes) ? std::optional(reinterpret_cast<uint64_t>(base)) : std::nullopt;
+    };
+    switch (space) {
+        case GENERIC: case GLOBAL: return holding(*w.launch, begin, end) >= 0 ? std::optional<uint64_t>(0) : std::nullopt;
+        case SHARED: return w.block->cluster->blocks.size() == 1 ? within(w.block->shared, request.shared_bytes) : std::nullopt;
+        case PARAMETER: return within(request.parameters, request.parameter_bytes);
+        case CONSTANT: return within(request.constant_bank, request.constant_bank_bytes);
+        default: return {};
+    }
+}
+
 // The host's memory behind an address of a space that is not generic; fails where that is not all there.
 uint8_t* behind(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size) {
     const Request& request = w.launch->request;
@@ -162,9 +185,19 @@ void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&h
 
 void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t space, uint32_t size, uint64_t (&address)[LANES], uint8_t* (&host)[LANES]) {
     Launch& launch = *w.launch;
-    uint64_t wrong = 0;
-    for (uint32_t rest = mask; rest; rest &= rest - 1) wrong |= address[__builtin_ctz(rest)];
+    uint64_t wrong = 0, least = ~uint64_t(0), most = 0;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const uint64_t each = address[__builtin_ctz(rest)];
+        wrong |= each, least = std::min(least, each), most = std::max(most, each);
+    }
     if (wrong & (size - 1)) fail("a misaligned access of " + std::to_string(size) + " bytes");
+    if (const auto base = whole(w, space, least, most + size)) {
+        for (int lane = 0; lane < LANES; ++lane) host[lane] = reinterpret_cast<uint8_t*>(*base + address[lane]);
+        if (launch.request.uncounted) return;
+        if (space == SHARED) count_shared(launch, i, address, mask, what == ATOMIC, size);
+        else if (space <= GLOBAL) count_global(launch, i, address, mask, what, size);
+        return;
+    }
     uint32_t in[ARGUMENT + 1] = {};
     if (space != GENERIC) in[space] = mask;
     else
@@ -178,6 +211,7 @@ void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t spac
             host[lane] = behind(w, lane, each, address[lane], size);
         }
     }
+    if (launch.request.uncounted) return;
     if (in[GLOBAL]) count_global(launch, i, address, in[GLOBAL], what, size);
     if (in[SHARED]) count_shared(launch, i, address, in[SHARED], what == ATOMIC, size);
     if (in[LOCAL]) launch.counts(i).local_bytes += uint64_t(size) * __builtin_popcount(in[LOCAL]);
@@ -191,6 +225,7 @@ uint8_t* plain(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size
 uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t space, uint64_t address, uint64_t size) {
     if (space == GENERIC) space = window(w, lane, address);
     uint8_t* host = behind(w, lane, space, address, size);
+    if (w.launch->request.uncounted) return host;
     Counts& counts = w.launch->counts(i);
     if (space == GLOBAL && size) {
         const uint64_t first = address >> 5, last = (address + size - 1) >> 5;

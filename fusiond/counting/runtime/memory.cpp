@@ -7,21 +7,47 @@
 namespace counting {
 namespace {
 
+// The elements' size is known where the loops are compiled: a copy of so many bytes as a variable says costs ten times as
+// much.
+template <class T, class R>
+void load_lanes(Warp& w, const Instruction& i, uint32_t mask, uint8_t* const (&host)[LANES]) {
+    for (int k = 0; k < i.elements; ++k) {
+        R* const to = w.out<R>(i.vector[k]);
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            T value;
+            std::memcpy(&value, host[lane] + k * sizeof(T), sizeof(T));
+            to[lane] = static_cast<R>(value);
+        }
+    }
+}
+
+template <class T, class R>
+void store_lanes(Warp& w, const Instruction& i, uint32_t mask, uint8_t* const (&host)[LANES]) {
+    for (int k = 0; k < i.elements; ++k) {
+        const R* const from = w.in<R>(i.vector[k]);
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            const T value = static_cast<T>(from[lane]);
+            std::memcpy(host[lane] + k * sizeof(T), &value, sizeof(T));
+        }
+    }
+}
+
 void load(Warp& w, const Instruction& i, uint32_t mask) {
     uint8_t* host[LANES];
     locate(w, i, mask, READ, host);
-    for (int k = 0; k < i.elements; ++k) {
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const int lane = __builtin_ctz(rest);
-            uint64_t bits = 0;
-            std::memcpy(&bits, host[lane] + k * i.bytes, i.bytes);
-            if (i.flags & 1) {
-                const int shift = 64 - 8 * i.bytes;
-                bits = static_cast<uint64_t>(static_cast<int64_t>(bits << shift) >> shift);
-            }
-            if (i.flags & 2) w.out<uint64_t>(i.vector[k])[lane] = bits;
-            else w.out<uint32_t>(i.vector[k])[lane] = static_cast<uint32_t>(bits);
-        }
+    const bool sign = i.flags & 1, wide = i.flags & 2;
+    const auto as = [&]<class T>(T) {
+        using Signed = std::make_signed_t<T>;
+        if (sign) wide ? load_lanes<Signed, uint64_t>(w, i, mask, host) : load_lanes<Signed, uint32_t>(w, i, mask, host);
+        else wide ? load_lanes<T, uint64_t>(w, i, mask, host) : load_lanes<T, uint32_t>(w, i, mask, host);
+    };
+    switch (i.bytes) {
+        case 1: return as(uint8_t());
+        case 2: return as(uint16_t());
+        case 4: return as(uint32_t());
+        default: return as(uint64_t());
     }
 }
 
@@ -29,12 +55,16 @@ void store(Warp& w, const Instruction& i, uint32_t mask) {
     uint8_t* host[LANES];
     locate(w, i, mask, WRITE, host);
     ++w.launch->events;
-    for (int k = 0; k < i.elements; ++k)
-        for (uint32_t rest = mask; rest; rest &= rest - 1) {
-            const int lane = __builtin_ctz(rest);
-            const uint64_t bits = i.flags & 2 ? w.in<uint64_t>(i.vector[k])[lane] : w.in<uint32_t>(i.vector[k])[lane];
-            std::memcpy(host[lane] + k * i.bytes, &bits, i.bytes);
-        }
+    const auto as = [&]<class T>(T) {
+        if (i.flags & 2) store_lanes<T, uint64_t>(w, i, mask, host);
+        else store_lanes<T, uint32_t>(w, i, mask, host);
+    };
+    switch (i.bytes) {
+        case 1: return as(uint8_t());
+        case 2: return as(uint16_t());
+        case 4: return as(uint32_t());
+        default: return as(uint64_t());
+    }
 }
 
 // Lane after lane, from the lowest: an order that the GPU may take as well.

@@ -90,6 +90,15 @@ class LaunchCounts:
     failed: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """What came of a launch that was not counted, beside what it wrote."""
+
+    failed: str | None
+    """Why it did not run to its end, and where."""
+    printed: bytes
+
+
 class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
@@ -187,10 +196,9 @@ class LoadedPtx:
         arguments: Sequence[bytes],
         places: NDArray[np.uint64],
         gpu: Gpu,
-    ) -> str | None:
+    ) -> Executed:
         """Run all of a launch for what it computes, and count nothing: half the time or less. `places`: begins and
-        ends of all that it may touch beside the module's own variables, shape (n, 2). Why it failed, or None.
-        CountError as in `launch`."""
+        ends of all that it may touch beside the module's own variables, shape (n, 2). CountError as in `launch`."""
         code, parameters = self.code(kernel), self._parameters(kernel, arguments)
         request = self._request(kernel, shape, parameters, gpu, 0, 0)
         own = [
@@ -209,7 +217,8 @@ class LoadedPtx:
         finally:
             footprint.close()
             cache.close()
-        return None if failed is None else self._said(code, sampling.Failed(*failed))
+        said = None if failed is None else self._said(code, sampling.Failed(*failed))
+        return Executed(failed=said, printed=self._library.printed())
 
     def _request(
         self,

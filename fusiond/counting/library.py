@@ -101,6 +101,8 @@ class CountingLibrary:
             ctypes.POINTER(CountRequest),
             ctypes.POINTER(ctypes.c_int32),
         )
+        self._c.counting_printed.restype = ctypes.c_void_p
+        self._c.counting_printed.argtypes = (ctypes.POINTER(ctypes.c_int64),)
         sizes = (CODE.itemsize, COUNTS.itemsize, ctypes.sizeof(CountRequest))
         if sizes != tuple(self._c.counting_sizes(which) for which in range(3)):
             raise DeviceError("the counting library and its caller do not agree on their structs")
@@ -116,6 +118,11 @@ class CountingLibrary:
         at = ctypes.c_int32(-1)
         said = self._c.counting_launch(cache.handle, ctypes.byref(request), ctypes.byref(at))
         return None if said is None else (at.value, said.decode())
+
+    def printed(self) -> bytes:
+        """What the kernels of this thread's last launch printed; nothing where it was counted."""
+        size = ctypes.c_int64()
+        return ctypes.string_at(self._c.counting_printed(ctypes.byref(size)), size.value)
 
 
 class Footprint:

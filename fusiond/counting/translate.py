@@ -103,23 +103,33 @@ def _call(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
         return
     groups = [each.items for each in at.operands if isinstance(each, PtxGroup)]
     target = next((each.name for each in at.operands if isinstance(each, PtxName)), "")
-    if target == "vprintf":
-        (result,) = groups[0]
-        assert isinstance(result, PtxName)
-        _argument(rows, at, "st", result, 4, rows.places.constant(0))
-    elif target == "__assertfail":
-        places = []
-        for operand, size in zip(groups[0][:3], (8, 8, 4), strict=True):
-            assert isinstance(operand, PtxName)
-            places.append(rows.places.temporary(size))
-            _argument(rows, at, "ld", operand, size, places[-1])
-        rows.emit(at, "assertfail", a=places[0], b=places[1], c=places[2])
+    if target in _FROM_THE_DRIVER:
+        places = [
+            _handed(rows, at, operand, size)
+            for operand, size in zip(groups[-1], _FROM_THE_DRIVER[target], strict=False)
+        ]
+        rows.emit(at, target.strip("_"), **dict(zip("abc", places, strict=False)))
+        if target == "vprintf":
+            (result,) = groups[0]
+            assert isinstance(result, PtxName)
+            _argument(rows, at, "st", result, 4, rows.places.constant(0))
     else:
         known = target in rows.functions
         why = "calls itself, or has too many calls in it" if known else "has no body here"
         if target in rows.kernel.registers:
             target, why = "what a register points to", "is known only when it runs"
         raise PtxError(f"{at.opcode} of {target}, which {why}", at.line)
+
+
+_FROM_THE_DRIVER: Mapping[str, Sequence[int]] = {"vprintf": (8, 8), "__assertfail": (8, 8, 4)}
+"""Bytes of the arguments that are looked at."""
+
+
+def _handed(rows: CodeRows, at: PtxInstruction, operand: Operand, size: int) -> int:
+    assert isinstance(operand, PtxName)
+    place = rows.places.temporary(size)
+    _argument(rows, at, "ld", operand, size, place)
+    return place
 
 
 def _argument(rows: CodeRows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:

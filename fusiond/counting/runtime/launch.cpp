@@ -555,7 +555,7 @@ class Runner {
     Request& request_;
 };
 
-thread_local std::string message;
+thread_local std::string message, printed;
 
 }  // namespace
 
@@ -580,7 +580,7 @@ extern "C" {
 
 void counting_begin() {
     if (!table().empty()) return;
-    add_integers(), add_floats(), add_conversions(), add_memory(), add_warp(), add_packed(), add_matrices(), add_transfers();
+    add_integers(), add_floats(), add_conversions(), add_memory(), add_warp(), add_packed(), add_matrices(), add_transfers(), add_calls();
 }
 
 // The number of an operation; -1: there is none of that name.
@@ -626,8 +626,16 @@ const char* counting_launch(Cache* cache, Request* request, int32_t* at) {
     } catch (const Failure& failure) {
         message = failure.text;
         *at = runner.at;
+        printed = std::move(launch.printed);
         return message.c_str();
     }
+    printed = std::move(launch.printed);
     return nullptr;
+}
+
+// What the kernels of this thread's last launch printed, and how much it is.
+const char* counting_printed(int64_t* bytes) {
+    *bytes = static_cast<int64_t>(printed.size());
+    return printed.data();
 }
 }

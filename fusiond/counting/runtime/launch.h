@@ -65,6 +65,7 @@ struct Launch {
     std::vector<Operation> operations;  // of each instruction
     int32_t last = 0;                   // the allocation that was used last
     uint64_t issued = 0;
+    std::string printed;                // by kernels
 
     Launch(Request& request, Cache& cache);
     Counts& counts(const Instruction& i) { return request.counts[&i - request.code]; }
@@ -126,5 +127,6 @@ void add_warp();
 void add_packed();
 void add_matrices();
 void add_transfers();
+void add_calls();
 
 }  // namespace counting

@@ -321,24 +321,6 @@ void replace(Warp& w, const Instruction& i, uint32_t mask) {
     }
 }
 
-// --- what a program says when it gives up ---
-
-std::string text_at(Warp& w, int lane, uint64_t address) {
-    std::string found;
-    while (found.size() < 200) {
-        const char next = static_cast<char>(*plain(w, lane, GENERIC, address + found.size(), 1));
-        if (!next) break;
-        found += next;
-    }
-    return found;
-}
-
-void failed_assertion(Warp& w, const Instruction& i, uint32_t mask) {
-    const int lane = __builtin_ctz(mask);
-    fail("assertion failed: " + text_at(w, lane, w.in<uint64_t>(i.a)[lane]) + " (" + text_at(w, lane, w.in<uint64_t>(i.b)[lane]) + ":" +
-         std::to_string(w.in<uint32_t>(i.c)[lane]) + ")");
-}
-
 template <uint8_t SPACE, bool OWN = false>
 void is_in(Warp& w, const Instruction& i, uint32_t mask) {
     uint32_t found = 0;
@@ -417,7 +399,6 @@ void add_transfers() {
     add_operation("cp.async.bulk", bulk);
     add_operation("cp.async.bulk.tensor", bulk_tensor);
     add_operation("tensormap.replace", replace);
-    add_operation("assertfail", failed_assertion);
     add_operation("isspacep.global", is_in<GLOBAL>);
     add_operation("isspacep.shared", is_in<SHARED, true>);
     add_operation("isspacep.shared::cluster", is_in<SHARED>);

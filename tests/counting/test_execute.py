@@ -1,0 +1,114 @@
+"""Launches that are run for what they compute, and not counted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fusiond.build import nvcc
+from fusiond.counting import library
+from fusiond.counting.kernels import CountedShape, Executed, LoadedPtx
+from fusiond.counting.layout import aligned
+from fusiond.counting.library import Cache
+from fusiond.counting.model import H100
+from fusiond.program import Source
+
+pytestmark = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc")
+_SOURCE = r"""
+#include <cassert>
+#include <cstdio>
+extern "C" __global__ void mixed(
+    signed char* bytes, const unsigned short* shorts, long long* sums, double4* four, int n) {
+    __shared__ long long held[64];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    held[threadIdx.x] = i < n ? bytes[i] + (long long)shorts[i] * sums[i] : 0;
+    __syncthreads();
+    if (i < n) {
+        sums[i] = held[63 - threadIdx.x];
+        bytes[i] = -bytes[i];
+        double4 v = four[i];
+        four[i] = make_double4(v.w, v.z, v.y, v.x);
+    }
+}
+extern "C" __global__ void say(const char* word, int n) {
+    int i = threadIdx.x;
+    if (i < n)
+        printf("%d|%5.2f|%-6s|%lld|%c|%08x|%u|%*d|%%|%e\n",
+               i, i / 3.0, word, -1ll << 40, 'a' + i, 255 * i, 3000000000u, 4, i, 1e-9);
+}
+extern "C" __global__ void beyond(float* x, int n) { x[threadIdx.x + n] = 1; }
+extern "C" __global__ void sure(int n) { assert(n > 3); }
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedPtx:
+    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "beyond", "sure"))
+    text = nvcc.ptx(source, "sm_90")
+    assert isinstance(text, str), text
+    return LoadedPtx(text, library.load())
+
+
+def _run(
+    loaded: LoadedPtx, name: str, blocks: int, threads: int, given: Sequence[int | NDArray[Any]], *arrays: NDArray[Any]
+) -> Executed:
+    places = np.array(
+        [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in arrays] or np.zeros((0, 2)), np.uint64
+    )
+    words = [
+        struct.pack("<i", each) if isinstance(each, int) else struct.pack("<Q", each.ctypes.data) for each in given
+    ]
+    shape = CountedShape(grid=(blocks, 1, 1), block=(threads, 1, 1))
+    return loaded.execute(name, shape, words, places.reshape(-1, 2), H100)
+
+
+def test_it_computes_what_a_counted_launch_does(loaded: LoadedPtx) -> None:
+    draw = np.random.default_rng(3)
+    n = 1000
+    arrays = [
+        draw.integers(-128, 127, n, np.int8), draw.integers(0, 65535, n, np.uint16),
+        draw.integers(-(2**40), 2**40, n, np.int64), draw.random((n, 4)),
+    ]  # fmt: skip
+    begun = [each.copy() for each in arrays]
+    assert _run(loaded, "mixed", 16, 64, [*arrays, n], *arrays).failed is None
+    products = np.zeros(1024, np.int64)
+    products[:n] = begun[0] + begun[1].astype(np.int64) * begun[2]
+    assert (arrays[2] == products.reshape(16, 64)[:, ::-1].ravel()[:n]).all()
+    assert (arrays[0] == -begun[0]).all()
+    assert (arrays[3] == begun[3][:, ::-1]).all()
+    again = [aligned(each.nbytes) for each in begun]  # sectors are counted whole
+    for room, each in zip(again, begun, strict=True):
+        room[:] = each.view(np.uint8).ravel()
+    words = [struct.pack("<Q", each.ctypes.data) for each in again] + [struct.pack("<i", n)]
+    cache = Cache(library.load(), H100.l2_bytes)
+    shape = CountedShape(grid=(16, 1, 1), block=(64, 1, 1))
+    counted = loaded.launch("mixed", shape, words, again, cache, H100)
+    cache.close()
+    assert counted.failed is None
+    assert counted.counts["read_bytes"].sum() == n * (1 + 2 + 8 + 32 + 1)
+    assert all((a.view(np.uint8).ravel() == b).all() for a, b in zip(arrays, again, strict=True))
+
+
+def test_what_kernels_print(loaded: LoadedPtx) -> None:
+    word = np.frombuffer(b"fuse\0", np.uint8).copy()
+    done = _run(loaded, "say", 1, 32, [word, 3], word)
+    expected = "".join(
+        f"{i}|{i / 3:5.2f}|fuse  |{-1 << 40}|{chr(97 + i)}|{255 * i:08x}|3000000000|{i:4d}|%|{1e-9:e}\n"
+        for i in range(3)
+    )
+    assert done == Executed(failed=None, printed=expected.encode())
+
+
+def test_faults_are_where_they_are(loaded: LoadedPtx) -> None:
+    x = np.zeros(64, np.float32)
+    done = _run(loaded, "beyond", 1, 32, [x, 33], x)
+    assert done.failed is not None
+    assert "an access of 4 bytes at 0x" in done.failed
+    assert "outside of every buffer" in done.failed
+    assert "assertion failed: n > 3" in (_run(loaded, "sure", 1, 1, [3]).failed or "")
+    assert _run(loaded, "sure", 1, 1, [4]).failed is None

@@ -60,6 +60,8 @@ class Allocation:
     address: int
     size_bytes: int
     kind: MemoryKind
+    name: str = ""
+    """Mangled, of a variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class _Reading:
         steps = {
             1: self._module, 2: self._function, 3: self._launch, 4: self._elapsed, 5: self._allocate,
             6: self._release, 7: self._copy, 8: self._fill, 9: self._wait, 10: self._graph, 11: self._contents,
-            12: self._note,
+            12: self._note, 13: self._variable,
         }  # fmt: skip
         at = 8
         while at + 16 <= len(data):
@@ -314,6 +316,12 @@ class _Reading:
         if address not in self._live:
             bisect.insort(self._sorted, address)
         self._live[address] = found
+
+    def _variable(self, fields: _Fields) -> None:
+        address, name = fields.u64(), fields.text()
+        found = self._live.get(address)
+        if found is not None:
+            self._live[address] = self._allocations[found.number - 1] = dataclasses.replace(found, name=name)
 
     def _release(self, fields: _Fields) -> None:
         address = fields.u64()

@@ -35,6 +35,7 @@ enum class Kind : uint32_t {
     graph = 10,    // u64 graph, u64 stream: its nodes were launches with the flag `node`
     data = 11,     // u64 address, u64 bytes, text file below DIR/data: what was there before the next launch
     note = 12,     // text: what was not seen, for people
+    variable = 13, // u64 address, text name: of an allocation that is a variable
 };
 
 enum Flags : uint32_t { cooperative = 1, node = 2 };

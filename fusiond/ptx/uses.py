@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fusiond.ptx import flat
 from fusiond.ptx.flat import PtxInstruction, PtxKernel
@@ -37,27 +37,53 @@ class ParameterUse:
 
     read: bool
     written: bool
+    types: frozenset[str] = field(default=frozenset(), compare=False)
+    """Of the elements that are read and written by its address (`f32`, `b32`), as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Of all memory that a kernel may reach."""
+
+    parameters: tuple[ParameterUse, ...]
+    variables: Mapping[str, ParameterUse]
+    """Of the module, in global and constant memory."""
+    anywhere: bool
+    """It follows addresses that it has found in memory, or hands some to a function."""
 
 
 def of_parameters(module: Module, entry: str) -> tuple[ParameterUse, ...]:
     """By each of an entry's parameters, in order; a number used as an address counts too. KeyError, PtxError."""
-    kernel = flat.flattened(module).kernels[entry]
+    return of_memory(module, entry).parameters
+
+
+def of_memory(module: Module, entry: str) -> MemoryUse:
+    """The same, and by the module's variables. KeyError, PtxError."""
+    whole = flat.flattened(module)
+    kernel = whole.kernels[entry]
     declared = module.function(entry).parameters
     pointers = sum(1 << k for k, each in enumerate(declared) if ".ptr" in each.attributes)
+    variables = [each.name for each in whole.variables if each.space in ("global", "const")]
+    count = len(kernel.parameters)
     wide = sum(1 << k for k, each in enumerate(kernel.parameters) if (each.elements or 0) and each.size_bytes >= 8)
-    return _Uses(kernel, pointers, wide).all()
+    following = _Uses(kernel, pointers, wide | (1 << len(variables)) - 1 << count, variables)
+    found = following.all()
+    return MemoryUse(found[:count], dict(zip(variables, found[count:], strict=True)), following.anywhere)
 
 
 class _Uses:
     """A set of parameters is a number with a bit for each. Behind them: any address; what is one only where there is no
     other; in memory on the chip, what was copied there."""
 
-    def __init__(self, kernel: PtxKernel, pointers: int, wide: int) -> None:
+    def __init__(self, kernel: PtxKernel, pointers: int, wide: int, variables: Sequence[str]) -> None:
         self._kernel, self._pointers, self._wide = kernel, pointers, wide
-        count = len(kernel.parameters)
-        self._any, self._narrow, self._copied = (1 << count + k for k in range(3))
-        self._places = {each.name: 1 << k for k, each in enumerate(kernel.parameters)}
+        names = [*(each.name for each in kernel.parameters), *variables]
+        self._count = len(names)
+        self._any, self._narrow, self._copied = (1 << self._count + k for k in range(3))
+        self._places = {name: 1 << k for k, name in enumerate(names)}
         self._held: dict[str, int] = {}
+        self.anywhere = False
+        """Whether an address is used that is no parameter's; known after `all`."""
 
     def all(self) -> tuple[ParameterUse, ...]:
         changed = True
@@ -66,6 +92,7 @@ class _Uses:
             for each in self._kernel.instructions:
                 changed |= self._followed(each)
         read = written = mapped = 0
+        types: dict[int, set[str]] = {}
         for each in self._kernel.instructions:
             if each.opcode.startswith("tensormap.replace") and ".global_address" in each.opcode:
                 mapped |= self._of(each.operands[-1])
@@ -77,9 +104,17 @@ class _Uses:
                 reached = self._reached(address) | (mapped if isinstance(address, PtxTensorAddress) else 0)
                 read |= reached * reads
                 written |= reached * writes
+                types.setdefault(reached, set()).add(each.opcode.rpartition(".")[2])
+        self.anywhere = bool((read | written) & self._any)
         read, written = (self._wide if each & self._any else each for each in (read, written))
-        count = len(self._kernel.parameters)
-        return tuple(ParameterUse(bool(read >> k & 1), bool(written >> k & 1)) for k in range(count))
+        return tuple(
+            ParameterUse(
+                bool(read >> k & 1),
+                bool(written >> k & 1),
+                frozenset().union(*(found for reached, found in types.items() if reached >> k & 1)),
+            )
+            for k in range(self._count)
+        )
 
     def _followed(self, each: PtxInstruction) -> bool:
         """Whether a register that it sets, or memory on the chip, may hold more than was known."""
@@ -149,7 +184,7 @@ def _accesses(each: PtxInstruction) -> Iterator[tuple[Operand, bool, bool]]:
     addresses = [given for given in each.operands if isinstance(given, PtxAddress | PtxTensorAddress)]
     words = each.opcode.split(".")
     spaces = [word for word in words if word in _SPACES]
-    if not addresses or words[0] in _ELSEWHERE or (spaces and "global" not in spaces):
+    if not addresses or words[0] in _ELSEWHERE or (spaces and not {"global", "const"}.intersection(spaces)):
         return
     if words[0] == "cp" and len(spaces) > 1:
         if spaces[0] == "global":

@@ -164,7 +164,7 @@ def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value
         elements, dtype = _elements(argument, parameter), _held(argument, parameter)
         if elements < 1 or argument.size_bytes % DTYPES[dtype].bytes:
             raise Unaskable(f"has {argument.size_bytes} bytes, which are not elements of {dtype}")
-        role = {"role": "inout" if parameter.written else "input", "fill": _fill(dtype, least)}
+        role = {"role": "inout" if parameter.written else "input", "fill": drawn_fill(dtype, least)}
         return {"dtype": dtype, "elements": str(elements), **role}
     if isinstance(argument, Array):
         raise Unaskable("is an array where the kernel takes a value")
@@ -191,8 +191,9 @@ def in_words(value: int | float) -> str | float:
     return float(value) if isinstance(value, float) else str(int(value))
 
 
-def _fill(dtype: str, least: int) -> dict[str, list[float]]:
-    """Whole numbers may be places in any of the kernel's arrays, so they are below the length of the shortest."""
+def drawn_fill(dtype: str, least: int) -> dict[str, list[float]]:
+    """For contents that nobody knows. Whole numbers may be places in any of the kernel's arrays, so they are below the
+    length of the shortest."""
     if is_float(dtype):
         return {"uniform": [0, 1]}
     most = {"bool": 1, "int8": 127, "uint8": 255, "int16": 32767, "uint16": 65535}.get(dtype, 2**31 - 1)

@@ -39,19 +39,19 @@ def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
         known=("name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes"), required=("name",)
     )
     name = matching(keys["name"], IDENTIFIER, "a C identifier")
-    if len({"elements", "value", "struct", "bytes"} & set(keys)) != 1:
-        raise node.fail("holds one of 'elements' (a buffer), 'value' (a scalar), 'struct' or 'bytes' (by value)")
+    said = {"elements", "value", "struct", "bytes"} & set(keys)
+    if len(said) != 1 and said != {"struct", "bytes"}:
+        raise node.fail("holds one of 'elements' (a buffer), 'value' (a scalar), 'struct' and 'bytes' (by value)")
     if "struct" in keys or "bytes" in keys:
         for key in keys:
             if key not in ("name", "struct", "bytes"):
                 raise keys[key].fail("does not belong to a struct")
-        if "bytes" in keys:
-            digits = "".join(keys["bytes"].text().split()).lower()
-            if not re.fullmatch(r"([0-9a-f]{2})+", digits):
-                raise keys["bytes"].fail("is not a row of hexadecimal digits, two for each byte")
-            return KernelArgument(name=name, dtype="uint8", hex=digits, where=node.where)
-        members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
-        return KernelArgument(name=name, dtype="uint8", members=members, where=node.where)
+        digits = "".join(keys["bytes"].text().split()).lower() if "bytes" in keys else ""
+        if "bytes" in keys and not re.fullmatch(r"([0-9a-f]{2})+", digits):
+            raise keys["bytes"].fail("is not a row of hexadecimal digits, two for each byte")
+        held = keys["struct"].mapping() if "struct" in keys else {}
+        members = tuple(_member(inputs, path, name, each, at) for at, each in held.items())
+        return KernelArgument(name=name, dtype="uint8", members=members, hex=digits, where=node.where)
     if "dtype" not in keys:
         raise node.fail("the key 'dtype' is missing")
     dtype = keys["dtype"].choice(*DTYPES)
@@ -194,15 +194,17 @@ def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgum
                 f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}",
                 where=argument.where,
             )
-        if any(each.pointer for each in parameter.fields):
-            raise RequestError(
-                f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses are not known before; "
-                f"say what they point to with `struct:`",
-                where=argument.where,
-            )
-        return dataclasses.replace(argument, bytes=parameter.bytes)
+        said = {each.path for each in argument.members}
+        for each in parameter.fields:
+            null = not int(argument.hex[2 * each.offset : 2 * each.offset + 16], 16)
+            if each.pointer and not null and said.isdisjoint((each.path, str(each.offset))):
+                raise RequestError(
+                    f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses are not known before;"
+                    f" say what they point to with `struct:`",
+                    where=argument.where,
+                )
     for each in parameter.fields:
-        if each.dtype is None and not each.pointer:
+        if each.dtype is None and not each.pointer and not argument.hex:
             raise RequestError(
                 f"{argument.name}: {each.path} of {parameter.spelling!r} is {each.kind}, which cannot be passed inside "
                 f"a struct; pass it as an argument of its own",
@@ -212,20 +214,22 @@ def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgum
 
 
 def _placed(argument: KernelArgument, fields: tuple[StructField, ...], size: int, spelling: str) -> KernelArgument:
-    """A struct whose members have their types and places."""
-    said = {member.path: member for member in argument.members}
+    """A struct whose members have their types and places. They are named by their paths, or by these places."""
     places = {each.path: each for each in fields}
+    paths = {str(each.offset): each.path for each in fields}
+    said = {paths.get(member.path, member.path): member for member in argument.members}
     for path, member in said.items():
         if path not in places:
             raise UnknownName("member", path, places, where=member.where)
         _check_member(path or argument.name, member, places[path], spelling)
     missing = [path for path in places if path not in said]
-    if missing:
+    if missing and not argument.hex:
         left = f"{argument.name} does not give {', '.join(missing[:5])} of {spelling!r}"
         raise RequestError(left, where=argument.where)
     members = tuple(
         dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
         for path, place in places.items()
+        if path in said
     )
     return dataclasses.replace(argument, members=members, bytes=size)
 

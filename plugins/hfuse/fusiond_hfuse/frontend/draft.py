@@ -26,7 +26,7 @@ from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
 from fusiond_hfuse.frontend.kernel_parser import parse_kernel
 from fusiond_hfuse.frontend.launches import launches
-from fusiond_hfuse.frontend.source_kernel import UNREAD, Parsed, TranslationUnit
+from fusiond_hfuse.frontend.source_kernel import UNREAD, DeviceVariable, Parsed, TranslationUnit
 
 _MOST_ABOVE, _MOST_OF_REPOSITORY = 4, 16
 """Folders that a file lies below another in: where nothing says what they belong to, and where `.git` does."""
@@ -111,7 +111,13 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
         ptx, parsed = ptx_kernel.read(text, entry, entry, path)
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{path}:{problem.line}") from None
-    parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters))
+    variables = (each for each in ptx.variables if each.space in ("const", "global") and not each.initial)
+    settable = tuple(
+        DeviceVariable(name=each.name, bytes=each.size_bytes, dtype=None, constant=each.space == "const")
+        for each in variables
+        if each.elements
+    )
+    parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters), settable=settable)
     unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={path: text})
     function = signatures.demangled(entry)
     remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]

@@ -56,7 +56,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
                 scalars[argument.name] = _scalar(argument.value, argument.dtype, names)
             elif argument.members or argument.hex:
                 key, where = argument.name, argument.where
-                records[argument.name] = Bytes(hex=argument.hex) if argument.hex else _packed(argument, names)
+                records[argument.name] = _packed(argument, names)
     except ExpressionError as problem:
         at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
         raise RequestError(f"{key}: {problem}{at}", where=where) from None
@@ -76,8 +76,8 @@ def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressio
 
 
 def _packed(argument: KernelArgument, names: Mapping[str, expressions.Scalar]) -> Bytes:
-    """A struct; what lies between its numbers is zero, and so are its addresses, which are not known yet."""
-    data = bytearray(argument.bytes)
+    """A struct; what lies between its numbers is as its bytes say, or zero, and its addresses are not known yet."""
+    data = bytearray.fromhex(argument.hex) if argument.hex else bytearray(argument.bytes)
     numbers = []
     for member in argument.members:
         assert member.dtype is not None  # _record has seen to it

@@ -333,13 +333,10 @@ def _checked(argument: KernelArgument, parameter: KernelParameter) -> KernelArgu
     if argument.hex or argument.members:
         if argument.bytes == bytes_:
             return argument  # the declaration in C++ has said where its members are
-        if argument.hex:
-            if len(argument.hex) != 2 * bytes_:
-                raise RequestError(
-                    f"{name} has {len(argument.hex) // 2} bytes, the parameter {parameter.spelling} {bytes_}",
-                    where=where,
-                )
-            return dataclasses.replace(argument, bytes=bytes_)
+        if argument.hex and len(argument.hex) != 2 * bytes_:
+            raise RequestError(
+                f"{name} has {len(argument.hex) // 2} bytes, the parameter {parameter.spelling} {bytes_}", where=where
+            )
         return dataclasses.replace(argument, bytes=bytes_, members=_placed(argument, parameter))
     if argument.buffer is not None and (bytes_ != 8 or parameter.record):
         raise RequestError(f"{name} is a buffer, the parameter is {parameter.spelling}, no address", where=where)

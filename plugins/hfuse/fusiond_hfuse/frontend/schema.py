@@ -30,6 +30,7 @@ _BUFFER = {
     "compare": COMPARISON,
 }
 _MEMBER = {"anyOf": [_VALUE, closed({"dtype": DTYPE, "value": _VALUE}, ["value"]), closed(_BUFFER, ["dtype", "role"])]}
+_HEXADECIMAL = {"type": "string", "pattern": r"^\s*([0-9a-fA-F]\s*[0-9a-fA-F]\s*)+$"}
 _LENGTH = {"type": "integer", "minimum": 1, "maximum": MAX_BLOCK[0]}
 _SHAPE = list_of(_LENGTH, least=1, most=3)
 
@@ -49,11 +50,8 @@ def kernel() -> dict[str, Any]:
         "anyOf": [
             closed({**name, **_BUFFER}, ["name", "dtype", "elements", "role"]),
             closed({**name, "dtype": DTYPE, "value": _VALUE}, ["name", "dtype", "value"]),
-            closed({**name, "struct": mapping_of(_MEMBER)}, ["name", "struct"]),
-            closed(
-                {**name, "bytes": {"type": "string", "pattern": r"^\s*([0-9a-fA-F]\s*[0-9a-fA-F]\s*)+$"}},
-                ["name", "bytes"],
-            ),
+            closed({**name, "struct": mapping_of(_MEMBER), "bytes": _HEXADECIMAL}, ["name", "struct"]),
+            closed({**name, "bytes": _HEXADECIMAL}, ["name", "bytes"]),
         ],
     }
     symbol = {"symbol": _QUALIFIED, **name}

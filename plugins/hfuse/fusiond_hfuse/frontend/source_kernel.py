@@ -240,7 +240,7 @@ class KernelArgument:
     members: tuple[StructMember, ...] = ()
     """Of a struct."""
     hex: str = ""
-    """A struct's bytes as they are, instead of `members`."""
+    """A struct's bytes as they are; what `members` say stands above them."""
     bytes: int = 0
     """Of a struct."""
     symbol: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ WORKSPACE_BYTES = 4096
 TURN = 256
 """Instructions of a warp until it is the next one's turn."""
 _NEARLY = 0.95
+_WORTH_THREADS = 128
+"""Warps from which on several threads run them: to begin a thread takes as long as tens of warps."""
 _FIELDS: tuple[str, ...] = COUNTS.names or ()
 _ROOM_BYTES = 1 << 30
 """For the registers of the blocks that run together."""
@@ -208,8 +211,9 @@ class LoadedPtx:
         known = np.unique(np.concatenate([places, np.array(own, np.uint64)]), axis=0)
         footprint, cache = Footprint(self._library, known[:0]), Cache(self._library, 0)
         blocks = np.arange(math.prod(shape.grid), dtype=np.int64)
-        counts = np.zeros(len(code.instructions), COUNTS)
-        request.uncounted, request.footprint, request.counts = True, footprint.handle, counts.ctypes.data
+        warps = len(blocks) * -(-math.prod(shape.block) // 32)
+        request.threads = len(os.sched_getaffinity(0)) if warps >= _WORTH_THREADS else 1
+        request.footprint = footprint.handle
         request.allocations, request.allocation_count = known.ctypes.data, len(known)
         request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
         try:

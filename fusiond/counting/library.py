@@ -66,7 +66,7 @@ class CountRequest(ctypes.Structure):
         ("cooperative", ctypes.c_int32),
         ("turn", ctypes.c_int32),
         ("backwards", ctypes.c_int32),
-        ("uncounted", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
         ("allocations", ctypes.c_void_p),
         ("allocation_count", ctypes.c_int32),
         ("limit", ctypes.c_int64),

@@ -41,6 +41,16 @@ extern "C" __global__ void say(const char* word, int n) {
         printf("%d|%5.2f|%-6s|%lld|%c|%08x|%u|%*d|%%|%e\n",
                i, i / 3.0, word, -1ll << 40, 'a' + i, 255 * i, 3000000000u, 4, i, 1e-9);
 }
+extern "C" __global__ void chained(volatile int* sums, const int* values, double* total, unsigned short* low) {
+    if (threadIdx.x == 0) {  // a block waits for the one before it, as in a scan of one pass
+        while (blockIdx.x > 0 && sums[blockIdx.x - 1] < 0) {}
+        sums[blockIdx.x] = values[blockIdx.x] + (blockIdx.x > 0 ? sums[blockIdx.x - 1] : 0);
+    }
+    atomicAdd(total, 1.0);
+    atomicMax((int*)total + 2, (int)(blockIdx.x * blockDim.x + threadIdx.x));
+    unsigned short seen = atomicCAS(low + blockIdx.x % 8, (unsigned short)0, (unsigned short)1);
+    if (seen == 0) atomicAdd((int*)total + 3, 1);
+}
 extern "C" __global__ void beyond(float* x, int n) { x[threadIdx.x + n] = 1; }
 extern "C" __global__ void sure(int n) { assert(n > 3); }
 """
@@ -48,7 +58,7 @@ extern "C" __global__ void sure(int n) { assert(n > 3); }
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPtx:
-    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "beyond", "sure"))
+    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "beyond", "sure"))
     text = nvcc.ptx(source, "sm_90")
     assert isinstance(text, str), text
     return LoadedPtx(text, library.load())
@@ -102,6 +112,16 @@ def test_what_kernels_print(loaded: LoadedPtx) -> None:
         for i in range(3)
     )
     assert done == Executed(failed=None, printed=expected.encode())
+
+
+def test_blocks_on_several_threads_wait_for_each_other(loaded: LoadedPtx) -> None:
+    sums, values = np.full(2000, -1, np.int32), np.arange(2000, dtype=np.int32)
+    total, low = np.zeros(2), np.zeros(8, np.uint16)
+    done = _run(loaded, "chained", 2000, 64, [sums, values, total, low], sums, values, total, low)
+    assert done.failed is None
+    assert (sums == np.cumsum(values)).all()
+    assert total[0] == 2000 * 64
+    assert total.view(np.int32)[2:].tolist() == [2000 * 64 - 1, 8]
 
 
 def test_faults_are_where_they_are(loaded: LoadedPtx) -> None:

@@ -74,7 +74,7 @@ struct Request {
     int32_t cooperative;
     int32_t turn;      // instructions of a warp until it is the next one's turn
     int32_t backwards;  // 1: the last warp of a block comes first
-    int32_t uncounted;  // 1: what accesses cost is not counted, nothing below `counts` is touched
+    int32_t threads;    // 0: all is counted; else nothing below `allocations` is, and so many threads run the blocks
     const Allocation* allocations;  // in the order of their addresses
     int32_t allocation_count;
     int64_t limit;  // instructions of warps until the launch is given up; 0: none

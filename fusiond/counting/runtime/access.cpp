@@ -193,7 +193,7 @@ void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t spac
     if (wrong & (size - 1)) fail("a misaligned access of " + std::to_string(size) + " bytes");
     if (const auto base = whole(w, space, least, most + size)) {
         for (int lane = 0; lane < LANES; ++lane) host[lane] = reinterpret_cast<uint8_t*>(*base + address[lane]);
-        if (launch.request.uncounted) return;
+        if (launch.request.threads) return;
         if (space == SHARED) count_shared(launch, i, address, mask, what == ATOMIC, size);
         else if (space <= GLOBAL) count_global(launch, i, address, mask, what, size);
         return;
@@ -211,7 +211,7 @@ void spread(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t spac
             host[lane] = behind(w, lane, each, address[lane], size);
         }
     }
-    if (launch.request.uncounted) return;
+    if (launch.request.threads) return;
     if (in[GLOBAL]) count_global(launch, i, address, in[GLOBAL], what, size);
     if (in[SHARED]) count_shared(launch, i, address, in[SHARED], what == ATOMIC, size);
     if (in[LOCAL]) launch.counts(i).local_bytes += uint64_t(size) * __builtin_popcount(in[LOCAL]);
@@ -225,7 +225,7 @@ uint8_t* plain(Warp& w, int lane, uint8_t space, uint64_t address, uint64_t size
 uint8_t* stretch(Warp& w, const Instruction& i, int lane, int what, uint8_t space, uint64_t address, uint64_t size) {
     if (space == GENERIC) space = window(w, lane, address);
     uint8_t* host = behind(w, lane, space, address, size);
-    if (w.launch->request.uncounted) return host;
+    if (w.launch->request.threads) return host;
     Counts& counts = w.launch->counts(i);
     if (space == GLOBAL && size) {
         const uint64_t first = address >> 5, last = (address + size - 1) >> 5;

@@ -78,7 +78,7 @@ std::string converted(Warp& w, int lane, const std::string& format, size_t& at, 
 
 // Lane after lane. A launch that is counted prints nothing.
 void print(Warp& w, const Instruction& i, uint32_t mask) {
-    if (!w.launch->request.uncounted) return;
+    if (!w.launch->request.threads) return;
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
         const int lane = __builtin_ctz(rest);
         const std::string format = text_at(w, lane, w.in<uint64_t>(i.a)[lane]);

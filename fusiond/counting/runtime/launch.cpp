@@ -2,6 +2,9 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
 #include <unordered_map>
 
 namespace counting {
@@ -24,14 +27,12 @@ class Runner {
    public:
     explicit Runner(Launch& launch) : launch_(launch), request_(launch.request) {}
 
-    void run() {
-        const int64_t each = int64_t(request_.cluster[0]) * request_.cluster[1] * request_.cluster[2];
-        const int64_t count = request_.block_count / each;
-        const int64_t together = request_.cooperative ? count : std::min<int64_t>(request_.resident / each, count);
+    // Runs clusters from `next` on, so many at a time, until there is none left, or somebody has failed.
+    void run(std::atomic<int64_t>& next, int64_t together, std::atomic<bool>& failed) {
+        const int64_t each = cluster_size(request_), count = request_.block_count / each;
         std::vector<Cluster> clusters(together);
-        int64_t next = 0;
-        for (; next < together; ++next) begin(clusters[next], next, next, each);
-        int64_t left = together;
+        int64_t left = 0;
+        for (int64_t place = 0; place < together; ++place) left += started(clusters[place], next, place, count, each);
         while (left > 0) {
             bool moved = false;
             for (int64_t place = 0; place < together; ++place) {
@@ -40,22 +41,31 @@ class Runner {
                 for (auto& block : cluster.blocks) moved |= turn(*block);
                 if (!cluster.over()) continue;
                 for (auto& block : cluster.blocks) {
-                    request_.shortest_block = std::min(request_.shortest_block, block->issued);
-                    request_.footprint->spare.push_back(std::move(block));
+                    if (!request_.threads) request_.shortest_block = std::min(request_.shortest_block, block->issued);
+                    launch_.spare.push_back(std::move(block));
                 }
                 cluster = Cluster();
-                if (next < count) begin(cluster, next++, place, each);
-                else --left;
+                if (!started(cluster, next, place, count, each)) --left;
             }
             if (!moved && !awaken(clusters)) fail("deadlock: " + waiting(clusters));
+            if (failed) return;
         }
     }
+
+    static int64_t cluster_size(const Request& request) { return int64_t(request.cluster[0]) * request.cluster[1] * request.cluster[2]; }
 
     int32_t at = 0;  // the instruction that runs
 
    private:
+    // Whether there was a cluster left to begin.
+    bool started(Cluster& cluster, std::atomic<int64_t>& next, int64_t place, int64_t count, int64_t each) {
+        const int64_t number = next++;
+        if (number < count) begin(cluster, number, place, each);
+        return number < count;
+    }
+
     std::unique_ptr<Block> taken() {
-        auto& spare = request_.footprint->spare;
+        auto& spare = launch_.spare;
         if (spare.empty()) return std::make_unique<Block>();
         auto found = std::move(spare.back());
         spare.pop_back();
@@ -201,10 +211,8 @@ class Runner {
             uint32_t mask = w.active;
             if (i.guard >= 0) mask &= i.negated & 1 ? ~w.predicate(i.guard) : w.predicate(i.guard);
             if (i.counted) {
-                Counts& counts = request_.counts[at];
-                ++counts.warps;
+                count(at, 1, w.active);
                 ++w.block->issued;
-                counts.lanes += __builtin_popcount(w.active);
                 if (++launch_.issued == static_cast<uint64_t>(request_.limit)) fail("the limit of instructions is reached");
             }
             switch (i.kind) {
@@ -248,9 +256,15 @@ class Runner {
     // It comes again.
     void uncount(Warp& w, const Instruction& i, uint32_t lanes) {
         if (!i.counted) return;
-        Counts& counts = request_.counts[&i - request_.code];
-        --counts.warps, --w.block->issued, --launch_.issued;
-        counts.lanes -= static_cast<uint64_t>(__builtin_popcount(lanes));
+        --w.block->issued, --launch_.issued;
+        count(static_cast<int32_t>(&i - request_.code), -1, lanes);
+    }
+
+    // An instruction of a warp, added or taken away.
+    void count(int32_t instruction, int sign, uint32_t lanes) {
+        if (request_.threads) return;
+        Counts& counts = request_.counts[instruction];
+        counts.warps += sign, counts.lanes += sign * __builtin_popcount(lanes);
     }
 
     void pop(Warp& w) {
@@ -458,9 +472,8 @@ class Runner {
             const uint32_t waiting = path.mask & w.live & ~elsewhere;
             if (end.kind != EXIT || end.guard >= 0 || !waiting || !(path.mask & w.active)) continue;
             w.live &= ~waiting;
-            Counts& counts = request_.counts[path.pc];
-            ++counts.warps, ++w.block->issued, ++launch_.issued;
-            counts.lanes += static_cast<uint64_t>(__builtin_popcount(waiting));
+            ++w.block->issued, ++launch_.issued;
+            count(path.pc, 1, waiting);
         }
     }
 
@@ -617,20 +630,33 @@ uint64_t counting_dram_bytes(Cache* cache, int launch, int write) {
 }
 
 // Runs blocks of the launch that was begun last. nullptr: they ran to their ends; else why not, and `at` is the
-// instruction.
+// instruction. Blocks begin in their order whoever runs them, so that a block may wait for one before it.
 const char* counting_launch(Cache* cache, Request* request, int32_t* at) {
-    Launch launch(*request, *cache);
-    Runner runner(launch);
-    try {
-        runner.run();
-    } catch (const Failure& failure) {
-        message = failure.text;
-        *at = runner.at;
-        printed = std::move(launch.printed);
-        return message.c_str();
-    }
-    printed = std::move(launch.printed);
-    return nullptr;
+    const int64_t each = Runner::cluster_size(*request), count = request->block_count / each;
+    const int64_t together = request->cooperative ? count : std::min<int64_t>(std::max<int64_t>(request->resident / each, 1), count);
+    const int64_t threads = std::min<int64_t>(std::max(request->threads, 1), together);
+    std::atomic<int64_t> next = 0;
+    std::atomic<bool> failed = false;
+    std::mutex lock;
+    std::string why, all;
+    const auto run = [&](int64_t share) {
+        Launch launch(*request, *cache);
+        Runner runner(launch);
+        try {
+            runner.run(next, share, failed);
+        } catch (const Failure& failure) {
+            const std::lock_guard held(lock);
+            if (!failed.exchange(true)) why = failure.text, *at = runner.at;
+        }
+        const std::lock_guard held(lock);
+        all += launch.printed;
+    };
+    std::vector<std::thread> others;
+    for (int64_t k = 1; k < threads; ++k) others.emplace_back(run, together / threads + (k < together % threads));
+    run(together / threads + (together % threads > 0));
+    for (auto& thread : others) thread.join();
+    message = std::move(why), printed = std::move(all);
+    return failed ? message.c_str() : nullptr;
 }
 
 // What the kernels of this thread's last launch printed, and how much it is.

@@ -55,7 +55,6 @@ struct Cluster {
 // What the calls of one launch have touched: of each allocation, a bit for each sector.
 struct Footprint {
     std::vector<std::vector<uint8_t>> read, written;
-    std::vector<std::unique_ptr<Block>> spare;  // their memory is used again
 };
 
 struct Launch {
@@ -66,6 +65,7 @@ struct Launch {
     int32_t last = 0;                   // the allocation that was used last
     uint64_t issued = 0;
     std::string printed;                // by kernels
+    std::vector<std::unique_ptr<Block>> spare;  // their memory is used again
 
     Launch(Request& request, Cache& cache);
     Counts& counts(const Instruction& i) { return request.counts[&i - request.code]; }

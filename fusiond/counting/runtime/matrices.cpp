@@ -293,7 +293,10 @@ void wgmma(Warp& w, const Instruction& i, uint32_t mask) {
     read_shared(w, w.in<uint64_t>(b[0])[__builtin_ctz(mask)], work.b, work.n, work.k, !(i.flags & 4), 0, room.b.data(), 1, work.n);
     // B is read once by the four warps, A by each of them its own rows.
     const int wavefronts = (work.n * 32 / 4 + (i.flags & 1 ? 16 * 32 : 0)) / 128;
-    w.launch->counts(i).wavefronts += wavefronts, w.launch->counts(i).minimal_wavefronts += wavefronts;
+    if (!w.launch->request.threads) {
+        Counts& counts = w.launch->counts(i);
+        counts.wavefronts += wavefronts, counts.minimal_wavefronts += wavefronts;
+    }
     if (!(i.flags & 8) != !(i.flags & 16))
         for (double& each : room.a) each = -each;
     if (w.predicate(i.c) & mask) gather_c(w, work, d, room.c);

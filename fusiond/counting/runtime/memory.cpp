@@ -67,6 +67,24 @@ void store(Warp& w, const Instruction& i, uint32_t mask) {
     }
 }
 
+// The whole number of a type's size, by which the host changes it at once: other threads may run other blocks.
+template <class T>
+using Word = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+template <class T>
+T value(Word<T> held) {
+    T found;
+    std::memcpy(&found, &held, sizeof found);
+    return found;
+}
+
+template <class T>
+Word<T> word(T given) {
+    Word<T> found;
+    std::memcpy(&found, &given, sizeof found);
+    return found;
+}
+
 // Lane after lane, from the lowest: an order that the GPU may take as well.
 template <class T, class F>
 void atomic(Warp& w, const Instruction& i, uint32_t mask, F change) {
@@ -77,11 +95,11 @@ void atomic(Warp& w, const Instruction& i, uint32_t mask, F change) {
     auto* d = w.out<T>(i.d);
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
         const int lane = __builtin_ctz(rest);
-        T old;
-        std::memcpy(&old, host[lane], sizeof old);
-        const T made = change(old, from_bits<T>(b[lane]), from_bits<T>(c[lane]));
-        std::memcpy(host[lane], &made, sizeof made);
-        d[lane] = to_bits<T>(old);
+        auto* place = reinterpret_cast<Word<T>*>(host[lane]);  // which is aligned
+        Word<T> held = __atomic_load_n(place, __ATOMIC_RELAXED), made;
+        do made = word<T>(change(value<T>(held), from_bits<T>(b[lane]), from_bits<T>(c[lane])));
+        while (!__atomic_compare_exchange_n(place, &held, made, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+        d[lane] = to_bits<T>(value<T>(held));
     }
 }
 

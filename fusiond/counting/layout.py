@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +23,17 @@ and one of 128 is two of 64."""
 class PtxImage:
     """A module's variables: those in global memory each for itself, constants in one bank."""
 
-    def __init__(self, module: PtxModule) -> None:
+    def __init__(self, module: PtxModule, allocate: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
+        """`allocate`: zeros of so many bytes, on a boundary of 256; where memory is shared with somebody else."""
+        allocate = allocate or aligned
         self.globals: dict[str, NDArray[np.uint8]] = {}
         self.constants: dict[str, int] = {}
         constants = [each for each in module.variables if each.space == "const"]
         self.constants, size = placed(constants)
-        self.bank: NDArray[np.uint8] = aligned(max(size, 1))
+        self.bank: NDArray[np.uint8] = allocate(max(size, 1))
         for each in module.variables:
             if each.space == "global":
-                self.globals[each.name] = aligned(max(each.size_bytes, 1))[: each.size_bytes]
+                self.globals[each.name] = allocate(max(each.size_bytes, 1))[: each.size_bytes]
         for each in module.variables:
             self._initialise(each)
 

@@ -33,7 +33,7 @@ from fusiond_transfer.frontend.graph import (
     Mix,
     Vector,
 )
-from fusiond_transfer.frontend.importing import fx, graph_draft, graph_driver, graph_handle, jaxpr
+from fusiond_transfer.frontend.importing import fx, jaxpr
 
 
 class KernelGraph:
@@ -231,14 +231,6 @@ def from_jaxpr(closed: object, name: str = "imported") -> str:
 def from_fx(graph: object, name: str = "imported") -> str:
     """The same of a Graph or GraphModule of torch.fx; `"?"` also for sizes and types that it has not recorded."""
     return fx.draft(graph, name).yaml()
-
-
-def from_cuda_graph(graph: object, name: str = "imported") -> str:
-    """The same of a CUDA graph that this process has: its handle (an int), or the object that cuda.bindings, cuda.core,
-    CuPy or torch has for it. Its vectors are told apart by their addresses; `"?"` stands for what kernels read and
-    write. RequestError for what is not a graph, and where no driver of CUDA 12.0 or later is there. An int that is not
-    the handle of a graph may end the process: the driver follows it."""
-    return graph_draft.draft(graph_driver.read(graph_handle.handle(graph, name), name), name).yaml()
 
 
 def written(graph: Graph) -> str:

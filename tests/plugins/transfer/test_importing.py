@@ -24,7 +24,6 @@ from fusiond.requests.jobs import JobInputs
 from fusiond_transfer.analysis.trace_costs import Basis, _fitted, lines, savings
 from fusiond_transfer.frontend.importing import nsight
 from fusiond_transfer.frontend.importing.nsight import Ran, Trace, TracedCopy
-from fusiond_transfer.frontend.importing.order import topological
 
 
 def _read(text: str) -> Any:
@@ -215,21 +214,3 @@ def test_what_is_no_trace_is_refused_in_one_line(draft: Callable[..., str], tmp_
         draft(path)
     with pytest.raises(RequestError, match="there is no file"):
         draft(tmp_path / "gone.sqlite")
-
-
-# --- orders ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_nodes_come_behind_what_they_wait_for(count: int, seed: int) -> None:
-    draw = random.Random(seed)
-    order = draw.sample(range(count), count)
-    edges = [(one, other) for at, one in enumerate(order) for other in order[at + 1 :] if draw.random() < 0.3]
-    found = topological(range(count), edges)
-    assert found is not None
-    assert sorted(found) == list(range(count))
-    assert all(found.index(a) < found.index(b) for a, b in edges)
-    if edges:
-        (one, other), *_ = edges
-        assert topological(range(count), [*edges, (other, one)]) is None

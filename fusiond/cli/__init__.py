@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "tokens": "who may ask this box for answers over TCP, and push some",
     "init": "draft the YAML that says how to launch a kernel, from its source",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
+    "capture": "what a running CUDA program launches, and what of it is worth asking about",
     "judge": "whether a kernel is a right replacement of another one, and how fast",
     "verify": "measure a recorded winner again, here",
     "explain": "why a job came out as it did",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,14 +105,17 @@ class Executed:
 class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
-    def __init__(self, text: str, library: CountingLibrary) -> None:
+    def __init__(
+        self, text: str, library: CountingLibrary, allocate: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> None:
+        """`allocate`: where its variables lie (as PtxImage has it)."""
         tree = parser.parse(text)
         self.module = calls.expanded(flat.flattened(tree))
         self.clusters = {
             name: (*(each.directive("reqnctapercluster") or ()), 1, 1, 1)[:3] for name, each in tree.entries.items()
         }
         """How many blocks a cluster of each kernel has."""
-        self.image = PtxImage(self.module)
+        self.image = PtxImage(self.module, allocate)
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
         self._codes: dict[str, PtxCode] = {}

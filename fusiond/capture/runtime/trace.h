@@ -87,9 +87,11 @@ class Writer {
         if (!file_) return;
         uint32_t head[2] = {static_cast<uint32_t>(kind), static_cast<uint32_t>(fields.held().size())};
         uint64_t when = now_ns();
-        fwrite(head, 1, sizeof head, file_);
-        fwrite(&when, 1, sizeof when, file_);
-        fwrite(fields.held().data(), 1, fields.held().size(), file_);
+        size_t bytes = fields.held().size();
+        bool done = fwrite(head, sizeof head, 1, file_) && fwrite(&when, sizeof when, 1, file_);
+        if (done && fwrite(fields.held().data(), 1, bytes, file_) == bytes) return;
+        fclose(file_);  // no record comes after one that is not whole
+        file_ = nullptr;
     }
     void flush() {
         if (file_) fflush(file_);

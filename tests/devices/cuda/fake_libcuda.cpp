@@ -3,6 +3,7 @@
 // launched); when it would have been done on a device says fake_timeline.h. Every call is written to a log.
 
 #include <cstdio>
+#include <list>
 #include <set>
 
 #include "fake_absent.h"
@@ -21,7 +22,14 @@ int64_t next_handle = (1ll << 32) + 1;  // as wide as a pointer: whoever passes 
 int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 
 struct Node { void* stream; std::function<void()> work; std::function<double(double)> end; };
-struct Graph { std::vector<Node> nodes; bool uploaded = false; };
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2, and what its pointers point to
+    void* function;
+    unsigned shape[7];
+    void **values, **extra, *kernel, *context;
+    std::vector<char> bytes;
+    std::vector<void*> places;
+};
+struct Graph { std::vector<Node> nodes; std::list<KernelNode> kernels; bool uploaded = false; };
 struct LaunchAttribute { int id; char pad[4]; int value; char rest[60]; };
 struct LaunchConfig { unsigned grid[3], block[3], shared; void* stream; LaunchAttribute* attributes; unsigned count; };
 Graph* capturing = nullptr;
@@ -433,6 +441,7 @@ int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, s
 }
 
 // Modules
+static std::map<void*, void*> library_kernels;  // -> function: a launch takes either
 struct Module { cubin::Contents own; std::map<std::string, std::vector<char>> memory; };
 int cuModuleLoadData(void** module, const void* image) {
     CALL("cuModuleLoadData");
@@ -501,6 +510,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** values, void** extra) {
     CALL("cuLaunchKernel");
+    if (library_kernels.count(function)) function = library_kernels[function];
     auto& it = *(Function*)function;
     if (shared > unsigned(allowed.count(function) ? allowed[function] : 48 * 1024 - it.shared)) return 1;
     say("launch %s %ux%ux%u %ux%ux%u %u on %p", it.name.c_str(), gx, gy, gz, bx, by, bz, shared, stream);
@@ -524,6 +534,12 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         timeline::wait_implicitly();
         timeline::host_us += timeline::knobs.load_us;
     }
+    if (capturing) {
+        auto& node = capturing->kernels.emplace_back(KernelNode{function, {gx, gy, gz, bx, by, bz, shared}});
+        node.bytes = bytes;
+        for (size_t offset : offsets) node.places.push_back(&node.bytes[offset]);
+        node.values = node.places.data();
+    }
     auto end_of = end_of_kernel(it, bytes, gx * gy * gz);
     auto work = [kernel = it.kernel, bytes, offsets, shared]() mutable {
         std::vector<void*> places;
@@ -538,6 +554,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
 int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                               unsigned shared, void* stream, void** values) {
     CALL("cuLaunchCooperativeKernel");
+    if (library_kernels.count(function)) function = library_kernels[function];
     int each = 0;
     cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, function, (int)(bx * by * bz), shared);
     if (gx * gy * gz > 132u * each) return 720;
@@ -687,4 +704,6 @@ int cuGraphLaunch(void* graph, void* stream) {
 }
 int cuGraphExecDestroy(void*) { return 0; }
 int cuGraphDestroy(void* graph) { delete (Graph*)graph; return 0; }
+
+#include "fake_watched.h"
 }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fusiond
-from fusiond.capture import libraries, trace
+from fusiond.capture import libraries, trace, watching
 from fusiond.capture.service import Service
 from fusiond.counting.model import H100
 from fusiond.errors import RequestError
@@ -40,9 +40,7 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> Captured:
     if arguments.build:
         _build(arguments.build)
     began = time.time()
-    if not arguments.without_gpu:
-        raise RequestError("a capture on a GPU is not here yet: --without-gpu", where="fusiond capture")
-    status = _without_gpu(words, out, arguments)
+    status = (_without_gpu if arguments.without_gpu else _on_gpu)(words, out, arguments)
     facts = {
         "command": list(words),
         "began": began,
@@ -50,7 +48,7 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> Captured:
         "status": status,
         "without_gpu": arguments.without_gpu,
         "kernels": arguments.kernels,
-        "device": H100.name if arguments.without_gpu else None,
+        "device": H100.name if arguments.without_gpu else watching.device(),
         "fusiond": fusiond.__version__,
     }
     (out / _FACTS).write_text(json.dumps(facts, indent=1) + "\n")
@@ -98,6 +96,17 @@ def _without_gpu(words: Sequence[str], out: Path, arguments: argparse.Namespace)
                 f"ended with status {status}, and no process of it used {name}: build with nvcc -cudart shared",
                 where=words[0],
             )
+    return status
+
+
+def _on_gpu(words: Sequence[str], out: Path, arguments: argparse.Namespace) -> int:
+    """The program's exit status."""
+    status = _ended(words, watching.environment(_environment(out, arguments), out))
+    if not any(out.glob("*.trace")):
+        raise RequestError(
+            f"ended with status {status}, and no process of it used the CUDA driver; --without-gpu needs none",
+            where=words[0],
+        )
     return status
 
 

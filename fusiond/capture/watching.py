@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,9 +9,12 @@ from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
+from fusiond.counting.model import GPUS
+from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.errors import DeviceError
 from fusiond.keys import content_key
 
+XLA_FOLDER = "xla"
 RUNTIME = Path(__file__).parent / "runtime"
 _FLAGS = (
     *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"),
@@ -45,21 +47,23 @@ def library(*, cache: BuildCache | None = None) -> Path:
             return cache.put(key, ".so", out.read_bytes())
 
 
-def environment(
-    folder: Path, *, seconds: float | None, launches: int | None, data: bool, given: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """In which a program runs so that its traces come to lie in a folder.
+def environment(given: Mapping[str, str], out: Path) -> dict[str, str]:
+    """What a program needs beside `FUSIOND_CAPTURE_OUT` and its like so that its traces come to lie in a folder.
 
-    It goes before the driver by LD_PRELOAD: the runtime takes the driver's functions when it is first used, and what
-    CUDA_INJECTION64_PATH names is loaded after that.
+    The library goes before the driver by LD_PRELOAD: CUDA's runtime takes the driver's functions when it is first used,
+    and what CUDA_INJECTION64_PATH names is loaded after that.
     """
-    found = dict(os.environ if given is None else given)
-    before = [str(library()), *filter(None, [found.get("LD_PRELOAD")])]
-    found |= {"LD_PRELOAD": ":".join(before), "FUSIOND_CAPTURE_OUT": str(folder.resolve())}
-    found |= {"FUSIOND_CAPTURE_SECONDS": str(seconds)} if seconds is not None else {}
-    found |= {"FUSIOND_CAPTURE_LAUNCHES": str(launches)} if launches is not None else {}
-    found |= {"FUSIOND_CAPTURE_DATA": "1"} if data else {}
+    found = {**given, "LD_PRELOAD": ":".join([str(library()), *filter(None, [given.get("LD_PRELOAD")])])}
     flags = found.get("XLA_FLAGS", "")
-    if "xla_dump_to" not in flags:  # else nobody knows the PTX of what XLA compiles
-        found["XLA_FLAGS"] = f"{flags} --xla_dump_to={folder.resolve() / 'xla'}".strip()
+    if "xla_dump_to" not in flags:  # or nobody would know the PTX of what XLA compiles
+        found["XLA_FLAGS"] = f"{flags} --xla_dump_to={out / XLA_FOLDER}".strip()
     return found
+
+
+def device() -> str | None:
+    """The first GPU, as `fusiond.counting` calls it where it knows it; None where there is none."""
+    try:
+        name = Driver().name(0)
+    except (DriverMissing, DriverError):
+        return None
+    return next((each for each in GPUS if each in name.lower().replace(" ", "")), name)

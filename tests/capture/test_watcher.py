@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import signal
@@ -16,6 +17,7 @@ import pytest
 from fusiond.build import gxx, nvcc
 from fusiond.capture import trace, watching
 from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedWait, Direction, Trace
+from fusiond.cli import main
 
 PROGRAMS = Path(__file__).parent / "programs"
 WATCHER = watching.RUNTIME / "watcher"
@@ -54,12 +56,18 @@ def run(programs: Path, fake_libcuda: Path) -> Run:
     return run
 
 
+def watched(folder: Path, **settings: object) -> dict[str, str]:
+    """An environment in which traces come to lie in a folder."""
+    given = {f"FUSIOND_CAPTURE_{name}": str(value) for name, value in settings.items() if value is not None}
+    return watching.environment({**given, "FUSIOND_CAPTURE_OUT": str(folder)}, folder)
+
+
 def noted(run: Run, folder: Path, way: str = "dlsym", *, seconds: float | None = None, launches: int | None = None,
           data: bool = False, **more: str) -> Trace:  # fmt: skip
     """The program's trace; it says and does what it does without being watched."""
-    environment = watching.environment(folder, seconds=seconds, launches=launches, data=data, given={})
-    plain, watched = run(way, **more), run(way, environment, **more)
-    assert (watched.returncode, watched.stdout, watched.stderr) == (0, plain.stdout, "")
+    environment = watched(folder, SECONDS=seconds, LAUNCHES=launches, DATA=data or None)
+    done = run(way, environment, **more)
+    assert (done.returncode, done.stdout, done.stderr) == (0, run(way, **more).stdout, "")
     (found,) = trace.read(folder)  # the process that it forks leaves none
     return found
 
@@ -139,8 +147,7 @@ def test_no_more_is_noted_than_was_asked_for(run: Run, tmp_path: Path, limit: di
 
 def test_a_folder_that_cannot_be_written_changes_nothing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    environment = watching.environment(tmp_path / "file", seconds=None, launches=None, data=True, given={})
-    done = run("dlsym", environment)
+    done = run("dlsym", watched(tmp_path / "file", DATA=1))
     assert (done.returncode, done.stdout, done.stderr) == (0, run("dlsym").stdout, "")
 
 
@@ -151,11 +158,34 @@ def test_a_disk_that_is_full_changes_nothing(run: Run, tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
-    environment = watching.environment(tmp_path, seconds=None, launches=None, data=False, given={})
-    done = run("dlsym", environment, before=room)
+    done = run("dlsym", watched(tmp_path), before=room)
     assert (done.returncode, done.stdout, done.stderr) == (0, run("dlsym").stdout, "")
     (found,) = trace.read(tmp_path)
     assert 0 < len(list(found.launches)) < 10
+
+
+# --- the command ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over(programs: Path, fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A working folder where the driver that is not there is found."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_libcuda.parent))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_capture_without_options(over: Path, programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", "--out", "run", "--", str(programs / "found"), "address"]) == 0
+    out, said = capfd.readouterr()
+    assert out == "31968000\n"
+    assert said == "captured 2 kernels, 10 launches in run; fusiond capture run --list\n"
+    assert json.loads((over / "run" / "capture.json").read_text())["without_gpu"] is False
+
+
+def test_a_command_that_uses_no_driver(over: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", "--", "true"]) == 2
+    assert "no process of it used the CUDA driver; --without-gpu needs none" in capfd.readouterr().err
 
 
 # --- the driver's interface -----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CapturedPlace:
     """An address within an allocation."""
 
     allocation: Allocation
@@ -82,11 +82,11 @@ class CapturedArgument:
     """The bytes of one parameter, and what the words of 8 in them point to, as things stood at the launch."""
 
     data: bytes
-    places: tuple[tuple[int, Place], ...] = ()
+    places: tuple[tuple[int, CapturedPlace], ...] = ()
     """(offset within the bytes, where it points)"""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> CapturedPlace | None:
         """Of an argument that is an address and nothing else."""
         return self.places[0][1] if len(self.data) == 8 and self.places else None
 
@@ -106,7 +106,7 @@ class CapturedLaunch:
     graph: int
     """0: it was launched by itself."""
     arguments: tuple[CapturedArgument, ...]
-    data: tuple[tuple[Place, Path], ...] = ()
+    data: tuple[tuple[CapturedPlace, Path], ...] = ()
     """What was in memory before it, by files of DIR/data."""
     elapsed_ns: int | None = None
     """On the device, where it was measured."""
@@ -118,8 +118,8 @@ class CapturedCopy:
 
     destination: int
     source: int
-    destination_place: Place | None
-    source_place: Place | None
+    destination_place: CapturedPlace | None
+    source_place: CapturedPlace | None
     size_bytes: int
     stream: int
     direction: Direction
@@ -129,7 +129,7 @@ class CapturedCopy:
 class CapturedFill:
     """A memset."""
 
-    place: Place | None
+    place: CapturedPlace | None
     size_bytes: int
     stream: int
 
@@ -145,7 +145,7 @@ CapturedEvent = CapturedLaunch | CapturedCopy | CapturedFill | CapturedWait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class CapturedTrace:
     """Of one process: its events in the order of the calls."""
 
     file: Path
@@ -161,7 +161,7 @@ class Trace:
         return (each for each in self.events if isinstance(each, CapturedLaunch))
 
 
-def read(folder: Path) -> tuple[Trace, ...]:
+def read(folder: Path) -> tuple[CapturedTrace, ...]:
     """The traces in a capture's folder, those with launches first. RequestError where there is none, or one is none."""
     files = sorted(folder.glob("*.trace"))
     if not files:
@@ -219,10 +219,10 @@ class _Reading:
         self._launches: list[int] = []
         """The place among the events of each launch that was a call; -1 of a graph's node."""
         self._graphs: dict[int, list[CapturedLaunch]] = {}
-        self._data: list[tuple[Place, Path]] = []
+        self._data: list[tuple[CapturedPlace, Path]] = []
         self._notes: list[str] = []
 
-    def trace(self) -> Trace:
+    def trace(self) -> CapturedTrace:
         data = self._file.read_bytes()
         if data[:8] != MAGIC:
             raise RequestError("is not a capture's file", where=str(self._file))
@@ -246,7 +246,7 @@ class _Reading:
             except struct.error:
                 raise RequestError(f"is damaged at byte {at}", where=str(self._file)) from None
             at += size
-        return Trace(
+        return CapturedTrace(
             file=self._file,
             kernels=tuple(self._kernels.values()),
             allocations=tuple(self._allocations),
@@ -367,11 +367,11 @@ class _Reading:
         places = ((8 * k, self._place(each)) for k, each in enumerate(words))
         return CapturedArgument(data, tuple((at, place) for at, place in places if place is not None))
 
-    def _place(self, address: int) -> Place | None:
+    def _place(self, address: int) -> CapturedPlace | None:
         """The allocation that holds an address."""
         before = bisect.bisect_right(self._sorted, address)
         if before:
             found = self._live[self._sorted[before - 1]]
             if address < found.address + max(found.size_bytes, 1):
-                return Place(found, address - found.address)
+                return CapturedPlace(found, address - found.address)
         return None

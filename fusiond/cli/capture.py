@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
+from fusiond.cli import options
 from fusiond.errors import RequestError
 
 
@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     look = parser.add_argument_group("looking at a capture")
     look.add_argument("--list", action="store_true", help="kernels, groups worth asking about, copies; the default")
     look.add_argument("--html", metavar="FILE", help="the same as a page")
-    look.add_argument("--json", action="store_true", help="the same as one JSON document")
     look.add_argument("--pick", metavar="N,N", help="write the YAML of these kernels, and a job")
     look.add_argument("--submit", action="store_true", help="hand the ten best groups to the daemon")
-    look.add_argument("--to", metavar="FOLDER", help="where --pick writes; default: the capture's folder")
+    look.add_argument("--to", metavar="FOLDER", help="where --pick and --submit write; default: the capture's folder")
+    options.add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         return captured.run(Path(words[0]), arguments)
     from fusiond.capture import running
+    from fusiond.cli.output import complain
 
-    captured = running.run(words, arguments)
-    print(captured.summary, file=sys.stderr)
-    return captured.status
+    found = running.run(words, arguments)
+    complain(found.summary)
+    return found.status

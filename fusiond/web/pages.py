@@ -168,6 +168,12 @@ def standing_alone(store: Store, id: str) -> str:
     return templates.get_template("job.html").render(job, alone=alone)
 
 
+def capture(document: Mapping[str, Any], name: str) -> str:
+    """A capture's page, from the document of `fusiond capture DIR --json`, as one file that loads nothing."""
+    alone = {"style": views.style(), "script": Markup((STATIC / "fusiond.js").read_text(encoding="utf-8"))}
+    return environment().get_template("capture.html").render(document, name=name, alone=alone)
+
+
 def unchanged(id: str) -> NoReturn:
     """What a button does where nothing can be changed."""
     raise RequestError("nothing can be changed here", where="job")

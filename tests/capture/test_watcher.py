@@ -16,7 +16,7 @@ import pytest
 
 from fusiond.build import gxx, nvcc
 from fusiond.capture import trace, watching
-from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedWait, Direction, Trace
+from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedTrace, CapturedWait, Direction
 from fusiond.cli import main
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -63,7 +63,7 @@ def watched(folder: Path, **settings: object) -> dict[str, str]:
 
 
 def noted(run: Run, folder: Path, way: str = "dlsym", *, seconds: float | None = None, launches: int | None = None,
-          data: bool = False, **more: str) -> Trace:  # fmt: skip
+          data: bool = False, **more: str) -> CapturedTrace:  # fmt: skip
     """The program's trace; it says and does what it does without being watched."""
     environment = watched(folder, SECONDS=seconds, LAUNCHES=launches, DATA=data or None)
     done = run(way, environment, **more)
@@ -87,8 +87,10 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
     up, fill, *launches = found.events[:6]
     assert isinstance(up, CapturedCopy)
     default = 2 if way == "thread" else 0
-    assert (up.destination_place, up.size_bytes, up.direction) == (trace.Place(x, 0), 4000, Direction.TO_DEVICE)
-    assert fill == CapturedFill(place=trace.Place(y, 0), size_bytes=8000, stream=0 if way != "thread" else fill.stream)
+    assert (up.destination_place, up.size_bytes, up.direction) == (trace.CapturedPlace(x, 0), 4000, Direction.TO_DEVICE)
+    assert fill == CapturedFill(
+        place=trace.CapturedPlace(y, 0), size_bytes=8000, stream=0 if way != "thread" else fill.stream
+    )
     described = []
     for each in launches:
         assert isinstance(each, CapturedLaunch)
@@ -103,12 +105,12 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
     ]
     assert [each.stream for each in found.launches][:2] == [default, default]
     ours = next(each.stream for each in found.launches if each.kernel.name == "add")
-    assert launches[2].arguments[0].place == trace.Place(y, 4000)  # type: ignore[union-attr]
-    assert launches[2].arguments[1].place == trace.Place(x, 0)  # type: ignore[union-attr]
+    assert launches[2].arguments[0].place == trace.CapturedPlace(y, 4000)  # type: ignore[union-attr]
+    assert launches[2].arguments[1].place == trace.CapturedPlace(x, 0)  # type: ignore[union-attr]
     wait, *graphs, down, end = found.events[6:]
     assert (wait, end) == (CapturedWait(ours), CapturedWait(0))
     assert isinstance(down, CapturedCopy)
-    assert (down.source_place, down.direction, down.stream) == (trace.Place(y, 0), Direction.TO_HOST, ours)
+    assert (down.source_place, down.direction, down.stream) == (trace.CapturedPlace(y, 0), Direction.TO_HOST, ours)
     grids = []
     for each in graphs:
         assert isinstance(each, CapturedLaunch)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
+from fusiond.language import expressions
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.language.expressions import Expression, ExpressionError
 from fusiond.program import EQUAL, Buffer, Fill, Role
@@ -36,9 +37,14 @@ def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
 
 def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
     keys = node.mapping(
-        known=("name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes"), required=("name",)
-    )
+        known=(
+            "name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes", "part_of", "offset",
+        ),
+        required=("name",),
+    )  # fmt: skip
     name = matching(keys["name"], IDENTIFIER, "a C identifier")
+    if "part_of" in keys:
+        return _part(node.mapping(known=("name", "part_of", "offset")), name, node.where)
     said = {"elements", "value", "struct", "bytes"} & set(keys)
     if len(said) != 1 and said != {"struct", "bytes"}:
         raise node.fail("holds one of 'elements' (a buffer), 'value' (a scalar), 'struct' and 'bytes' (by value)")
@@ -65,6 +71,9 @@ def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
 
 def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> StructMember:
     """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
+    if isinstance(node.value, dict) and "part_of" in node.value:
+        target = _part(node.mapping(known=("part_of", "offset")), f"{argument}.{at}", node.where)
+        return StructMember(path=at, dtype=target.dtype, target=target, where=node.where)
     if isinstance(node.value, dict) and "elements" in node.value:
         keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
         target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
@@ -74,6 +83,15 @@ def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> St
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
         return StructMember(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
     return StructMember(path=at, dtype=None, value=_number(node), where=node.where)
+
+
+def _part(keys: Mapping[str, Node], name: str, where: str) -> KernelArgument:
+    """An address in another buffer's memory."""
+    return KernelArgument(
+        name=name, dtype="uint8", part_of=keys["part_of"].text().strip(), where=where,
+        offset=values.expression(keys["offset"]) if "offset" in keys else expressions.parse("0"),
+        buffer=Buffer(name=name, dtype="uint8", elements=1, role=Role.SCRATCH),
+    )  # fmt: skip
 
 
 def _number(node: Node) -> Expression | float:
@@ -170,7 +188,7 @@ def checked(
             raise RequestError(
                 f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
             )
-        if parameter.dtype is not None and parameter.dtype != argument.dtype:
+        if parameter.dtype not in (None, argument.dtype) and not argument.part_of:
             raise RequestError(
                 f"{argument.name} is {argument.dtype}, but the kernel's parameter {parameter.spelling!r} is "
                 f"{parameter.dtype}",
@@ -243,7 +261,8 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
                 f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0",
                 where=member.where,
             )
-        if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
+        given = None if member.target is None or member.target.part_of else member.dtype
+        if place.pointee is not None and given not in (None, place.pointee):
             raise RequestError(
                 f"{name} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
             )

@@ -104,7 +104,7 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArg
             _value_text(each.value),
             _pattern(each.buffer),
             *(_described_member(member) for member in each.members),
-            *(text for text in (each.hex, each.symbol) if text),
+            *(text for text in (each.hex, each.symbol, _part(each)) if text),
         ]
         for each in arguments
     ]
@@ -112,9 +112,16 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArg
 
 
 def _described_member(member: StructMember) -> list[object]:
+    if member.target is not None and member.target.part_of:
+        return [member.path, _part(member.target)]
     if member.target is None or member.target.elements is None:
         return [member.path, member.dtype, _value_text(member.value)]
     return [member.path, member.dtype, member.target.elements.text, _pattern(member.target.buffer)]
+
+
+def _part(argument: KernelArgument) -> str:
+    """Where an address in another buffer's memory is; empty of all others."""
+    return f"{argument.part_of}[{argument.offset.text}]" if argument.offset is not None else ""
 
 
 def _value_text(value: Expression | float | None) -> str | float | None:

@@ -233,7 +233,10 @@ def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelA
     structs = tuple(each for each in (*arguments, *variables) if each.members)
     everything = (*arguments, *buffers_among(structs), *variables)
     names = [each.name for each in everything]
+    own = {each.name for each in everything if each.elements is not None and not each.symbol}
     for each in everything:
+        if each.part_of and each.part_of not in own:
+            raise UnknownName("buffer", each.part_of, own, where=each.where)
         if names.count(each.name) > 1:
             raise RequestError(f"two arguments are called {each.name!r}", where=each.where)
 

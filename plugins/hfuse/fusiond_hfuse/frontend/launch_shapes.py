@@ -14,7 +14,7 @@ from fusiond.language import expressions
 from fusiond.language.dtypes import DTYPES, is_float, whole_numbers
 from fusiond.language.expressions import Expression, ExpressionError
 from fusiond.language.extents import Extent
-from fusiond.program import Buffer, Bytes, Dim3
+from fusiond.program import Buffer, Bytes, Dim3, Role
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, LaunchShape
 from fusiond_hfuse.frontend.source_kernel import WARP, KernelArgument, SourceKernel, volume
 
@@ -94,6 +94,7 @@ def _packed(argument: KernelArgument, names: Mapping[str, expressions.Scalar]) -
 def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
     """The slot's buffers, named `a.counts`. RequestError for a size that is not one."""
     found = []
+    arenas = {each.part_of: slot.named(each.part_of) for each in slot.kernel.buffers if each.part_of}
     for argument in slot.kernel.buffers:
         if argument.buffer is None or argument.elements is None:
             continue
@@ -109,7 +110,7 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
         pattern = argument.buffer
         buffer = Buffer(
             name=slot.named(argument.name), dtype=pattern.dtype, elements=elements, role=pattern.role,
-            fill=pattern.fill, compare=pattern.compare,
+            fill=pattern.fill, compare=pattern.compare, arena=arenas.get(argument.name),
         )  # fmt: skip
         if buffer.size_bytes > MAX_BUFFER_BYTES:
             raise RequestError(
@@ -118,7 +119,29 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
                 where=argument.where,
             )
         found.append(buffer)
-    return tuple(found)
+    wholes = {each.name: each for each in found}
+    parts = [(each, wholes[slot.named(each.part_of)]) for each in slot.kernel.buffers if each.part_of]
+    return (*found, *(_part(slot, argument, whole) for argument, whole in parts))
+
+
+def _part(slot: FusionSlot, argument: KernelArgument, whole: Buffer) -> Buffer:
+    """What lies behind an address in a buffer's memory. RequestError where that is beyond it, or between elements."""
+    assert argument.offset is not None
+    size = DTYPES[whole.dtype].bytes
+    try:
+        offset = argument.offset.integer(slot.extents)
+    except ExpressionError as problem:
+        raise RequestError(f"offset: {problem}", where=argument.where) from None
+    if not 0 <= offset < whole.size_bytes or offset % size:
+        raise RequestError(
+            f"{argument.name} lies {offset} bytes behind the beginning of {argument.part_of}, which has "
+            f"{whole.elements} elements of {size}",
+            where=argument.where,
+        )
+    return Buffer(
+        name=slot.named(argument.name), dtype=whole.dtype, elements=whole.elements - offset // size, role=Role.SCRATCH,
+        arena=whole.arena, offset_bytes=offset, part_of=whole.name,
+    )  # fmt: skip
 
 
 def _said(sizes: Mapping[str, int]) -> str:

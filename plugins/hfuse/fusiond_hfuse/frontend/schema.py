@@ -29,7 +29,15 @@ _BUFFER = {
     "fill": FILL,
     "compare": COMPARISON,
 }
-_MEMBER = {"anyOf": [_VALUE, closed({"dtype": DTYPE, "value": _VALUE}, ["value"]), closed(_BUFFER, ["dtype", "role"])]}
+_PART = {"part_of": {**TEXT, "description": "the buffer in whose memory it points"}, "offset": EXPRESSION}
+_MEMBER = {
+    "anyOf": [
+        _VALUE,
+        closed({"dtype": DTYPE, "value": _VALUE}, ["value"]),
+        closed(_BUFFER, ["dtype", "role"]),
+        closed(_PART, ["part_of"]),
+    ]
+}
 _HEXADECIMAL = {"type": "string", "pattern": r"^\s*([0-9a-fA-F]\s*[0-9a-fA-F]\s*)+$"}
 _LENGTH = {"type": "integer", "minimum": 1, "maximum": MAX_BLOCK[0]}
 _SHAPE = list_of(_LENGTH, least=1, most=3)
@@ -50,6 +58,7 @@ def kernel() -> dict[str, Any]:
         "anyOf": [
             closed({**name, **_BUFFER}, ["name", "dtype", "elements", "role"]),
             closed({**name, "dtype": DTYPE, "value": _VALUE}, ["name", "dtype", "value"]),
+            closed({**name, **_PART}, ["name", "part_of"]),
             closed({**name, "struct": mapping_of(_MEMBER), "bytes": _HEXADECIMAL}, ["name", "struct"]),
             closed({**name, "bytes": _HEXADECIMAL}, ["name", "bytes"]),
         ],

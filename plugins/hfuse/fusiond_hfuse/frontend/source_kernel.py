@@ -236,6 +236,10 @@ class KernelArgument:
     elements: Expression | None = None
     buffer: Buffer | None = None
     """A pattern: the name and the number of elements are filled in for a slot."""
+    part_of: str = ""
+    """The buffer in whose memory this address lies; then it has no `elements`."""
+    offset: Expression | None = None
+    """Of such a part, in bytes."""
     value: Expression | float | None = None
     members: tuple[StructMember, ...] = ()
     """Of a struct."""

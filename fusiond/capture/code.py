@@ -1,0 +1,58 @@
+"""The PTX of a captured kernel, and what it says of the memory that the kernel reaches."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+from fusiond.capture import fatbin
+from fusiond.capture.trace import CapturedKernel
+from fusiond.errors import RequestError
+from fusiond.ptx import parser, uses
+from fusiond.ptx.tree import Module, PtxError
+from fusiond.ptx.uses import MemoryUse, ParameterUse
+
+NO_PTX = "there is no PTX of it: build with -gencode arch=compute_90,code=compute_90 (nvcc -arch=sm_90 embeds it too)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelCode:
+    """Of one kernel."""
+
+    text: str = field(repr=False)
+    module: Module = field(repr=False)
+    uses: MemoryUse
+
+
+@functools.lru_cache(maxsize=4096)
+def code_of(kernel: CapturedKernel) -> KernelCode | str:
+    """Why there is none, in one line, is a text."""
+    if kernel.module is None:
+        return NO_PTX
+    try:
+        text = fatbin.of_kernel(kernel.module.read_bytes(), kernel.name)
+        if text is None:
+            return NO_PTX
+        module = _parsed(text)
+        return KernelCode(text, module, uses.of_memory(module, kernel.name))
+    except OSError as problem:
+        return f"its module cannot be read: {problem.strerror}"
+    except (PtxError, RequestError) as problem:
+        return str(problem)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> Module:
+    return parser.parse(text)
+
+
+_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+_UNSIGNED = {"8": "uint8", "16": "uint16", "32": "uint32", "64": "uint64"}
+
+
+def dtype(use: ParameterUse) -> str:
+    """What to fill with: floats where nothing else is read and written, else whole numbers, which may be places."""
+    kinds = {_DTYPES.get(each) or _UNSIGNED.get(each.lstrip("bsu"), "uint32") for each in use.types}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return min((each for each in kinds if each in _UNSIGNED.values()), key=lambda each: int(each[4:]), default="uint32")

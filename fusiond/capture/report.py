@@ -1,0 +1,344 @@
+"""What a captured program launched, how much of a GPU each kernel fills, and which launches do not need each other.
+
+A launch needs an earlier one where one of them writes what the other touches: ranges of allocations, and what the PTX
+does through each parameter; where that is not known, everything counts as written. Launches that follow each other and
+need nobody between are a group. How much fusing them could hide is estimated, and orders them; none is left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusiond.build.nvcc import NvccFacts
+from fusiond.capture.code import code_of
+from fusiond.capture.documents import representative
+from fusiond.capture.picking import by_kernel
+from fusiond.capture.regions import Regions
+from fusiond.capture.trace import (
+    CapturedCopy,
+    CapturedEvent,
+    CapturedFill,
+    CapturedKernel,
+    CapturedLaunch,
+    CapturedPlace,
+    CapturedTrace,
+    CapturedWait,
+    Direction,
+)
+from fusiond.counting.model import H100, Gpu
+from fusiond.cuda.demangling import demangled
+from fusiond.cuda.occupancy import Occupancy
+from fusiond.model import BuildFailed, CompileFacts
+from fusiond.program import Source, SourceLanguage
+
+MOST_BETWEEN = 24
+"""Events between the first launch of a group and its last one."""
+MOST_TOGETHER = 8
+"""Launches of a group."""
+MOST_EVENTS = 50_000
+"""Of a trace, in which groups are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Memory, from `low` to `high` in an allocation or a variable."""
+
+    where: object
+    low: int
+    high: int
+    written: bool
+
+    def conflicts(self, other: Touched) -> bool:
+        apart = self.where != other.where or self.high <= other.low or other.high <= self.low
+        return not apart and (self.written or other.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelReport:
+    """One kernel."""
+
+    kernel: CapturedKernel
+    launch: CapturedLaunch
+    """The one that a document of it is about."""
+    launches: int
+    registers: int
+    occupancy: Occupancy
+    waves: float
+    """The launch's blocks over those that are resident at once."""
+    mean_us: float | None
+    """Of the launches that were measured."""
+    memory_us: float
+    """Nothing measured: all that lies behind its pointers, once, at the GPU's DRAM rate."""
+    without: str
+    """Why there is no PTX of it; empty where there is."""
+
+    @property
+    def time_us(self) -> float:
+        return self.memory_us if self.mean_us is None else self.mean_us
+
+    @property
+    def fill(self) -> float:
+        """How full its waves are: 0 to 1."""
+        return self.waves / math.ceil(self.waves) if self.waves else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSet:
+    """Launches that could be one."""
+
+    launches: tuple[CapturedLaunch, ...]
+    """As they came the first time."""
+    count: int
+    waits: int
+    """Times that the host waited, or copied to itself, between them: there the host's program has to change."""
+    streams: bool
+    """The program has them in several streams."""
+    hidden_us: float
+    """Each time, by estimate."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(each.kernel.number for each in self.launches)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        found = [f"the host waits between them ({self.waits} of {self.count} times)"] if self.waits else []
+        return (*found, *(["in several streams already"] if self.streams else []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    trace: CapturedTrace
+    gpu: Gpu
+    kernels: tuple[KernelReport, ...]
+    """By the time of all their launches, or by launches where no time is known."""
+    groups: tuple[LaunchSet, ...]
+    """By what they could hide."""
+    copies: tuple[tuple[str, int, int], ...]
+    """(direction, copies, bytes)"""
+
+    def as_json(self) -> dict[str, Any]:
+        """docs/capture.md has the keys."""
+        return {
+            "gpu": self.gpu.name,
+            "kernels": [_kernel_json(each) for each in self.kernels],
+            "groups": [_group_json(each) for each in self.groups],
+            "copies": [dict(zip(("direction", "count", "bytes"), each, strict=True)) for each in self.copies],
+            "notes": list(self.trace.notes),
+        }
+
+
+def _kernel_json(each: KernelReport) -> dict[str, Any]:
+    return {
+        "number": each.kernel.number,
+        "name": short_name(each.kernel.name),
+        "mangled": each.kernel.name,
+        "launches": each.launches,
+        "mean_us": each.mean_us,
+        "memory_us": round(each.memory_us, 3),
+        "grid": list(each.launch.grid),
+        "block": list(each.launch.block),
+        "shared_bytes": each.launch.shared_bytes + each.kernel.static_shared_bytes,
+        "registers": each.registers or None,
+        "occupancy": round(each.occupancy.ratio, 4),
+        "limited_by": each.occupancy.limited_by,
+        "waves": round(each.waves, 3),
+        "without_ptx": each.without or None,
+    }
+
+
+def _group_json(each: LaunchSet) -> dict[str, Any]:
+    return {
+        "kernels": list(each.numbers),
+        "names": [short_name(launch.kernel.name) for launch in each.launches],
+        "grids": [list(launch.grid) for launch in each.launches],
+        "blocks": [list(launch.block) for launch in each.launches],
+        "count": each.count,
+        "hidden_us": round(each.hidden_us, 3),
+        "reasons": list(each.reasons),
+    }
+
+
+def short_name(mangled: str) -> str:
+    """A function with its template arguments, as people call it: `ops::pool<float, 5>`."""
+    text = demangled(mangled)
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and not depth and not text.startswith("(anonymous", at):
+            text = text[:at]
+            break
+    return text.removeprefix("void ")
+
+
+def report(trace: CapturedTrace, gpu: Gpu = H100) -> CaptureReport:
+    memory = _Memory(trace)
+    kernels = [_kernel(memory, gpu, kernel, launches) for kernel, launches in by_kernel(trace).items()]
+    kernels.sort(key=lambda each: (-(each.mean_us or 0) * each.launches, -each.launches, each.kernel.number))
+    groups = _groups(trace, memory, {each.kernel: each for each in kernels}, gpu)
+    return CaptureReport(
+        trace=trace, gpu=gpu, kernels=tuple(kernels), groups=tuple(groups), copies=tuple(_copies(trace))
+    )
+
+
+def _kernel(memory: _Memory, gpu: Gpu, kernel: CapturedKernel, launches: Sequence[CapturedLaunch]) -> KernelReport:
+    launch = representative(launches)
+    code = code_of(kernel)
+    facts = None if isinstance(code, str) else _facts(code.text, tuple(code.module.entries), gpu.arch).get(kernel.name)
+    registers = kernel.registers or (facts.registers if facts else 0)
+    static = max(kernel.static_shared_bytes, facts.shared_bytes if facts else 0)
+    shape = math.prod(launch.block), static + launch.shared_bytes, registers
+    times = [each.elapsed_ns for each in launches if each.elapsed_ns is not None]
+    touched = {(each.where, each.low, each.high): each for each in memory.by(launch)}
+    return KernelReport(
+        kernel=kernel,
+        launch=launch,
+        launches=len(launches),
+        registers=registers,
+        occupancy=gpu.occupancy(*shape),
+        waves=math.prod(launch.grid) / gpu.resident(*shape),
+        mean_us=sum(times) / len(times) / 1000 if times else None,
+        memory_us=sum(each.high - each.low for each in touched.values()) / gpu.dram_gbs / 1000,
+        without=code if isinstance(code, str) else "",
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _facts(text: str, entries: tuple[str, ...], arch: str) -> dict[str, CompileFacts]:
+    """What ptxas says of a module's kernels; nothing where it is not here, or does not take it."""
+    found = NvccFacts(arch)(Source(name="captured", text=text, entries=entries, language=SourceLanguage.PTX))
+    return {} if found is None or isinstance(found, BuildFailed) else dict(found)
+
+
+# --- what needs what ------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """What the events of a trace touch."""
+
+    def __init__(self, trace: CapturedTrace) -> None:
+        self._regions = Regions(trace)
+        self._variables: dict[str, list[tuple[object, int]]] = {}
+        for each in trace.allocations:
+            if each.name:
+                self._variables.setdefault(each.name, []).append((each.number, each.size_bytes))
+
+    def touched(self, event: CapturedEvent) -> tuple[Touched, ...] | None:
+        """None: everything."""
+        if isinstance(event, CapturedLaunch):
+            return self.by(event) if not _anywhere(event.kernel) else None
+        if isinstance(event, CapturedCopy):
+            ends = ((event.source_place, False), (event.destination_place, True))
+            return tuple(_range(place, event.size_bytes, written) for place, written in ends if place is not None)
+        if isinstance(event, CapturedFill) and event.place is not None:
+            return (_range(event.place, event.size_bytes, True),)
+        return ()
+
+    def by(self, launch: CapturedLaunch) -> tuple[Touched, ...]:
+        """By the addresses that it is handed, and the variables of its module."""
+        code = code_of(launch.kernel)
+        found = []
+        for number, argument in enumerate(launch.arguments):
+            use = None if isinstance(code, str) else code.uses.parameters[number]
+            for _, place in argument.places:
+                if use is None or use.read or use.written:
+                    region = self._regions.of(place)
+                    found.append(Touched(region.allocation, region.low, region.high, use is None or use.written))
+        if not isinstance(code, str):
+            for name, use in code.uses.variables.items():
+                if use.written or use.read:
+                    for where, size in self._variables.get(name, [((launch.kernel.module, name), 0)]):
+                        found.append(Touched(where, 0, max(size, 1), use.written))
+        return tuple(found)
+
+
+def _anywhere(kernel: CapturedKernel) -> bool:
+    code = code_of(kernel)
+    return not isinstance(code, str) and code.uses.anywhere
+
+
+def _range(place: CapturedPlace, size_bytes: int, written: bool) -> Touched:
+    return Touched(place.allocation.number, place.offset, place.offset + size_bytes, written)
+
+
+def _needs(one: tuple[Touched, ...] | None, other: tuple[Touched, ...] | None) -> bool:
+    if one is None or other is None:
+        return True
+    return any(each.conflicts(beside) for each in one for beside in other)
+
+
+def _waits(event: CapturedEvent) -> bool:
+    return isinstance(event, CapturedWait) or (
+        isinstance(event, CapturedCopy) and event.direction in (Direction.TO_HOST, Direction.ON_HOST)
+    )
+
+
+def _groups(
+    trace: CapturedTrace, memory: _Memory, kernels: dict[CapturedKernel, KernelReport], gpu: Gpu
+) -> list[LaunchSet]:
+    """Launches that may begin together: each comes forward past what it does not need."""
+    events = trace.events[:MOST_EVENTS]
+    touched = [memory.touched(each) for each in events]
+    taken: set[int] = set()
+    found: dict[Any, LaunchSet] = {}
+    for first, event in enumerate(events):
+        if first in taken or not isinstance(event, CapturedLaunch):
+            continue
+        members, waited = _beside(first, events, touched, taken)
+        if len(members) < 2:
+            continue
+        taken.update(members)
+        launches = tuple(each for each in (events[at] for at in members) if isinstance(each, CapturedLaunch))
+        key = tuple(sorted((each.kernel.number, each.grid, each.block) for each in launches))
+        known = found.get(key)
+        if known is None:
+            hidden = _hidden([kernels[each.kernel] for each in launches], gpu)
+            streams = len({each.stream for each in launches}) > 1
+            known = LaunchSet(launches=launches, count=0, waits=0, streams=streams, hidden_us=hidden)
+        found[key] = dataclasses.replace(known, count=known.count + 1, waits=known.waits + waited)
+    return sorted(found.values(), key=lambda each: (-each.hidden_us * each.count, each.numbers))
+
+
+def _beside(
+    first: int, events: Sequence[CapturedEvent], touched: Sequence[tuple[Touched, ...] | None], taken: set[int]
+) -> tuple[list[int], bool]:
+    """The launches that could begin with one, itself first, and whether the host waits before the last of them."""
+    members, left = [first], list[int]()
+    waits = waited = False
+    for at in range(first + 1, min(len(events), first + 1 + MOST_BETWEEN)):
+        launch = isinstance(events[at], CapturedLaunch) and at not in taken
+        if launch and not any(_needs(touched[at], touched[each]) for each in (*members, *left)):
+            members.append(at)
+            waited = waits
+            if len(members) == MOST_TOGETHER:
+                break
+        else:
+            left.append(at)
+            waits |= _waits(events[at])
+    return members, waited
+
+
+def _hidden(kernels: Iterable[KernelReport], gpu: Gpu) -> float:
+    """What one launch in place of several could save, in us: the launches between, and what their blocks could do where
+    the others leave multiprocessors idle. An estimate, which orders groups."""
+    times = [(each.time_us, each.fill) for each in kernels]
+    apart = sum(time for time, _ in times) + (len(times) - 1) * gpu.launch_gap_us
+    together = max(max(time for time, _ in times), sum(time * fill for time, fill in times))
+    return apart - together
+
+
+def _copies(trace: CapturedTrace) -> Iterator[tuple[str, int, int]]:
+    found = collections.Counter[Direction]()
+    counts = collections.Counter[Direction]()
+    for each in trace.events:
+        if isinstance(each, CapturedCopy):
+            counts[each.direction] += 1
+            found[each.direction] += each.size_bytes
+    for direction in sorted(counts):
+        yield direction.name.lower().replace("_", " "), counts[direction], found[direction]

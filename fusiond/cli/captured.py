@@ -1,0 +1,142 @@
+"""`fusiond capture DIR`: what a capture holds, and files of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusiond.capture import trace
+from fusiond.capture.documents import Undescribed, representative
+from fusiond.capture.picking import Picking, by_kernel
+from fusiond.capture.report import CaptureReport, report
+from fusiond.capture.trace import CapturedTrace
+from fusiond.cli import options, output, render
+from fusiond.errors import RequestError
+
+MOST_GROUPS = 20
+SUBMITTED = 10
+
+
+def run(folder: Path, arguments: argparse.Namespace) -> int:
+    found = trace.read(folder)[0]
+    if not found.kernels:
+        raise RequestError("no kernel was launched", where=str(folder))
+    target = Path(arguments.to or folder).expanduser()
+    if arguments.pick:
+        return _pick(found, target, arguments)
+    made = report(found)
+    if arguments.submit:
+        return _submit(made, target / "groups", arguments)
+    if arguments.html:
+        return _page(made, folder, Path(arguments.html).expanduser(), arguments)
+    if arguments.json:
+        options.say_json(made.as_json())
+    else:
+        _show(made.as_json())
+    return 0
+
+
+def _show(made: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            each["number"],
+            each["name"],
+            each["launches"],
+            None if each["mean_us"] is None else f"{each['mean_us']:.1f}",
+            _lengths(each["grid"]),
+            _lengths(each["block"]),
+            each["registers"],
+            f"{100 * each['occupancy']:.0f} %",
+            f"{each['waves']:.2f}",
+            each["without_ptx"],
+        )
+        for each in made["kernels"]
+    ]
+    heads = ("#", "kernel", "launches", "us", "grid", "block", "registers", "occupancy", "waves", "")
+    render.table(f"kernels (occupancy and waves: {made['gpu']})", heads, rows)
+    groups = [
+        (
+            ",".join(map(str, each["kernels"])),
+            " + ".join(each["names"]),
+            each["count"],
+            f"{each['hidden_us'] * each['count']:.1f}",
+            "; ".join(each["reasons"]),
+        )
+        for each in made["groups"][:MOST_GROUPS]
+    ]
+    if groups:
+        render.table("launches that do not need each other", ("pick", "kernels", "times", "hides us", ""), groups)
+        output.say("hides: an estimate, by which they are ordered: what one launch of all of them could save")
+    if len(made["groups"]) > MOST_GROUPS:
+        output.say(f"and {len(made['groups']) - MOST_GROUPS} more, in --json")
+    output.say(*(f"copies {each['direction']}: {each['count']}, {each['bytes']} bytes" for each in made["copies"]))
+    output.say(*(f"note: {each}" for each in made["notes"]))
+
+
+def _lengths(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)).removesuffix("x1").removesuffix("x1")
+
+
+def _pick(found: CapturedTrace, folder: Path, arguments: argparse.Namespace) -> int:
+    numbers = _numbers(arguments.pick, found)
+    shown = by_kernel(found)
+    launches = [representative(shown[found.kernels[number - 1]]) for number in numbers]
+    try:
+        files = Picking(found, folder).job(launches)
+    except Undescribed as why:
+        raise RequestError(str(why), where="--pick") from None
+    return _wrote(files, arguments)
+
+
+def _numbers(text: str, found: CapturedTrace) -> list[int]:
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise RequestError(f"is {text!r}; expected numbers of kernels, such as 3,7", where="--pick") from None
+    for each in numbers:
+        if not 1 <= each <= len(found.kernels):
+            raise RequestError(f"there is no kernel {each}; there are 1 to {len(found.kernels)}", where="--pick")
+    return numbers
+
+
+def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) -> int:
+    """Hand in the groups that are estimated to hide most; those that no document can be written of are named."""
+    from fusiond.client.client import Client
+
+    picking = Picking(made.trace, folder)
+    handed: list[dict[str, Any]] = []
+    with Client(None, options.database(arguments)) as client:
+        for each in made.groups:
+            if len(handed) == SUBMITTED:
+                break
+            remarks = [f"captured: {each.count} times", *each.reasons]
+            try:
+                *_, job = picking.job(each.launches, remarks=remarks)
+                handed.append({"kernels": list(each.numbers), "job": str(job), "ids": list(client.submit(job))})
+            except (Undescribed, RequestError) as why:
+                output.complain(f"{','.join(map(str, each.numbers))} is not handed in: {why}")
+    if arguments.json:
+        options.say_json({"submitted": handed})
+    else:
+        output.say(*(f"{' '.join(each['ids'])}  {each['job']}" for each in handed))
+    return 0 if handed else 1
+
+
+def _page(made: CaptureReport, folder: Path, file: Path, arguments: argparse.Namespace) -> int:
+    from fusiond.web import pages  # Jinja2 and starlette, for this alone
+
+    try:
+        file.write_text(pages.capture(made.as_json(), folder.resolve().name), encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"{file} cannot be written: {problem.strerror}", where="--html") from None
+    return _wrote([file], arguments)
+
+
+def _wrote(files: Sequence[Path], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        options.say_json({"written": [str(each) for each in files]})
+    else:
+        output.say(*(f"wrote {each}" for each in files))
+    return 0

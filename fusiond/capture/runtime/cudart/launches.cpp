@@ -6,7 +6,7 @@
 namespace cudart {
 namespace {
 
-constexpr unsigned MOST_THREADS = 1024, MOST_Z = 64, MOST_GRID = 65535, MOST_SHARED = 227 * 1024;
+constexpr unsigned MOST_THREADS = 1024, MOST_Z = 64, MOST_GRID = 65535, MOST_SHARED = 227 * 1024, MULTIPROCESSORS = 132;
 
 // Between <<<...>>> and the launch itself.
 thread_local std::vector<Configuration> pushed;
@@ -37,13 +37,14 @@ cudaError_t resident(const Function& function, int threads, size_t shared, int* 
     return cudaSuccess;
 }
 
-capture::Fields described(const Function& function, const Configuration& how, const std::vector<char>& arguments) {
+capture::Fields described(const KernelStep& step) {
     static uint64_t sent = 0;  // the state of the allocations that the service knows
     Runtime& all = runtime();
     capture::Fields asked;
-    asked.u64(function.module->number).text(function.name);
-    for (const dim3& each : {how.grid, how.block, how.cluster}) asked.u32(each.x).u32(each.y).u32(each.z);
-    asked.u32(how.shared).u32(how.cooperative).text(std::string(arguments.data(), arguments.size()));
+    asked.u64(step.function->module->number).text(step.function->name);
+    for (const dim3& each : {step.how.grid, step.how.block, step.how.cluster}) asked.u32(each.x).u32(each.y).u32(each.z);
+    asked.u32(step.how.shared).u32(step.how.cooperative);
+    asked.text(std::string(step.arguments.data(), step.arguments.size()));
     const bool changed = sent != all.heap->changes();
     asked.u32(changed);
     if (changed) {
@@ -54,10 +55,6 @@ capture::Fields described(const Function& function, const Configuration& how, co
     return asked;
 }
 
-void print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
-
-}  // namespace
-
 std::vector<char> packed(const Function& function, void** arguments) {
     std::vector<char> found(function.parameter_bytes());
     for (size_t k = 0; k < function.parameters.size(); ++k)
@@ -65,36 +62,40 @@ std::vector<char> packed(const Function& function, void** arguments) {
     return found;
 }
 
-cudaError_t carry_out(Function& function, const Configuration& how, const std::vector<char>& arguments) {
+void print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+cudaError_t carry_out(const KernelStep& step) {
     Runtime& all = runtime();
     if (!all.run_kernels) return cudaSuccess;
-    Reply reply = all.service->ask(Ask::launch, described(function, how, arguments));
-    if (reply.answer == Answer::refused) give_up(reply.text());
+    Reply reply = all.service->ask(Ask::launch, described(step));
+    if (reply.answer == Answer::refused) give_up(step.function->name + ": " + reply.text());
     if (reply.answer == Answer::done) {
         print(reply.text());
         return cudaSuccess;
     }
+    // The launch itself has succeeded: the next call learns of what came of it.
     all.sticky = static_cast<cudaError_t>(reply.u32());
     const std::string why = reply.text();
     print(reply.text());
-    say(function.name + ": " + why);
-    // The launch itself has succeeded: the next call learns of it.
+    say(step.function->name + ": " + why);
     return cudaSuccess;
 }
 
-cudaError_t launch(Function& function, const Configuration& how, void** arguments) {
-    load(*function.module);
-    if (!function.present) return cudaErrorInvalidDeviceFunction;
-    if (cudaError_t problem = refused(function, how)) return problem;
+cudaError_t prepare(const void* handle, const Configuration& how, void** arguments, KernelStep& made) {
+    Function* function = function_of(handle);
+    if (!function) return cudaErrorInvalidDeviceFunction;
+    load(*function->module);
+    if (!function->present) return cudaErrorInvalidDeviceFunction;
+    if (cudaError_t problem = refused(*function, how)) return problem;
     if (how.cooperative) {
         int blocks;
-        if (cudaError_t problem = resident(function, product(how.block), how.shared, &blocks)) return problem;
-        if (product(how.grid) > uint64_t(blocks) * 132) return cudaErrorCooperativeLaunchTooLarge;
+        if (cudaError_t problem = resident(*function, product(how.block), how.shared, &blocks)) return problem;
+        if (product(how.grid) > uint64_t(blocks) * MULTIPROCESSORS) return cudaErrorCooperativeLaunchTooLarge;
     }
-    return in_order(how.stream, [&function, how, data = packed(function, arguments)] {
-        note_launch(function, how, data.data(), false, 0);
-        return carry_out(function, how, data);
-    });
+    made = {function, how, packed(*function, arguments)};
+    return cudaSuccess;
 }
 
 }  // namespace cudart
@@ -105,15 +106,34 @@ namespace {
 
 cudaError_t launch_of(const void* handle, const Configuration& how, void** arguments) {
     return call([&] {
-        Function* function = function_of(handle);
-        return function ? launch(*function, how, arguments) : cudaErrorInvalidDeviceFunction;
+        KernelStep step;
+        cudaError_t problem = prepare(handle, how, arguments, step);
+        return problem != cudaSuccess ? problem : in_order(step);
     });
+}
+
+// A kernel that is there; nullptr: it is none.
+Function* loaded(const void* handle) {
+    Function* function = function_of(handle);
+    if (function) load(*function->module);
+    return function && function->present ? function : nullptr;
 }
 
 Configuration plain(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
     Configuration made;
     made.grid = grid, made.block = block, made.shared = shared, made.stream = stream;
     return made;
+}
+
+Configuration configured(const cudaLaunchConfig_t& asked) {
+    Configuration how = plain(asked.gridDim, asked.blockDim, asked.dynamicSmemBytes, asked.stream);
+    for (unsigned k = 0; k < asked.numAttrs; ++k) {
+        const auto& each = asked.attrs[k];
+        if (each.id == cudaLaunchAttributeCooperative) how.cooperative = each.val.cooperative;
+        if (each.id == cudaLaunchAttributeClusterDimension)
+            how.cluster = dim3(each.val.clusterDim.x, each.val.clusterDim.y, each.val.clusterDim.z);
+    }
+    return how;
 }
 
 }  // namespace
@@ -156,24 +176,15 @@ cudaError_t cudaLaunchCooperativeKernel(const void* handle, dim3 grid, dim3 bloc
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* asked, const void* handle, void** arguments) {
     if (!asked) return call([] { return cudaErrorInvalidValue; });
-    Configuration how = plain(asked->gridDim, asked->blockDim, asked->dynamicSmemBytes, asked->stream);
-    for (unsigned k = 0; k < asked->numAttrs; ++k) {
-        const auto& each = asked->attrs[k];
-        if (each.id == cudaLaunchAttributeCooperative) how.cooperative = each.val.cooperative;
-        if (each.id == cudaLaunchAttributeClusterDimension)
-            how.cluster = dim3(each.val.clusterDim.x, each.val.clusterDim.y, each.val.clusterDim.z);
-    }
-    return launch_of(handle, how, arguments);
+    return launch_of(handle, configured(*asked), arguments);
 }
 
 // --- what is known of a kernel ---
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* found, const void* handle) {
     return call([&] {
-        Function* function = function_of(handle);
+        Function* function = loaded(handle);
         if (!function) return cudaErrorInvalidDeviceFunction;
-        load(*function->module);
-        if (!function->present) return cudaErrorInvalidDeviceFunction;
         *found = {};
         found->sharedSizeBytes = function->static_shared, found->localSizeBytes = function->local;
         found->constSizeBytes = function->constant, found->numRegs = function->registers;
@@ -187,9 +198,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* found, const void* handle)
 
 cudaError_t cudaFuncSetAttribute(const void* handle, cudaFuncAttribute which, int value) {
     return call([&] {
-        Function* function = function_of(handle);
+        Function* function = loaded(handle);
         if (!function) return cudaErrorInvalidDeviceFunction;
-        load(*function->module);
         if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) {
             if (value < 0 || value + function->static_shared > MOST_SHARED) return cudaErrorInvalidValue;
             function->dynamic_shared_limit = value;
@@ -218,9 +228,8 @@ cudaError_t cudaFuncGetName(const char** name, const void* handle) {
 
 cudaError_t cudaFuncGetParamInfo(const void* handle, size_t which, size_t* offset, size_t* bytes) {
     return call([&] {
-        Function* function = function_of(handle);
+        Function* function = loaded(handle);
         if (!function) return cudaErrorInvalidDeviceFunction;
-        load(*function->module);
         if (which >= function->parameters.size()) return cudaErrorInvalidValue;
         *offset = function->parameters[which].offset;
         if (bytes) *bytes = function->parameters[which].bytes;
@@ -246,9 +255,8 @@ cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* handle) {
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* handle, int threads, size_t shared, unsigned) {
     return call([&] {
-        Function* function = function_of(handle);
+        Function* function = loaded(handle);
         if (!function) return cudaErrorInvalidDeviceFunction;
-        load(*function->module);
         return resident(*function, threads, shared, blocks);
     });
 }
@@ -259,12 +267,31 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* handle, int blocks, int threads) {
     return call([&] {
-        Function* function = function_of(handle);
+        Function* function = loaded(handle);
         if (!function) return cudaErrorInvalidDeviceFunction;
-        load(*function->module);
         if (blocks <= 0 || threads <= 0) return cudaErrorInvalidValue;
         const size_t each = size_t(228 * 1024 / blocks) / 128 * 128, taken = 1024 + function->static_shared;
         *bytes = std::min<size_t>(each > taken ? each - taken : 0, MOST_SHARED - function->static_shared);
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* blocks, const void* handle, const cudaLaunchConfig_t*) {
+    return call([&] {
+        if (!loaded(handle)) return cudaErrorInvalidDeviceFunction;
+        *blocks = 8;  // the most that is portable
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* handle, const cudaLaunchConfig_t* asked) {
+    return call([&] {
+        Function* function = loaded(handle);
+        if (!function) return cudaErrorInvalidDeviceFunction;
+        int blocks;
+        const Configuration how = configured(*asked);
+        if (cudaError_t problem = resident(*function, product(how.block), how.shared, &blocks)) return problem;
+        *clusters = blocks * MULTIPROCESSORS / product(how.cluster);
         return cudaSuccess;
     });
 }

@@ -67,6 +67,15 @@ void load(Module& module) {
     place(module, reply);
 }
 
+Module& new_module(const void* image) {
+    auto wrapper = static_cast<const Wrapper*>(image);
+    auto& all = runtime().modules;
+    all.push_back(std::make_unique<Module>());
+    all.back()->number = all.size();
+    all.back()->image = wrapper->magic == WRAPPER_MAGIC ? wrapper->image : image;
+    return *all.back();
+}
+
 Function* function_of(const void* handle) {
     Runtime& all = runtime();
     auto found = all.functions.find(handle);
@@ -99,12 +108,7 @@ extern "C" {
 void** __cudaRegisterFatBinary(void* binary) {
     Runtime& all = runtime();
     std::lock_guard<std::recursive_mutex> guard(all.lock);
-    auto wrapper = static_cast<const Wrapper*>(binary);
-    auto made = std::make_unique<Module>();
-    made->number = all.modules.size() + 1;
-    made->image = wrapper->magic == WRAPPER_MAGIC ? wrapper->image : binary;
-    all.modules.push_back(std::move(made));
-    return new void*(all.modules.back().get());
+    return new void*(&new_module(binary));
 }
 
 void __cudaRegisterFatBinaryEnd(void**) {}

@@ -91,7 +91,7 @@ void Runtime::begin() {
 }
 
 bool Runtime::noting() {
-    return trace.open() && (!most_launches_ || launches_ < most_launches_) && (!until_ns_ || capture::now_ns() < until_ns_);
+    return trace.open() && (!most_launches_ || launches < most_launches_) && (!until_ns_ || capture::now_ns() < until_ns_);
 }
 
 cudaError_t& last_error() {
@@ -134,21 +134,32 @@ void note_fill(const void* to, size_t bytes, cudaStream_t stream, int value, uin
     all.trace.write(capture::Kind::fill, capture::Fields().pointer(to).u64(bytes).pointer(real(stream)).u32(value).u32(element));
 }
 
-void note_launch(const Function& function, const Configuration& how, const char* arguments, bool node, uint64_t graph) {
+void note_launch(const KernelStep& step, uint64_t graph) {
     Runtime& all = runtime();
     if (!all.noting()) return;
     static std::set<const Function*> written, with_data;
+    const Function& function = *step.function;
+    const Configuration& how = step.how;
     if (written.insert(&function).second) write_function(all, function);
-    if (!node && keeps_data() && with_data.insert(&function).second) keep_data(all, function, arguments);
+    if (!graph && keeps_data() && with_data.insert(&function).second) keep_data(all, function, step.arguments.data());
     capture::Fields fields;
     fields.pointer(&function).pointer(real(how.stream));
     for (const dim3& each : {how.grid, how.block, how.cluster}) fields.u32(each.x).u32(each.y).u32(each.z);
-    fields.u32(how.shared).u32((how.cooperative ? capture::cooperative : 0) | (node ? capture::node : 0)).u64(graph);
+    fields.u32(how.shared).u32((how.cooperative ? capture::cooperative : 0) | (graph ? capture::node : 0)).u64(graph);
     fields.u32(function.parameters.size());
-    for (const Parameter& each : function.parameters) fields.u32(each.bytes).raw(arguments + each.offset, each.bytes);
+    for (const Parameter& each : function.parameters) fields.u32(each.bytes).raw(step.arguments.data() + each.offset, each.bytes);
     all.trace.write(capture::Kind::launch, fields);
+    if (graph) return;
     all.trace.flush();
-    if (!node) ++all.launches_;
+    ++all.launches;
+}
+
+void note_graph(uint64_t graph, uint64_t launches, cudaStream_t stream) {
+    Runtime& all = runtime();
+    if (!all.noting()) return;
+    all.trace.write(capture::Kind::graph, capture::Fields().u64(graph).pointer(real(stream)));
+    all.trace.flush();
+    all.launches += launches;
 }
 
 }  // namespace cudart

@@ -118,22 +118,15 @@ struct Configuration {
     bool cooperative = false;
 };
 
-// What one step of a graph, or of a stream that is captured, does.
-using Work = std::function<cudaError_t()>;
-
-struct Graph;
-
-}  // namespace cudart
-
-// The types behind the handles.
-struct CUstream_st {
-    unsigned flags = 0;
-    int priority = 0;
-    uint64_t number = 0;
-    cudart::Graph* capturing = nullptr;
+// A launch with its arguments, as the kernel's parameters have them.
+struct KernelStep {
+    Function* function;
+    Configuration how;
+    std::vector<char> arguments;
 };
 
-namespace cudart {
+// What one step of a stream or a graph does.
+using Work = std::function<cudaError_t()>;
 
 // --- the whole ---
 
@@ -156,11 +149,10 @@ class Runtime {
     // Connects to the service; what needs the device calls it.
     void begin();
     bool noting();
+    uint64_t launches = 0;  // that were noted
 
   private:
     uint64_t most_launches_ = 0, until_ns_ = 0;
-    friend void note_launch(const Function&, const Configuration&, const char*, bool, uint64_t);
-    uint64_t launches_ = 0;
 };
 
 Runtime& runtime();
@@ -180,19 +172,34 @@ cudaError_t call(F&& does) {
 
 // --- what the parts ask of one another ---
 
+// modules
 Function* function_of(const void* handle);  // nullptr: it is none
-void load(Module& module);  // what of it is known later, once
-cudaError_t launch(Function& function, const Configuration& how, void** arguments);
-std::vector<char> packed(const Function& function, void** arguments);
-cudaError_t carry_out(Function& function, const Configuration& how, const std::vector<char>& arguments);
+void load(Module& module);                  // what of it is known later, once
+Module& new_module(const void* image);
+
+// launches
+cudaError_t prepare(const void* handle, const Configuration& how, void** arguments, KernelStep& made);
+cudaError_t carry_out(const KernelStep& step);
+
+// streams: a step is done now, or, where the stream is captured, when the graph is launched
+cudaError_t in_order(cudaStream_t stream, cudaGraphNodeType type, Work work);
+cudaError_t in_order(const KernelStep& step);
+bool capturing(cudaStream_t stream);
+bool capturing_anywhere();
 cudaStream_t real(cudaStream_t stream);  // the default streams as nullptr
+
+// copies
+cudaError_t copy_box(const cudaMemcpy3DParms& what, Work& work, cudaStream_t stream);
+cudaError_t fill_box(const cudaPitchedPtr& to, int value, unsigned element, cudaExtent extent, Work& work, cudaStream_t stream);
+
+// the trace
 void note_memory(const Allocation& memory);
 void note_release(uint64_t begin);
 void note_wait(cudaStream_t stream);
 void note_copy(const void* to, const void* from, size_t bytes, cudaStream_t stream);
 void note_fill(const void* to, size_t bytes, cudaStream_t stream, int value, uint32_t element);
-void note_launch(const Function& function, const Configuration& how, const char* arguments, bool node, uint64_t graph);
-// Now, or where the stream is captured, when the graph is launched.
-cudaError_t in_order(cudaStream_t stream, Work work);
+// `graph`: of one of whose nodes it is, 0: none's.
+void note_launch(const KernelStep& step, uint64_t graph);
+void note_graph(uint64_t graph, uint64_t launches, cudaStream_t stream);
 
 }  // namespace cudart

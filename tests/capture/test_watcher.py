@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -188,6 +191,44 @@ def test_capture_without_options(over: Path, programs: Path, capfd: pytest.Captu
 def test_a_command_that_uses_no_driver(over: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["capture", "--", "true"]) == 2
     assert "no process of it used the CUDA driver; --without-gpu needs none" in capfd.readouterr().err
+
+
+def python(script: str, fake_libcuda: Path, folder: Path, **more: str) -> CapturedTrace:
+    """The trace of a script, which says what it says without being watched."""
+    command = [sys.executable, str(PROGRAMS / script)]
+    given = {**os.environ, "LD_LIBRARY_PATH": str(fake_libcuda.parent), **more}
+    plain, done = (
+        subprocess.run(command, env=each, capture_output=True, text=True, timeout=120, check=False)
+        for each in (given, {**given, **watched(folder)})
+    )
+    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
+    (found,) = trace.read(folder)
+    return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pycuda") is None, reason="PyCUDA is not installed")
+def test_pycuda(fake_libcuda: Path, tmp_path: Path) -> None:
+    (launch,) = python("launches_pycuda.py", fake_libcuda, tmp_path).launches
+    assert (launch.kernel.name, launch.grid, launch.block, launch.shared_bytes) == (
+        "double_it", (2, 1, 1), (64, 1, 1), 32,
+    )  # fmt: skip
+    (x, n) = launch.arguments
+    assert x.place is not None
+    assert (x.place.size_bytes, n.data) == (400, (100).to_bytes(4, "little"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_launcher_of_triton(fake_libcuda: Path, tmp_path: Path) -> None:
+    """It compiles, loads and launches as it does on a GPU; the PTX is found beside the cubin in its cache."""
+    cache = tmp_path / "cache"
+    found = python("launches_triton.py", fake_libcuda, tmp_path / "run", TRITON_CACHE_DIR=str(cache))
+    assert [(each.kernel.name, each.grid, each.block) for each in found.launches] == [
+        ("bump", (4, 1, 1), (256, 1, 1))
+    ] * 3
+    (kernel,) = found.kernels
+    assert kernel.parameters == ((0, 8), (8, 8), (16, 4), (24, 8), (32, 8))
+    assert kernel.module is not None
+    assert kernel.module.read_bytes() == next(cache.glob("*/bump.cubin")).read_bytes()
 
 
 # --- the driver's interface -----------------------------------------------------------------------------

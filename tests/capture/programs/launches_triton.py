@@ -24,7 +24,7 @@ class Array:
 
 
 @triton.jit
-def bump(x, y, n, BLOCK: tl.constexpr):
+def bump(x, y, n, BLOCK: tl.constexpr):  # noqa: N803
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, tl.load(x + place, place < n) + 1, place < n)
 

@@ -63,6 +63,7 @@ int cuLaunchKernel_ptsz(void* function, unsigned gx, unsigned gy, unsigned gz, u
                         unsigned shared, void* stream, void** values, void** extra) {
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream ? stream : (void*)2, values, extra);
 }
+int cuPointerGetAttribute(void* found, int, uint64_t address) { *(uint64_t*)found = address; return 0; }
 int cuStreamIsCapturing(void*, int* status) { *status = capturing ? 1 : 0; return 0; }
 int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 

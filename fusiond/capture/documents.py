@@ -59,13 +59,13 @@ def described(
     regions: Regions,
     draft: str,
     code: KernelCode | None,
-    folder: Path,
+    folder: Path | None,
     name: str = "",
 ) -> str:
     """A kernel's YAML: the draft, filled in by the first of its launches. Undescribed.
 
-    launches: the others are for formulas. folder: where files of contents are written. name: of the kernel, where it is
-    not the draft's."""
+    launches: the others are for formulas. folder: where files of contents are written, if at all. name: of the kernel,
+    where it is not the draft's."""
     root = documents.drafted(draft, "draft")[0].plain()
     root["kernel"] = name or root["kernel"]
     comments = [each for each in draft.split("\n") if each.startswith("#")][1:]
@@ -114,7 +114,7 @@ class _Filling:
         launches: Sequence[CapturedLaunch],
         regions: Regions,
         code: KernelCode | None,
-        folder: Path,
+        folder: Path | None,
     ) -> None:
         self._root, self._launches, self._regions, self._code, self._folder = root, launches, regions, code, folder
         self._launch = launches[0]
@@ -218,6 +218,8 @@ class _Filling:
         return drawn_fill(kind, self._least)
 
     def _file(self, path: Path, offset: int, kind: str, elements: int) -> dict[str, str] | None:
+        if self._folder is None:
+            return None
         held = path.read_bytes()[offset : offset + elements * DTYPES[kind].bytes]
         if len(held) < elements * DTYPES[kind].bytes:
             return None
@@ -322,7 +324,7 @@ def flow(value: Any) -> str:
     return json.dumps(value)
 
 
-_WORDS = ("on", "off", "yes", "no", "true", "false", "null", "y", "n")
+_WORDS = ("on", "off", "yes", "no", "true", "false", "null")
 
 
 def job(strategy: str, kernels: Sequence[str], remarks: Sequence[str] = (), device: str | None = None) -> str:

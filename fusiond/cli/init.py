@@ -26,12 +26,17 @@ from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs
 from fusiond.store.database import Store
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fusiond.capture.filling import CapturedKernels
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE[:NAME]", help="scan.cu, scan.cu:block_scan, norm.py:rms_norm")
     parser.add_argument(
         "-I", "--include", action="append", default=[], metavar="DIR", help="where headers are looked for; any number"
     )
+    parser.add_argument("--from", dest="capture", metavar="DIR", help="fill in what a capture of the program says")
     parser.add_argument("--output", metavar="FILE.yaml", help="default: NAME.yaml beside the source; - prints it")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     options.add_store(parser)
@@ -40,6 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     registry = plugins.load()
     path, name = _split(arguments.file, registry)
+    captured = _captured(arguments.capture) if arguments.capture else None
+    name = captured.instance(name) if captured else name
     strategy = next(each for each in registry.strategies.values() if path.suffix in each.drafts)
     job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
     include = [os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include]
@@ -59,10 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         whole = including
     root, unknown = documents.drafted(text, "draft")
     kind = next(iter(strategy.names))
+    target = Path(arguments.output or path.parent / f"{root.mapping()[kind].text()}.yaml").expanduser()
+    if captured:
+        text = captured.filled(text, None if arguments.output == "-" else target.parent)
+        root, unknown = documents.drafted(text, "draft")
     if arguments.output == "-":
         output.say(*text.splitlines())
         return 0
-    target = Path(arguments.output or path.parent / f"{root.mapping()[kind].text()}.yaml").expanduser()
     here, there = path.parent.resolve(), target.resolve().parent
     if here != there:
         text = _seen_from(text, root.mapping(), here, there)
@@ -82,6 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
+
+
+def _captured(folder: str) -> CapturedKernels:
+    from fusiond.capture.filling import CapturedKernels  # for this alone
+
+    return CapturedKernels(Path(folder).expanduser())
 
 
 def _seen_from(text: str, keys: Mapping[str, Node], here: Path, there: Path) -> str:

@@ -25,6 +25,7 @@ _NEARLY = 0.95
 _WORTH_THREADS = 128
 """Warps from which on several threads run them: to begin a thread takes as long as tens of warps."""
 _FIELDS: tuple[str, ...] = COUNTS.names or ()
+_MOST_PREPARED = 64
 _ROOM_BYTES = 1 << 30
 """For the registers of the blocks that run together."""
 
@@ -102,6 +103,16 @@ class Executed:
     printed: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What launches of one kernel and shape have in common; the request points to the rest."""
+
+    request: CountRequest
+    parameters: NDArray[np.uint8]
+    blocks: NDArray[np.int64]
+    cache: Cache
+
+
 class LoadedPtx:
     """One source's PTX: its variables are in memory as long as this lives."""
 
@@ -119,6 +130,8 @@ class LoadedPtx:
         self._library = library
         self._workspace = layout.aligned(WORKSPACE_BYTES)
         self._codes: dict[str, PtxCode] = {}
+        self._prepared: dict[object, _Prepared] = {}
+        self._places: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
     def code(self, kernel: str) -> PtxCode:
         """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
@@ -152,6 +165,7 @@ class LoadedPtx:
         parameters = self._parameters(kernel, arguments)
         request = self._request(kernel, shape, parameters, gpu, registers, barriers)
         request.backwards, request.limit = limits.backwards, limits.most
+        self._workspace[:] = 0
         together, resident = math.prod(self.clusters[kernel]), request.resident
         budget = None if shape.cooperative else limits.budget
         running = _Running(
@@ -203,29 +217,41 @@ class LoadedPtx:
         places: NDArray[np.uint64],
         gpu: Gpu,
     ) -> Executed:
-        """Run all of a launch for what it computes, and count nothing: half the time or less. `places`: begins and
-        ends of all that it may touch beside the module's own variables, shape (n, 2). CountError as in `launch`."""
-        code, parameters = self.code(kernel), self._parameters(kernel, arguments)
+        """Run all of a launch for what it computes, and count nothing, on all processors. `places`: begins and ends of
+        all that it may touch beside the module's own variables, shape (n, 2); an array that was handed over is not
+        changed any more. Only from one thread at a time. CountError as in `launch`."""
+        key = kernel, shape, self.clusters[kernel]
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _MOST_PREPARED:
+                for each in self._prepared.values():
+                    each.cache.close()
+                self._prepared.clear()
+            prepared = self._prepared[key] = self._prepare(kernel, shape, gpu)
+        request, known = prepared.request, self._reachable(places)
+        self._put(kernel, arguments, prepared.parameters)
+        self._workspace[:] = 0
+        request.allocations, request.allocation_count = known.ctypes.data, len(known)
+        failed = self._library.launch(prepared.cache, request)
+        said = None if failed is None else self._said(self.code(kernel), sampling.Failed(*failed))
+        return Executed(failed=said, printed=self._library.printed())
+
+    def _prepare(self, kernel: str, shape: CountedShape, gpu: Gpu) -> _Prepared:
+        parameters = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)
         request = self._request(kernel, shape, parameters, gpu, 0, 0)
-        own = [
-            (each.ctypes.data, each.ctypes.data + each.nbytes)
-            for each in (*self.image.globals.values(), self._workspace)
-        ]
-        known = np.unique(np.concatenate([places, np.array(own, np.uint64)]), axis=0)
-        footprint, cache = Footprint(self._library, known[:0]), Cache(self._library, 0)
         blocks = np.arange(math.prod(shape.grid), dtype=np.int64)
         warps = len(blocks) * -(-math.prod(shape.block) // 32)
         request.threads = len(os.sched_getaffinity(0)) if warps >= _WORTH_THREADS else 1
-        request.footprint = footprint.handle
-        request.allocations, request.allocation_count = known.ctypes.data, len(known)
         request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
-        try:
-            failed = self._library.launch(cache, request)
-        finally:
-            footprint.close()
-            cache.close()
-        said = None if failed is None else self._said(code, sampling.Failed(*failed))
-        return Executed(failed=said, printed=self._library.printed())
+        return _Prepared(request, parameters, blocks, Cache(self._library, 0))
+
+    def _reachable(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """These, the module's variables and what the driver keeps for it, in order; the same ones often come again."""
+        if self._places is None or self._places[0] is not places:
+            own = (*self.image.globals.values(), self._workspace)
+            ends = np.array([(each.ctypes.data, each.ctypes.data + each.nbytes) for each in own], np.uint64)
+            self._places = places, np.unique(np.concatenate([places, ends]), axis=0)
+        return self._places[1]
 
     def _request(
         self,
@@ -238,7 +264,6 @@ class LoadedPtx:
     ) -> CountRequest:
         """A launch but for its memory and its counts; what it points to has to live as long as it. CountError."""
         code, cluster = self.code(kernel), self.clusters[kernel]
-        self._workspace[:] = 0
         shared_bytes = code.layout.shared_bytes + shape.shared_bytes
         threads, together = math.prod(shape.block), math.prod(cluster)
         if any(length % each for length, each in zip(shape.grid, cluster, strict=True)):
@@ -272,15 +297,18 @@ class LoadedPtx:
 
     def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
         """The bank of a kernel's parameters. CountError."""
-        names = [each.name for each in self.module.kernels[kernel].parameters]
-        if len(names) != len(arguments):
-            raise CountError(f"{kernel} takes {len(names)} arguments, not {len(arguments)}")
-        places = self.code(kernel).layout
-        found = layout.aligned(places.parameter_bytes + 64)
-        for name, data in zip(names, arguments, strict=True):
-            begin = places.parameters[name]
-            found[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
+        found = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)
+        self._put(kernel, arguments, found)
         return found
+
+    def _put(self, kernel: str, arguments: Sequence[bytes], bank: NDArray[np.uint8]) -> None:
+        parameters, places = self.module.kernels[kernel].parameters, self.code(kernel).layout.parameters
+        if len(parameters) != len(arguments):
+            raise CountError(f"{kernel} takes {len(parameters)} arguments, not {len(arguments)}")
+        room = bank.data
+        for each, data in zip(parameters, arguments, strict=True):
+            begin = places[each.name]
+            room[begin : begin + len(data)] = data
 
     def _said(self, code: PtxCode, problem: sampling.Failed) -> str:
         source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None

@@ -19,14 +19,12 @@ from fusiond.build.nvcc import NvccFacts
 from fusiond.capture.code import code_of
 from fusiond.capture.documents import representative
 from fusiond.capture.picking import by_kernel
-from fusiond.capture.regions import Regions
+from fusiond.capture.touched import CapturedMemory, Touched, needs
 from fusiond.capture.trace import (
     CapturedCopy,
     CapturedEvent,
-    CapturedFill,
     CapturedKernel,
     CapturedLaunch,
-    CapturedPlace,
     CapturedTrace,
     CapturedWait,
     Direction,
@@ -43,20 +41,6 @@ MOST_TOGETHER = 8
 """Launches of a group."""
 MOST_EVENTS = 50_000
 """Of a trace, in which groups are looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touched:
-    """Memory, from `low` to `high` in an allocation or a variable."""
-
-    where: object
-    low: int
-    high: int
-    written: bool
-
-    def conflicts(self, other: Touched) -> bool:
-        apart = self.where != other.where or self.high <= other.low or other.high <= self.low
-        return not apart and (self.written or other.written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +162,7 @@ def short_name(mangled: str) -> str:
 
 
 def report(trace: CapturedTrace, gpu: Gpu = H100) -> CaptureReport:
-    memory = _Memory(trace)
+    memory = CapturedMemory(trace)
     kernels = [_kernel(memory, gpu, kernel, launches) for kernel, launches in by_kernel(trace).items()]
     kernels.sort(key=lambda each: (-(each.mean_us or 0) * each.launches, -each.launches, each.kernel.number))
     groups = _groups(trace, memory, {each.kernel: each for each in kernels}, gpu)
@@ -187,7 +171,9 @@ def report(trace: CapturedTrace, gpu: Gpu = H100) -> CaptureReport:
     )
 
 
-def _kernel(memory: _Memory, gpu: Gpu, kernel: CapturedKernel, launches: Sequence[CapturedLaunch]) -> KernelReport:
+def _kernel(
+    memory: CapturedMemory, gpu: Gpu, kernel: CapturedKernel, launches: Sequence[CapturedLaunch]
+) -> KernelReport:
     launch = representative(launches)
     code = code_of(kernel)
     facts = None if isinstance(code, str) else _facts(code.text, tuple(code.module.entries), gpu.arch).get(kernel.name)
@@ -219,60 +205,6 @@ def _facts(text: str, entries: tuple[str, ...], arch: str) -> dict[str, CompileF
 # --- what needs what ------------------------------------------------------------------------------------
 
 
-class _Memory:
-    """What the events of a trace touch."""
-
-    def __init__(self, trace: CapturedTrace) -> None:
-        self._regions = Regions(trace)
-        self._variables: dict[str, list[tuple[object, int]]] = {}
-        for each in trace.allocations:
-            if each.name:
-                self._variables.setdefault(each.name, []).append((each.number, each.size_bytes))
-
-    def touched(self, event: CapturedEvent) -> tuple[Touched, ...] | None:
-        """None: everything."""
-        if isinstance(event, CapturedLaunch):
-            return self.by(event) if not _anywhere(event.kernel) else None
-        if isinstance(event, CapturedCopy):
-            ends = ((event.source_place, False), (event.destination_place, True))
-            return tuple(_range(place, event.size_bytes, written) for place, written in ends if place is not None)
-        if isinstance(event, CapturedFill) and event.place is not None:
-            return (_range(event.place, event.size_bytes, True),)
-        return ()
-
-    def by(self, launch: CapturedLaunch) -> tuple[Touched, ...]:
-        """By the addresses that it is handed, and the variables of its module."""
-        code = code_of(launch.kernel)
-        found = []
-        for number, argument in enumerate(launch.arguments):
-            use = None if isinstance(code, str) else code.uses.parameters[number]
-            for _, place in argument.places:
-                if use is None or use.read or use.written:
-                    region = self._regions.of(place)
-                    found.append(Touched(region.allocation, region.low, region.high, use is None or use.written))
-        if not isinstance(code, str):
-            for name, use in code.uses.variables.items():
-                if use.written or use.read:
-                    for where, size in self._variables.get(name, [((launch.kernel.module, name), 0)]):
-                        found.append(Touched(where, 0, max(size, 1), use.written))
-        return tuple(found)
-
-
-def _anywhere(kernel: CapturedKernel) -> bool:
-    code = code_of(kernel)
-    return not isinstance(code, str) and code.uses.anywhere
-
-
-def _range(place: CapturedPlace, size_bytes: int, written: bool) -> Touched:
-    return Touched(place.allocation.number, place.offset, place.offset + size_bytes, written)
-
-
-def _needs(one: tuple[Touched, ...] | None, other: tuple[Touched, ...] | None) -> bool:
-    if one is None or other is None:
-        return True
-    return any(each.conflicts(beside) for each in one for beside in other)
-
-
 def _waits(event: CapturedEvent) -> bool:
     return isinstance(event, CapturedWait) or (
         isinstance(event, CapturedCopy) and event.direction in (Direction.TO_HOST, Direction.ON_HOST)
@@ -280,7 +212,7 @@ def _waits(event: CapturedEvent) -> bool:
 
 
 def _groups(
-    trace: CapturedTrace, memory: _Memory, kernels: dict[CapturedKernel, KernelReport], gpu: Gpu
+    trace: CapturedTrace, memory: CapturedMemory, kernels: dict[CapturedKernel, KernelReport], gpu: Gpu
 ) -> list[LaunchSet]:
     """Launches that may begin together: each comes forward past what it does not need."""
     events = trace.events[:MOST_EVENTS]
@@ -313,7 +245,7 @@ def _beside(
     waits = waited = False
     for at in range(first + 1, min(len(events), first + 1 + MOST_BETWEEN)):
         launch = isinstance(events[at], CapturedLaunch) and at not in taken
-        if launch and not any(_needs(touched[at], touched[each]) for each in (*members, *left)):
+        if launch and not any(needs(touched[at], touched[each]) for each in (*members, *left)):
             members.append(at)
             waited = waits
             if len(members) == MOST_TOGETHER:

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     look = parser.add_argument_group("looking at a capture")
     look.add_argument("--list", action="store_true", help="kernels, groups worth asking about, copies; the default")
     look.add_argument("--html", metavar="FILE", help="the same as a page")
-    look.add_argument("--pick", metavar="N,N", help="write the YAML of these kernels, and a job")
+    look.add_argument("--pick", metavar="N,N", help="write the YAML of these kernels, and a job; or `copies`: a graph")
     look.add_argument("--submit", action="store_true", help="hand the ten best groups to the daemon")
     look.add_argument("--to", metavar="FOLDER", help="where --pick and --submit write; default: the capture's folder")
     options.add_store(parser)

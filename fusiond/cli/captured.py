@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond.capture import trace
+from fusiond.capture import copies, trace
 from fusiond.capture.documents import Undescribed, representative
 from fusiond.capture.picking import Picking, by_kernel
 from fusiond.capture.report import CaptureReport, report
@@ -80,6 +80,12 @@ def _lengths(shape: Sequence[int]) -> str:
 
 
 def _pick(found: CapturedTrace, folder: Path, arguments: argparse.Namespace) -> int:
+    if arguments.pick == "copies":
+        folder.mkdir(parents=True, exist_ok=True)
+        graph, job = folder / "copies.yaml", folder / "job_copies.yaml"
+        graph.write_text(copies.graph(found, "copies"), encoding="utf-8")
+        job.write_text("strategy: transfer\ngraph: ./copies.yaml\n", encoding="utf-8")
+        return _wrote([graph, job], arguments)
     numbers = _numbers(arguments.pick, found)
     shown = by_kernel(found)
     launches = [representative(shown[found.kernels[number - 1]]) for number in numbers]

@@ -128,7 +128,11 @@ class _Filling:
         for number, argument in enumerate(self._launch.arguments):
             for at, place in argument.places:
                 self._wholes.setdefault(regions.of(place), _Whole([])).addresses.append((place.offset, number, at))
-        self._least = min((each.high - min(whole.addresses)[0] for each, whole in self._wholes.items()), default=8) // 8
+        lengths = [
+            (each.high - min(whole.addresses)[0]) // DTYPES[self._kind(whole)].bytes
+            for each, whole in self._wholes.items()
+        ]
+        self._least = max(min(lengths, default=1), 1)
 
     def document(self) -> dict[str, Any]:
         arguments = [{"name": said["name"], **self._argument(number, said)} for number, said in enumerate(self._given)]
@@ -154,7 +158,7 @@ class _Filling:
         if "bytes" in said or "struct" in said:
             return self._struct(number, argument)
         if argument.place is not None:
-            return self._pointed(number, 0, argument.place, said)
+            return self._pointed(number, 0, argument.place)
         if "elements" in said:
             use = self._use(number)
             if any(argument.data) and (use.read or use.written):
@@ -181,31 +185,35 @@ class _Filling:
         held = {}
         for at, place in argument.places:
             data[at : at + 8] = bytes(8)
-            held[str(at)] = self._pointed(number, at, place, {})
+            held[str(at)] = self._pointed(number, at, place)
         return {"bytes": data.hex(), **({"struct": held} if held else {})}
 
-    def _pointed(self, number: int, at: int, place: CapturedPlace, said: Mapping[str, Any]) -> dict[str, Any]:
+    def _pointed(self, number: int, at: int, place: CapturedPlace) -> dict[str, Any]:
         """A buffer from the lowest address that the launch has in a region to the region's end; the other addresses lie
         in that buffer."""
-        addresses = sorted(self._wholes[self._regions.of(place)].addresses)
-        low, first, first_at = addresses[0]
+        whole = self._wholes[self._regions.of(place)]
+        _, first, first_at = min(whole.addresses)
+        places = [(self._place(each, first, first_at), self._place(each, number, at)) for each in self._launches]
         if (number, at) != (first, first_at):
-            name = self._given[first]["name"]
-            whole = f"{name}.{first_at}" if "bytes" in self._given[first] or "struct" in self._given[first] else name
-            offsets = [self._place(each, number, at).offset - self._place(each, first, first_at).offset
-                       for each in self._launches]  # fmt: skip
-            return {"part_of": whole, **({"offset": self._formula(offsets)} if any(offsets) else {})}
-        uses = [self._use(each) for _, each, _ in addresses]
-        kind = said.get("dtype", UNKNOWN)
-        kind = dtype(uses[0]) if kind == UNKNOWN else kind
-        while any((offset - low) % DTYPES[kind].bytes for offset, _, _ in addresses):
+            said = self._given[first]
+            name = said["name"] if "bytes" not in said and "struct" not in said else f"{said['name']}.{first_at}"
+            offsets = [other.offset - low.offset for low, other in places]
+            return {"part_of": name, **({"offset": self._formula(offsets)} if any(offsets) else {})}
+        kind = self._kind(whole)
+        ends = [self._regions.of(low).high - low.offset for low, _ in places]
+        elements = [max(-(-each // DTYPES[kind].bytes), 1) for each in ends]
+        role = "inout" if any(self._use(each).written for _, each, _ in whole.addresses) else "input"
+        fill = self._fill(place, kind, elements[0])
+        return {"dtype": kind, "elements": self._formula(elements), "role": role, "fill": fill}
+
+    def _kind(self, whole: _Whole) -> str:
+        """What a buffer's elements are, so that each address in it is one's."""
+        low, number, _ = min(whole.addresses)
+        said = self._given[number].get("dtype", UNKNOWN)
+        kind = dtype(self._use(number)) if said == UNKNOWN else str(said)
+        while any((offset - low) % DTYPES[kind].bytes for offset, _, _ in whole.addresses):
             kind = f"uint{4 * DTYPES[kind].bytes}"
-        ends = [(self._regions.of(found).high - found.offset) for found in
-                (self._place(each, number, at) for each in self._launches)]  # fmt: skip
-        elements = [-(-each // DTYPES[kind].bytes) for each in ends]
-        role = "inout" if any(each.written for each in uses) else "input"
-        return {"dtype": kind, "elements": self._formula(elements), "role": role,
-                "fill": self._fill(place, kind, elements[0])}  # fmt: skip
+        return kind
 
     @staticmethod
     def _place(launch: CapturedLaunch, number: int, at: int) -> CapturedPlace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
-from fusiond.capture import fatbin
+from fusiond.capture import origins
 from fusiond.capture.trace import CapturedKernel
 from fusiond.errors import RequestError
 from fusiond.ptx import parser, uses
@@ -27,10 +27,8 @@ class KernelCode:
 @functools.lru_cache(maxsize=4096)
 def code_of(kernel: CapturedKernel) -> KernelCode | str:
     """Why there is none, in one line, is a text."""
-    if kernel.module is None:
-        return NO_PTX
     try:
-        text = fatbin.of_kernel(kernel.module.read_bytes(), kernel.name)
+        text = origins.ptx_of(kernel)
         if text is None:
             return NO_PTX
         module = _parsed(text)

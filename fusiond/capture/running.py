@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fusiond
-from fusiond.capture import libraries, trace, watching
+from fusiond.capture import libraries, origins, trace, watching
 from fusiond.capture.service import Service
 from fusiond.counting.model import H100
 from fusiond.errors import RequestError
@@ -107,6 +107,7 @@ def _on_gpu(words: Sequence[str], out: Path, arguments: argparse.Namespace) -> i
             f"ended with status {status}, and no process of it used the CUDA driver; --without-gpu needs none",
             where=words[0],
         )
+    origins.keep(out)
     return status
 
 

@@ -9,12 +9,12 @@ from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
+from fusiond.capture.origins import XLA_FOLDER
 from fusiond.counting.model import GPUS
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.errors import DeviceError
 from fusiond.keys import content_key
 
-XLA_FOLDER = "xla"
 RUNTIME = Path(__file__).parent / "runtime"
 _FLAGS = (
     *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"),
@@ -57,6 +57,7 @@ def environment(given: Mapping[str, str], out: Path) -> dict[str, str]:
     flags = found.get("XLA_FLAGS", "")
     if "xla_dump_to" not in flags:  # or nobody would know the PTX of what XLA compiles
         found["XLA_FLAGS"] = f"{flags} --xla_dump_to={out / XLA_FOLDER}".strip()
+    found.setdefault("CUPY_CACHE_IN_MEMORY", "1")  # CuPy's cache holds cubins only: NVRTC has their PTX
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx, nvcc
-from fusiond.capture import trace, watching
+from fusiond.capture import origins, trace, watching
 from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedTrace, CapturedWait, Direction
 from fusiond.cli import main
 
@@ -229,6 +229,9 @@ def test_the_launcher_of_triton(fake_libcuda: Path, tmp_path: Path) -> None:
     assert kernel.parameters == ((0, 8), (8, 8), (16, 4), (24, 8), (32, 8))
     assert kernel.module is not None
     assert kernel.module.read_bytes() == next(cache.glob("*/bump.cubin")).read_bytes()
+    assert origins.ptx_of(kernel) is None
+    origins.keep(tmp_path / "run", {"TRITON_CACHE_DIR": str(cache)})
+    assert origins.ptx_of(kernel) == next(cache.glob("*/bump.ptx")).read_text()
 
 
 # --- the driver's interface -----------------------------------------------------------------------------

@@ -5,17 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "../../../fusiond/capture/runtime/watcher/entries.h"
-
 struct Row { Row(const char* exported, const char* base, int since, bool per_thread, const char* sizes) {
     printf("%s %s %d %d %s\n", exported, base, since, per_thread, sizes);
 } };
 template <class F> struct Sizes;
-template <class... A> struct Sizes<watcher::Result(A...)> {
+template <class... A> struct Sizes<int(A...)> {
     std::string text;
     Sizes() { ((text += std::to_string(sizeof(A)) + ","), ...); }
 };
-#define ENTRY(exported, base, since, per_thread)                                                     \
+#define WATCHER_ENTRY(exported, base, since, per_thread)                                                     \
     static watcher::Entry exported##_entry{#exported, base, since, per_thread, (void*)exported};     \
     static Row exported##_row{#exported, base, since, per_thread, Sizes<decltype(exported)>().text.c_str()};
 #include "../../../fusiond/capture/runtime/watcher/stand_ins.cpp"

@@ -30,6 +30,13 @@ struct Entry {
     }
 };
 
+// Pointers in a section of their own, and no entries or arrays, between which a compiler may leave room.
+#ifndef WATCHER_ENTRY  // a test has its own
+#define WATCHER_ENTRY(exported, base, since, per_thread)                                           \
+    static watcher::Entry exported##_entry{#exported, base, since, per_thread, (void*)exported};   \
+    [[gnu::section("watcher_entries"), gnu::used]] static watcher::Entry* const exported##_at = &exported##_entry;
+#endif
+
 // dlsym as the C library has it.
 void* real_dlsym(void* handle, const char* name);
 // A function of the driver that nobody may have asked for yet; null where the driver has none of that name.

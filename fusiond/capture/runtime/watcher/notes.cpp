@@ -292,6 +292,12 @@ void Notes::allocated(Address address, size_t bytes, capture::Memory kind) {
     writer_.write(Kind::allocate, Fields().u64(address).u64(bytes).u32(uint32_t(kind)));
 }
 
+void Notes::variable(Address address, size_t bytes, capture::Memory kind, const char* name) {
+    allocated(address, bytes, kind);
+    std::lock_guard held(writer_.lock);
+    writer_.write(Kind::variable, Fields().u64(address).text(name));
+}
+
 void Notes::released(Address address) {
     std::lock_guard held(writer_.lock);
     if (memory_.erase(address)) writer_.write(Kind::release, Fields().u64(address));

@@ -34,6 +34,7 @@ class Notes {
     void assembled(const void* cubin, size_t bytes, const std::string& ptx);
 
     void allocated(Address address, size_t bytes, capture::Memory kind);
+    void variable(Address address, size_t bytes, capture::Memory kind, const char* name);
     void released(Address address);
 
     // Before a launch, and after it. One that a stream captures is noted with its graph.

@@ -26,15 +26,9 @@ Address address(const void* of) { return reinterpret_cast<Address>(of); }
 
 // EXPORTED is the driver's name, BASE what cuGetProcAddress calls it from the CUDA version SINCE on; the rest is what is
 // noted, of `notes`.
-#ifndef ENTRY  // a test has its own
-#define ENTRY(exported, base, since, per_thread)                                              \
-    static Entry exported##_entry{#exported, base, since, per_thread, (void*)exported};       \
-    [[gnu::section("watcher_entries"), gnu::used]] static Entry* const exported##_at = &exported##_entry;
-#endif
-
 #define STANDS_BEFORE(exported, base, since, per_thread, parameters, arguments, ...)          \
     extern "C" Result exported parameters;                                                    \
-    ENTRY(exported, base, since, per_thread)                                                  \
+    WATCHER_ENTRY(exported, base, since, per_thread)                                                  \
     extern "C" [[gnu::visibility("default")]] Result exported parameters {                    \
         auto real = exported##_entry.called<Result parameters>();                             \
         if (!real) return NOT_FOUND;                                                          \
@@ -77,7 +71,7 @@ WATCHED(cuModuleGetFunction, "cuModuleGetFunction", 2000, (Handle * function, Ha
         (function, module, name), { notes.function(*function, module, name, false); })
 WATCHED(cuModuleGetGlobal_v2, "cuModuleGetGlobal", 3020,
         (Address * found, size_t* bytes, Handle module, const char* name), (found, bytes, module, name), {
-            if (found && bytes) notes.allocated(*found, *bytes, Memory::variable);
+            if (found && bytes) notes.variable(*found, *bytes, Memory::variable, name);
         })
 
 WATCHED(cuLibraryLoadData, "cuLibraryLoadData", 12000,
@@ -102,11 +96,11 @@ WATCHED(cuLibraryGetModule, "cuLibraryGetModule", 12000, (Handle * module, Handl
         { notes.same_module(*module, library); })
 WATCHED(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000,
         (Address * found, size_t* bytes, Handle library, const char* name), (found, bytes, library, name), {
-            if (found && bytes) notes.allocated(*found, *bytes, Memory::variable);
+            if (found && bytes) notes.variable(*found, *bytes, Memory::variable, name);
         })
 WATCHED(cuLibraryGetManaged, "cuLibraryGetManaged", 12000,
         (Address * found, size_t* bytes, Handle library, const char* name), (found, bytes, library, name), {
-            if (found && bytes) notes.allocated(*found, *bytes, Memory::managed);
+            if (found && bytes) notes.variable(*found, *bytes, Memory::managed, name);
         })
 
 WATCHED(cuLinkAddData_v2, "cuLinkAddData", 6050,
@@ -121,24 +115,35 @@ WATCHED(cuLinkComplete, "cuLinkComplete", 5050, (Handle state, void** cubin, siz
     if (cubin && bytes) notes.linked(state, *cubin, *bytes);
 })
 
-// NVRTC made the cubin of PTX that it still has.
+// NVRTC made the cubin of PTX that it still has, and nvJitLink of PTX that it was given.
 namespace {
-template <class... A> bool asked(Handle library_function, A... arguments) {
-    return library_function && reinterpret_cast<Result (*)(A...)>(library_function)(arguments...) == OK;
+template <class... A> bool asked(void* library, const char* name, A... arguments) {
+    void* function = library ? real_dlsym(library, name) : nullptr;
+    return function && reinterpret_cast<Result (*)(A...)>(function)(arguments...) == OK;
 }
-void keep_ptx(Notes& notes, Handle program, const char* cubin, void* near) {
+void* library_of(void* function) {
     Dl_info info;
-    if (!dladdr(near, &info) || !info.dli_fname) return;
-    void* nvrtc = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    return dladdr(function, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+}
+void compiled(Notes& notes, Handle program, const char* cubin, void* nvrtc) {
     size_t bytes = 0, ptx_bytes = 0;
-    if (!nvrtc || !asked(real_dlsym(nvrtc, "nvrtcGetCUBINSize"), program, &bytes)) return;
-    if (!asked(real_dlsym(nvrtc, "nvrtcGetPTXSize"), program, &ptx_bytes) || ptx_bytes < 2) return;
+    if (!asked(nvrtc, "nvrtcGetCUBINSize", program, &bytes)) return;
+    if (!asked(nvrtc, "nvrtcGetPTXSize", program, &ptx_bytes) || ptx_bytes < 2) return;
     std::string ptx(ptx_bytes, '\0');
-    if (asked(real_dlsym(nvrtc, "nvrtcGetPTX"), program, ptx.data())) notes.assembled(cubin, bytes, ptx);
+    if (asked(nvrtc, "nvrtcGetPTX", program, ptx.data())) notes.assembled(cubin, bytes, ptx);
 }
 }  // namespace
 WATCHED(nvrtcGetCUBIN, "nvrtcGetCUBIN", 0, (Handle program, char* cubin), (program, cubin),
-        { keep_ptx(notes, program, cubin, (void*)real); })
+        { compiled(notes, program, cubin, library_of((void*)real)); })
+WATCHED(nvJitLinkAddData, "nvJitLinkAddData", 0,
+        (Handle state, int kind, const void* data, size_t bytes, const char* name), (state, kind, data, bytes, name),
+        { notes.link_input(state, kind == JIT_LINK_PTX, data, bytes); })
+WATCHED(nvJitLinkAddFile, "nvJitLinkAddFile", 0, (Handle state, int kind, const char* path), (state, kind, path),
+        { notes.link_input(state, false, nullptr, 0); })
+WATCHED(nvJitLinkGetLinkedCubin, "nvJitLinkGetLinkedCubin", 0, (Handle state, void* cubin), (state, cubin), {
+    size_t bytes = 0;
+    if (asked(library_of((void*)real), "nvJitLinkGetLinkedCubinSize", state, &bytes)) notes.linked(state, cubin, bytes);
+})
 
 // --- memory ---------------------------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ Launch described(const LaunchConfig& config, Handle function, Handle stream, voi
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define LAUNCHES(exported, base, since, per_thread, OF)                                                              \
     extern "C" Result exported(Handle f, GRID, Handle stream, void** parameters, void** extra);                      \
-    ENTRY(exported, base, since, per_thread)                                                                         \
+    WATCHER_ENTRY(exported, base, since, per_thread)                                                                         \
     extern "C" [[gnu::visibility("default")]] Result exported(Handle f, GRID, Handle stream, void** parameters,      \
                                                               void** extra) {                                        \
         auto real = exported##_entry.called<decltype(exported)>();                                                   \
@@ -213,7 +218,7 @@ Launch described(const LaunchConfig& config, Handle function, Handle stream, voi
     }
 #define LAUNCHES_TOGETHER(exported, per_thread, OF)                                                                  \
     extern "C" Result exported(Handle f, GRID, Handle stream, void** parameters);                                    \
-    ENTRY(exported, "cuLaunchCooperativeKernel", 9000, per_thread)                                                   \
+    WATCHER_ENTRY(exported, "cuLaunchCooperativeKernel", 9000, per_thread)                                                   \
     extern "C" [[gnu::visibility("default")]] Result exported(Handle f, GRID, Handle stream, void** parameters) {    \
         auto real = exported##_entry.called<decltype(exported)>();                                                   \
         if (!real) return NOT_FOUND;                                                                                 \
@@ -223,7 +228,7 @@ Launch described(const LaunchConfig& config, Handle function, Handle stream, voi
     }
 #define LAUNCHES_AS_CONFIGURED(exported, per_thread, OF)                                                             \
     extern "C" Result exported(const LaunchConfig* config, Handle f, void** parameters, void** extra);               \
-    ENTRY(exported, "cuLaunchKernelEx", 11060, per_thread)                                                           \
+    WATCHER_ENTRY(exported, "cuLaunchKernelEx", 11060, per_thread)                                                           \
     extern "C" [[gnu::visibility("default")]] Result exported(const LaunchConfig* config, Handle f,                  \
                                                               void** parameters, void** extra) {                     \
         auto real = exported##_entry.called<decltype(exported)>();                                                   \
@@ -275,7 +280,7 @@ WATCHED_TWICE(cuGraphLaunch, _ptsz, "cuGraphLaunch", 10000, (Handle of, Handle s
 // The end of a capture, also of one that failed.
 #define ENDS_CAPTURE(exported, per_thread)                                                             \
     extern "C" Result exported(Handle stream, Handle* graph);                                          \
-    ENTRY(exported, "cuStreamEndCapture", 10000, per_thread)                                           \
+    WATCHER_ENTRY(exported, "cuStreamEndCapture", 10000, per_thread)                                           \
     extern "C" [[gnu::visibility("default")]] Result exported(Handle stream, Handle* graph) {          \
         auto real = exported##_entry.called<decltype(exported)>();                                     \
         if (!real) return NOT_FOUND;                                                                   \

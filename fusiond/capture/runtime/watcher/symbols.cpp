@@ -20,7 +20,7 @@ constexpr int KNOWN_VERSION = 13000;  // whose functions were compared with thes
 std::atomic<void*> libcuda_handle{nullptr};
 
 Entry* entry_of(const char* exported) {
-    if (exported[0] != 'c' && exported[0] != 'n') return nullptr;  // cu..., nvrtc...
+    if (exported[0] != 'c' && exported[0] != 'n') return nullptr;  // cu..., nvrtc..., nvJitLink...
     for (auto each = __start_watcher_entries; each < __stop_watcher_entries; ++each)
         if (!strcmp((*each)->exported, exported)) return *each;
     return nullptr;
@@ -52,18 +52,21 @@ void learn(void* function) {
     if (void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)) libcuda_handle.store(handle);
 }
 
-bool of_nvrtc(const char* name) { return name[0] == 'n'; }
+bool of_driver_itself(const char* name) { return name[0] == 'c'; }
 
-void* nvrtc(const char* name) {
-    for (const char* library : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"})
+// A function of NVRTC or nvJitLink, of which the program has loaded one version.
+void* of_compilers(const char* name) {
+    for (const char* library : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvJitLink.so.13", "libnvJitLink.so.12"})
         if (void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD))
             if (void* found = real_dlsym(handle, name)) return found;
     return nullptr;
 }
 
+void* by_name(const char* name) { return of_driver_itself(name) ? of_driver(name) : of_compilers(name); }
+
 // What a program is handed that found `found` under a name.
 void* in_front(Entry* entry, void* found) {
-    if (!of_nvrtc(entry->exported) && found != entry->ours) learn(found);
+    if (of_driver_itself(entry->exported) && found != entry->ours) learn(found);
     return entry->before(found);
 }
 
@@ -80,7 +83,7 @@ void* in_front(const char* base, void* found, int version, uint64_t flags) {
 // Looks in the library that is meant; ours comes before what it finds there.
 void* asked_for(void* handle, const char* name, Entry* entry) {
     void* found = handle == RTLD_DEFAULT ? nullptr : real_dlsym(handle, name);
-    if (handle == RTLD_DEFAULT) found = of_nvrtc(name) ? nvrtc(name) : of_driver(name);
+    if (handle == RTLD_DEFAULT) found = by_name(name);  // this library has one, too
     return found ? in_front(entry, found) : nullptr;
 }
 
@@ -105,7 +108,7 @@ void* of_driver(const char* name) {
 
 void* Entry::looked_up() {
     void* found = real_dlsym(RTLD_NEXT, exported);
-    if (!found) found = of_nvrtc(exported) ? nvrtc(exported) : of_driver(exported);
+    if (!found) found = by_name(exported);
     if (found) in_front(this, found);
     return found;
 }
@@ -139,15 +142,14 @@ extern "C" {
 Result cuGetProcAddress(const char* symbol, void** found, int version, uint64_t flags);
 Result cuGetProcAddress_v2(const char* symbol, void** found, int version, uint64_t flags, int* status);
 
-static Entry first_address{"cuGetProcAddress", "cuGetProcAddress", 11030, false, (void*)cuGetProcAddress};
-static Entry second_address{"cuGetProcAddress_v2", "cuGetProcAddress", 12000, false, (void*)cuGetProcAddress_v2};
-[[gnu::section("watcher_entries"), gnu::used]] static Entry* const addresses[] = {&first_address, &second_address};
+WATCHER_ENTRY(cuGetProcAddress, "cuGetProcAddress", 11030, false)
+WATCHER_ENTRY(cuGetProcAddress_v2, "cuGetProcAddress", 12000, false)
 
 [[gnu::visibility("default")]] Result cuGetProcAddress(const char* symbol, void** found, int version, uint64_t flags) {
-    return watcher::address(first_address, symbol, found, version, flags);
+    return watcher::address(cuGetProcAddress_entry, symbol, found, version, flags);
 }
 [[gnu::visibility("default")]] Result
 cuGetProcAddress_v2(const char* symbol, void** found, int version, uint64_t flags, int* status) {
-    return watcher::address(second_address, symbol, found, version, flags, status);
+    return watcher::address(cuGetProcAddress_v2_entry, symbol, found, version, flags, status);
 }
 }

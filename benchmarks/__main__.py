@@ -14,6 +14,7 @@ docs/results-fusiond.md; `--page` does nothing else.
     control       native against native on the cpu device: how often it is called faster
     soak          two minutes of jobs, kills, look-ups and prunes; an hour by `python -m benchmarks.soak`
     data_plane    inputs drawn once and kept, beside drawn for every run; what a checked run moves over the bus
+    watching      what noting a launch costs a program that is captured on a GPU
     proofs        proving stitching's plans of 10^9 elements, beside planning them; small ones beside the enumeration
 
 Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
@@ -37,7 +38,7 @@ from benchmarks import page
 HERE = Path(__file__).parent
 NAMES = (
     *("best", "store", "store_scale", "http", "isolation", "tuner", "cpu_device", "pipeline", "worker", "verdict"),
-    *("control", "soak", "data_plane", "proofs"),
+    *("control", "soak", "data_plane", "proofs", "watching"),
 )
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"], "soak": ["--minutes", "2"]}
 

@@ -327,6 +327,16 @@ def _data_plane(result: Run) -> Iterable[str]:
     yield _table(("data", "up", "down", "copies and fills"), moved)
 
 
+def _watching(result: Run) -> Iterable[str]:
+    yield _said(
+        "What `fusiond capture` costs a launch of three parameters: processor time of a program on the driver without",
+        f"a GPU that the tests have, {result['launches']:,} launches of each. A launch that is noted takes",
+        f"{result['more_us']['noted']:.2f} us more (goal: under {result['limit_us']:.0f} us), and",
+        f"{result['trace_bytes']} bytes; one behind the last that was asked for",
+        f"{result['more_us']['noted enough']:.2f} us.",
+    )
+
+
 def _proofs(result: Run) -> Iterable[str]:
     real, small = result["real"], result["small"]
     secs = max(each["proving_secs"] for each in real.values())
@@ -370,4 +380,5 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("data_plane", "Inputs, references and comparisons", _data_plane),
     ("cpu_device", "The cpu device", _cpu_device),
     ("proofs", "Proofs of stitching's plans", _proofs),
+    ("watching", "Capturing launches on a GPU", _watching),
 )

@@ -47,13 +47,14 @@ def library(*, cache: BuildCache | None = None) -> Path:
             return cache.put(key, ".so", out.read_bytes())
 
 
-def environment(given: Mapping[str, str], out: Path) -> dict[str, str]:
+def environment(given: Mapping[str, str], out: Path, built: Path | None = None) -> dict[str, str]:
     """What a program needs beside `FUSIOND_CAPTURE_OUT` and its like so that its traces come to lie in a folder.
+    `built`: the library, where it was built before.
 
     The library goes before the driver by LD_PRELOAD: CUDA's runtime takes the driver's functions when it is first used,
     and what CUDA_INJECTION64_PATH names is loaded after that.
     """
-    found = {**given, "LD_PRELOAD": ":".join([str(library()), *filter(None, [given.get("LD_PRELOAD")])])}
+    found = {**given, "LD_PRELOAD": ":".join([str(built or library()), *filter(None, [given.get("LD_PRELOAD")])])}
     flags = found.get("XLA_FLAGS", "")
     if "xla_dump_to" not in flags:  # or nobody would know the PTX of what XLA compiles
         found["XLA_FLAGS"] = f"{flags} --xla_dump_to={out / XLA_FOLDER}".strip()

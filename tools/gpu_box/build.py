@@ -7,6 +7,7 @@
     OUT/bundles/        built here by nvcc for --arch: every workload of the catalogue, unfused and with the first seeds
                         of its strategy; a program of each kind of launch (alive.py); questions that only a GPU can
                         answer (questions.py); headlines/ (benchmarks/headlines); null/ (null.py)
+    OUT/capture/        a program that is captured there, and what notes its launches (captures.py)
     OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
 
 Bundles need no compiler there. `--arch cpu` builds the same for the processor, at small sizes, to try it out.
@@ -44,7 +45,7 @@ from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, prepare, reference, sound
-from tools.gpu_box import alive, null, questions, wheels
+from tools.gpu_box import alive, captures, null, questions, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -122,6 +123,8 @@ def main(argv: Sequence[str]) -> int:
             failed += field.write_all(registry, where, given.arch, headlines, pool, tiny=given.small)
     if not given.only or "null" in given.only:
         write_null(registry, bundles, given.arch, small=given.small)
+    if given.arch != "cpu" and (not given.only or "capture" in given.only):
+        captures.write(given.out / "capture", given.arch)
     entries, others = write_bundles(registry, bundles, given.arch, given.seeds, given.only)
     failed += others
     manifest = {

@@ -1,8 +1,8 @@
 """What there is to do on a machine with a GPU, in units with a slice of time each, in the order in which they are done.
 
 The first command's units fill the first ten minutes there: the ruler, native against native, one program of each kind,
-the headlines with their rivals, whole functions, the count against the counter. A unit that had not enough of its slice
-goes on when all others of its command have had theirs: what it found is in its file, or in its store.
+the headlines with their rivals, whole functions, captured programs, the count against the counter. A unit that had not
+enough of its slice goes on when all others of its command have had theirs: what it found is in its file, or its store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SLOWER = 4
 """So many times as long a slice is where there is no GPU, and everything is emulated."""
 FIRST, SECOND, LONG, HANGS = 1, 2, 3, 4
 """Calls: the first ten minutes; the three after them; what takes hours; where a kernel may hang, after all others."""
-HEADLINES_SECS, OVERLAP_SECS = 50.0, 14.0
+HEADLINES_SECS, OVERLAP_SECS = 45.0, 14.0
 RIVALS_SECS = {"issue": 6.0, "torch": 36.0, "triton": 8.0, "jax": 16.0, "cupy": 10.0}
 
 
@@ -89,13 +89,19 @@ def _first(box: Box, device: str, out: Path) -> Iterator[Unit]:
     yield _check(box, device, out, "alive", FIRST, secs=45)
     yield from _headlines(box, device, out)
     yield _python(
-        "steps", "benchmarks.steps", device, out / "steps.json", secs=60,
+        "steps", "benchmarks.steps", device, out / "steps.json", secs=45,
         what="steps a second of whole functions, fused beside jax.jit, with nothing known and with answers",
         options=("--store", str(out / "work" / "steps.sqlite")), needs=(*TUNING, "jax", "flatbuffers"),
         skip=_gpu_only(device) or _no_nvcc(),
     )  # fmt: skip
     yield _python(
-        "counters", "benchmarks.counters", device, out / "counters.json", secs=60,
+        "capture", "tools.gpu_box.captures", device, out / "capture.json", secs=45,
+        what="programs captured, beside themselves without: NVIDIA's runtime, Triton, PyTorch, JAX, CuPy",
+        words=(str(box.folder / "capture"),), needs=(*TUNING, "rich"),
+        skip=_gpu_only(device) or ("" if (box.folder / "capture").is_dir() else "it was not built"),
+    )  # fmt: skip
+    yield _python(
+        "counters", "benchmarks.counters", device, out / "counters.json", secs=45,
         what="DRAM bytes, sectors and instructions by ncu, to be put beside the count",
         options=("--bundles", str(box.bundles / "headlines")), skip=_gpu_only(device) or _lacking(box, "headlines"),
     )  # fmt: skip

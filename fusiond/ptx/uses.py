@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.ptx import flat
@@ -57,16 +57,17 @@ def of_parameters(module: Module, entry: str) -> tuple[ParameterUse, ...]:
     return of_memory(module, entry).parameters
 
 
-def of_memory(module: Module, entry: str) -> MemoryUse:
-    """The same, and by the module's variables. KeyError, PtxError."""
+def of_memory(module: Module, entry: str, pointers: Collection[int] = ()) -> MemoryUse:
+    """The same, and by the module's variables; `pointers`: parameters that are, though nothing in it declares them.
+    KeyError, PtxError."""
     whole = flat.flattened(module)
     kernel = whole.kernels[entry]
     declared = module.function(entry).parameters
-    pointers = sum(1 << k for k, each in enumerate(declared) if ".ptr" in each.attributes)
+    known = sum(1 << k for k, each in enumerate(declared) if ".ptr" in each.attributes or k in pointers)
     variables = [each.name for each in whole.variables if each.space in ("global", "const")]
     count = len(kernel.parameters)
     wide = sum(1 << k for k, each in enumerate(kernel.parameters) if (each.elements or 0) and each.size_bytes >= 8)
-    following = _Uses(kernel, pointers, wide | (1 << len(variables)) - 1 << count, variables)
+    following = _Uses(kernel, known, wide | (1 << len(variables)) - 1 << count, variables)
     found = following.all()
     return MemoryUse(found[:count], dict(zip(variables, found[count:], strict=True)), following.anywhere)
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusiond.cuda.recording import cupy, groups, triton
+from fusiond.cuda.recording import cupy, groups, numba, triton
 from fusiond.cuda.recording.groups import Explained, LaunchOptions
 from fusiond.cuda.recording.kernels import Kernel, RecordedLaunch
 from fusiond.frameworks import asking
+
+_UNNAMED = (triton, numba)
+"""Libraries whose kernels are recorded without being named."""
 
 
 class _Open(threading.local):
@@ -56,7 +59,8 @@ class Recorder:
             if outer is not None:
                 outer.flush()  # what was recorded there comes first
             _open.recorders.append(self)
-            triton.begin()
+            for library in _UNNAMED:
+                library.begin()
         return self._kernels[0] if len(self._kernels) == 1 else self._kernels
 
     def __exit__(
@@ -64,7 +68,8 @@ class Recorder:
     ) -> None:
         """What was recorded is launched, also where the block ends by an exception: so it would have been without."""
         if self._on:
-            triton.end()
+            for library in _UNNAMED:
+                library.end()
             _open.recorders.remove(self)
             self.flush()
 
@@ -99,7 +104,8 @@ def launch(
             scale((blocks,), (256,), (x, y, numpy.float32(2)))
             histogram((bins,), (512,), (counts, z, numpy.int32(n)), shared_mem=4 * bins)
 
-    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel` and Triton, which are recorded without being named.
+    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, Triton and Numba, which are recorded without being
+    named.
     Inside, a launch is recorded; all are done when the block is left, in their order until there is an answer, as one
     launch from then on. Nothing else in the block may need their results. What shares memory that one of them writes,
     or goes to several streams, runs in order.
@@ -136,8 +142,6 @@ class Explanation(tuple[Explained, ...]):
 
 _KINDS = {
     "pycuda": "a function of PyCUDA",
-    "numba": "a kernel of Numba",
-    "numba_cuda": "a kernel of Numba",
     "cupyx": "a kernel of cupyx.jit",
     "cuda": "an object of cuda-python",
 }
@@ -145,7 +149,7 @@ _KINDS = {
 
 def _sourceless(kernel: Any) -> str:
     """Why nothing of a kernel can be asked for, with what helps; empty where it has its source."""
-    if isinstance(kernel, Kernel | cupy.Recording) or triton.is_kernel(kernel):
+    if isinstance(kernel, Kernel | cupy.Recording) or any(each.is_kernel(kernel) for each in _UNNAMED):
         return ""
     name = getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__
     kind = type(kernel)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from fusiond.cuda.demangling import demangled
 from fusiond.keys import text_key
 from fusiond.program import Source
 
@@ -42,7 +43,8 @@ class Origin:
     @property
     def plain(self) -> str:
         """The function's own name as a word: `pool` of `ops::pool<float, 5>`."""
-        return re.split(r"[<(]", self.name)[0].rpartition("::")[2].strip() or "kernel"
+        name = demangled(self.name) if self.name.startswith("_Z") else self.name
+        return re.split(r"[<([]", name)[0].rpartition("::")[2].strip() or "kernel"
 
     def source(self) -> Source:
         told = self.told

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from fusiond.cuda.recording import arguments
 from fusiond.cuda.recording.arguments import GPU, NULL, SCRATCH, Argument, Array, TypedNumber, Unseen
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
+from fusiond.cuda.recording.replacing import Method, Replacing
 from fusiond.language.dtypes import DTYPES
 from fusiond.ptx import parser, triton, uses
 from fusiond.ptx.tree import PtxError
@@ -86,35 +86,16 @@ def _described(compiled: Any) -> tuple[TritonKernel, PtxOrigin]:
 
 # --- recording ------------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
-_open = 0
-_replaced: list[tuple[Any, str, Any]] = []
-"""Classes of Triton's, with what is replaced in them, and was there before."""
 
-
-def begin() -> None:
-    """A recorder was opened."""
-    global _open
+def _methods() -> Iterator[Method]:
     jit, autotuner = (sys.modules.get(f"triton.runtime.{each}") for each in ("jit", "autotuner"))
-    with _lock:
-        _open += 1
-        if jit is None or autotuner is None or _replaced:
-            return
-        for kind, name, by in ((jit.JITFunction, "run", _recorded), (autotuner.Autotuner, "_bench", _apart)):
-            before = getattr(kind, name)
-            _replaced.append((kind, name, before))
-            setattr(kind, name, by(before))
+    if jit is not None and autotuner is not None:
+        yield jit.JITFunction, "run", _recorded
+        yield autotuner.Autotuner, "_bench", _apart
 
 
-def end() -> None:
-    """A recorder was closed."""
-    global _open
-    with _lock:
-        _open -= 1
-        if _open == 0:
-            for kind, name, before in _replaced:
-                setattr(kind, name, before)
-            _replaced.clear()
+_replacing = Replacing(_methods)
+begin, end = _replacing.begin, _replacing.end
 
 
 def _recorded(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -445,11 +445,6 @@ class Function:
     __module__ = "pycuda._driver"
 
 
-class CUDADispatcher:
-    __module__ = "numba.cuda.dispatcher"
-    __name__ = "saxpy"
-
-
 class Graph:
     __module__ = "cupy.cuda.graph"
 
@@ -458,7 +453,6 @@ class Graph:
     ("kernel", "said"),
     [
         (Function(), "is a function of PyCUDA, which carries no CUDA source; fusiond.cuda.kernel"),
-        (CUDADispatcher(), "saxpy is a kernel of Numba, which carries no CUDA source"),
         (Graph(), "a CUDA graph, whose nodes name no source"),
         (len, "len is a builtins.builtin_function_or_method, which carries no CUDA source"),
     ],

@@ -1,0 +1,167 @@
+"""Numba's launches: what they are handed, and how they are recorded. Numba is not imported: whoever launches has it.
+
+While a recorder is open, a compiled kernel's `launch` leaves the launch to the recorder of its thread. An array is
+handed over as seven numbers and more, of which one is its address; what a kernel writes is what its PTX may write.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fusiond.cuda.recording import arguments, machines
+from fusiond.cuda.recording.arguments import GPU, NULL, Argument, Array, Unseen
+from fusiond.cuda.recording.kernels import RecordedLaunch, lengths
+from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
+from fusiond.cuda.recording.replacing import Method, Replacing
+from fusiond.language.dtypes import DTYPES
+from fusiond.ptx import parser, uses
+from fusiond.ptx.tree import PtxError
+
+
+def is_kernel(kernel: object) -> bool:
+    """Whether it is a function of `numba.cuda.jit`."""
+    kind = type(kernel)
+    return kind.__name__ == "CUDADispatcher" and kind.__module__.startswith(("numba.cuda", "numba_cuda"))
+
+
+# --- what a launch is -----------------------------------------------------------------------------------
+
+
+def _handed(kernel: Any, kind: Any, value: Any) -> Iterator[Argument]:
+    """An argument as the kernel takes it: one or more. Unseen."""
+    kinds = {each.__name__ for each in type(kind).__mro__}
+    if "Array" in kinds:
+        yield from _array(value)
+    elif "BaseTuple" in kinds:
+        for each, held in zip(kind, value, strict=True):
+            yield from _handed(kernel, each, held)
+    elif kinds & {"CPointer", "Record"}:
+        raise Unseen(f"is {kind}, an address of which nobody can tell how much lies there")
+    else:
+        found: list[Any] = []
+        kernel._prepare_args(kind, value, 0, [], found)
+        for each in found:
+            plain = np.dtype(type(each)).type(each.value) if isinstance(each, ctypes._SimpleCData) else each
+            yield arguments.read(plain, widen=True)
+
+
+def _array(value: Any) -> Iterator[Argument]:
+    """meminfo, parent, elements, bytes of one, address, lengths, strides"""
+    found = arguments.read(value, widen=False)
+    if not isinstance(found, Array) or found.side != GPU:
+        raise Unseen("is an array of the host, which Numba copies to the GPU and back")
+    interface = value.__cuda_array_interface__
+    shape, size = interface["shape"], np.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides") or [size * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    yield from (NULL, NULL)
+    yield from (arguments.number(np.int64(each)) for each in (math.prod(shape), size))
+    yield found
+    yield from (arguments.number(np.int64(each)) for each in (*shape, *strides))
+
+
+def _origin(kernel: Any, handed: Iterable[Argument]) -> PtxOrigin:
+    """The kernel by its PTX. Unseen."""
+    if getattr(kernel, "debug", False) or getattr(kernel, "cooperative", False):
+        raise Unseen("is compiled for debugging, or launched cooperatively")
+    if kernel.extensions or getattr(kernel._codelibrary, "_linking_files", None):
+        raise Unseen("has extensions, or is linked with other files")
+    given = tuple(("*" if isinstance(each, Array) or each == NULL else "") + each.dtype for each in handed)
+    return _read(kernel.inspect_asm(_capability()), kernel.entry_name, given)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str, entry: str, given: tuple[str, ...]) -> PtxOrigin:
+    if text.count(".version") != 1:
+        raise Unseen("is linked of several modules")
+    try:
+        module = parser.parse(text)
+        used = uses.of_memory(module, entry, [place for place, each in enumerate(given) if each[0] == "*"])
+    except (PtxError, KeyError) as problem:
+        raise Unseen(f"has PTX that cannot be read: {problem}") from None
+    if any(each.written for each in used.variables.values()):
+        raise Unseen("writes to a variable of its module")
+    if len(used.parameters) != len(given):
+        raise Unseen(f"takes {len(used.parameters)} values, and Numba hands it {len(given)}")
+    found = []
+    for dtype, use in zip(given, used.parameters, strict=True):
+        pointer, name = dtype[0] == "*", dtype.lstrip("*")
+        if not pointer and (use.read or use.written):
+            raise Unseen("uses a number as an address")
+        if not pointer and (name not in DTYPES or DTYPES[name].packed is None):
+            raise Unseen(f"takes a {name}, which a job cannot pass by itself")
+        found.append(RecordedParameter(pointer=pointer, written=use.written, dtype=name if name in DTYPES else None))
+    shared = any(each.space == "shared" and not each.size_bytes for each in module.variables)
+    return PtxOrigin(text, entry, (), Drafted(entry, None, tuple(found), shared))
+
+
+def _capability() -> Any:
+    return sys.modules["numba.cuda"].get_current_device().compute_capability
+
+
+# --- recording ------------------------------------------------------------------------------------------
+
+
+def _methods() -> Iterator[Method]:
+    dispatcher = sys.modules.get("numba.cuda.dispatcher")
+    if dispatcher is not None:
+        yield dispatcher._Kernel, "launch", _recorded
+
+
+_replacing = Replacing(_methods)
+begin, end = _replacing.begin, _replacing.end
+
+
+def _recorded(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """`launch` of a compiled kernel, which leaves it to the recorder of the thread."""
+
+    @functools.wraps(launch)
+    def recorded(self: Any, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
+        from fusiond.cuda.recording import context
+
+        recorder = context.current()
+        if recorder is None:
+            return launch(self, args, griddim, blockdim, stream, sharedmem)
+        device = int(sys.modules["numba.cuda"].current_context().device.id)
+        run = functools.partial(_run, launch, self, device, args, griddim, blockdim, stream, sharedmem)
+        recorder.add(_launch(self, args, lengths(griddim), lengths(blockdim), stream, int(sharedmem), device, run))
+        return None
+
+    return recorded
+
+
+def _launch(
+    kernel: Any, args: Any, grid: Any, block: Any, stream: Any, shared: int, device: int, run: Callable[[], None]
+) -> RecordedLaunch:
+    where = machines.stream_handle(stream), device, run
+    name, place = getattr(kernel.py_func, "__name__", "kernel"), 0
+    handed: list[Argument] = []
+    try:
+        for place, (kind, value) in enumerate(zip(kernel.argument_types, args, strict=True)):  # noqa: B007
+            handed += _handed(kernel, kind, value)
+    except Unseen as why:
+        return RecordedLaunch(
+            Origin("", name, ()), grid, block, shared, (), *where, f"argument {place} of {name} {why}"
+        )
+    try:
+        return RecordedLaunch(_origin(kernel, handed), grid, block, shared, tuple(handed), *where)
+    except Unseen as why:
+        return RecordedLaunch(
+            Origin("", name, ()), grid, block, shared, (), *where, f"{name} cannot be fused: it {why}"
+        )
+
+
+def _run(launch: Callable[..., Any], kernel: Any, device: int, args: Any, *shape: Any) -> None:
+    """As it was called, on the device that was current then."""
+    cuda = sys.modules["numba.cuda"]
+    if int(cuda.current_context().device.id) == device:
+        launch(kernel, args, *shape)
+    else:
+        with cuda.gpus[device]:
+            launch(kernel, args, *shape)

@@ -1,0 +1,293 @@
+"""Numba's launches inside `with fusiond.cuda.launch()`: by a stand-in for Numba (what it shows of a kernel was looked
+up in numba-cuda 0.30) above the stand-in for the driver, which runs the PTX that Numba made of these kernels:
+
+    def scale(x, y, a, n):                       def count(v, counts):
+        i = cuda.grid(1)                             for i in range(cuda.grid(1), v.size, cuda.gridsize(1)):
+        if i < n:                                        cuda.atomic.add(counts, v[i], 1)
+            y[i] = a * x[i]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fusiond.cuda
+from fusiond.build import gxx
+from fusiond.cuda.recording import arguments, machines, numba
+from fusiond.frameworks import launching
+from fusiond.program import Program
+from tests.exporting.test_ptx import PtxDriver
+
+from ...jax.conftest import emitted
+from .test_launch import states
+
+PTX = Path(__file__).parent / "numba"
+N = 1000
+
+
+class Array:
+    """Of a device: as `DeviceNDArray` shows itself. Also the name of Numba's type."""
+
+    def __init__(self, array: Any, step: int = 1) -> None:
+        room = np.zeros(array.nbytes + 256, np.uint8)
+        self.room = room[-room.ctypes.data % 256 :][: array.nbytes]
+        self.array = self.room.view(array.dtype)[::step]
+        self.array[:] = array[::step]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        of = self.array.__array_interface__
+        return {**of, "version": 3, "stream": None}
+
+
+class Integer:
+    pass
+
+
+class Float:
+    pass
+
+
+class CPointer:
+    pass
+
+
+class Stream:
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+class Gpu(PtxDriver):
+    """The machine, and what Numba launched itself."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(gxx.scheduler())
+        self.folder, self.device, self.arrays = folder, 0, list[Array]()
+        self.launched: list[tuple[str, int, int]] = []
+
+    @property
+    def reachable(self) -> dict[str, Any]:  # type: ignore[override]
+        return {f"array {number}": each.room for number, each in enumerate(self.arrays)}
+
+    def array(self, values: Any, step: int = 1) -> Array:
+        self.arrays.append(Array(values, step))
+        return self.arrays[-1]
+
+
+class Kernel:
+    """`_Kernel` of numba.cuda.dispatcher."""
+
+    gpu: Gpu
+    extensions: tuple[Any, ...] = ()
+    debug = cooperative = False
+
+    def __init__(self, name: str, *kinds: type) -> None:
+        self.text = (PTX / f"{name}.ptx").read_text()
+        self.entry_name = re.findall(r"\.entry (\w+)", self.text)[0]
+        self.py_func = SimpleNamespace(__name__=name)
+        self.argument_types = tuple(each() if each is not Array else Array(np.zeros(0)) for each in kinds)
+        self._codelibrary = SimpleNamespace(_linking_files=set())
+
+    def inspect_asm(self, capability: tuple[int, int]) -> str:
+        assert capability == (9, 0)
+        return self.text
+
+    def _prepare_args(self, kind: Any, value: Any, stream: Any, retr: list[Any], kernelargs: list[Any]) -> None:
+        kernelargs.append((ctypes.c_float if isinstance(kind, Float) else ctypes.c_longlong)(value))
+
+    def launch(self, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> None:
+        handed = []
+        for kind, value in zip(self.argument_types, args, strict=True):
+            if isinstance(kind, Array):
+                of = getattr(value, "array", value)
+                numbers = [0, 0, of.size, of.itemsize, of.ctypes.data, *of.shape, *of.strides]
+                handed += [ctypes.c_longlong(each) for each in numbers]
+            else:
+                self._prepare_args(kind, value, stream, [], handed)
+        handle = 0 if stream == 0 else stream.handle
+        self.gpu.launched.append((self.py_func.__name__, handle, self.gpu.device))
+        module, function = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+        self.gpu.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(self.text.encode()))
+        self.gpu.cuModuleGetFunction(ctypes.byref(function), module, ctypes.c_char_p(f"_Z{self.entry_name}".encode()))
+        places = (ctypes.c_void_p * len(handed))(*map(ctypes.addressof, handed))
+        shape = [*griddim, *blockdim, sharedmem]
+        assert self.gpu._launch(function.value, shape, handle, places, cooperative=False) == 0
+
+
+class CUDADispatcher:
+    """What `numba.cuda.jit` makes of a function."""
+
+    __module__ = "numba.cuda.dispatcher"
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, shape: tuple[Any, ...]) -> Callable[..., None]:
+        grid, block, stream, shared = (*shape, 0, 0)[:4]
+        lengths = [(each, 1, 1) if isinstance(each, int) else (*each, 1, 1)[:3] for each in (grid, block)]
+        return lambda *args: self.kernel.launch(args, *lengths, stream, shared)
+
+
+SCALE = CUDADispatcher(Kernel("scale", Array, Array, Float, Integer))
+COUNT = CUDADispatcher(Kernel("count", Array, Array))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
+    made = Kernel.gpu = Gpu(tmp_path)
+
+    class Device:
+        def __init__(self, number: int) -> None:
+            self.number, self.before = number, made.device
+
+        def __enter__(self) -> None:
+            made.device = self.number
+
+        def __exit__(self, *_: object) -> None:
+            made.device = self.before
+
+    cuda = SimpleNamespace(
+        current_context=lambda: SimpleNamespace(device=SimpleNamespace(id=made.device)),
+        get_current_device=lambda: SimpleNamespace(compute_capability=(9, 0)),
+        gpus=[Device(each) for each in range(2)],
+    )
+    monkeypatch.setitem(sys.modules, "numba.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_Kernel=Kernel))  # type: ignore[arg-type]
+    monkeypatch.setattr(machines, "library", made)
+
+    def images(program: Program, arch: str) -> Any:
+        assert arch == "sm_90"
+        entries = dict.fromkeys(step.entry for step in program.launches)
+        return tuple(each.text.encode() for each in program.sources), tuple(entries)
+
+    monkeypatch.setattr(launching, "built_for_gpu", images)
+    yield made
+    assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
+
+
+@pytest.fixture
+def on_gpu(answered: Callable[..., Any]) -> list[Any]:
+    """Answers of the first candidate, as if a GPU had measured them."""
+
+    def find(question: Any) -> Any:
+        here = dataclasses.replace(question, device="cpu")
+        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
+
+    questions: list[Any] = answered(find)
+    return questions
+
+
+class Data:
+    def __init__(self, gpu: Gpu) -> None:
+        random = np.random.default_rng(0)
+        self.x, self.y = gpu.array(random.random(N, np.float32)), gpu.array(np.zeros(N, np.float32))
+        self.v, self.counts = gpu.array(random.integers(0, 16, N)), gpu.array(np.zeros(16, np.int32))
+
+    def both(self, by: float = 3.0, stream: Any = 0) -> None:
+        SCALE[4, 256, stream](self.x, self.y, by, N)
+        COUNT[(2,), (128,), stream](self.v, self.counts)
+
+    def check(self, times: int = 1, by: float = 3.0) -> None:
+        np.testing.assert_array_equal(self.y.array, self.x.array * np.float32(by))
+        np.testing.assert_array_equal(self.counts.array, times * np.bincount(self.v.array, minlength=16))
+
+
+def test_they_run_as_one_with_the_numbers_of_each_time(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
+    data = Data(gpu)
+    for by in (3.0, 3.5):
+        with fusiond.cuda.launch(block=True, db=db):
+            data.both(by, Stream(7))
+    assert states() == [("fused", 2)], str(fusiond.cuda.explain())
+    assert (gpu.launched, set(gpu.queues), len(on_gpu)) == ([], {7}, 1)
+    assert fusiond.cuda.explain()[0].name == "scale + count"
+    gpu.drain()
+    data.check(2, 3.5)
+
+
+def test_outside_and_until_there_is_an_answer_numba_launches_them(gpu: Gpu, db: Path) -> None:
+    data, launch = Data(gpu), Kernel.launch
+    data.both()
+    gpu.drain()
+    with fusiond.cuda.launch(SCALE, COUNT, db=db) as kernels:
+        assert kernels == (SCALE, COUNT)
+        data.both(4.0, Stream(7))
+        gpu.device = 1
+        assert len(gpu.launched) == 2
+    gpu.device = 0
+    assert gpu.launched == [("scale", 0, 0), ("count", 0, 0), ("scale", 7, 0), ("count", 7, 0)]
+    assert Kernel.launch is launch
+    gpu.drain()
+    data.check(2, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ("host", "argument 0 of scale is an array of the host, which Numba copies to the GPU and back"),
+        ("debug", "scale cannot be fused: it is compiled for debugging, or launched cooperatively"),
+        ("linked", "scale cannot be fused: it has extensions, or is linked with other files"),
+        ("two", "scale cannot be fused: it is linked of several modules"),
+        ("pointer", "argument 3 of scale is"),
+    ],
+)
+def test_what_cannot_be_seen_is_launched_as_it_is(
+    gpu: Gpu, db: Path, monkeypatch: pytest.MonkeyPatch, broken: str, why: str
+) -> None:
+    data, kernel = Data(gpu), Kernel("scale", Array, Array, Float, Integer if broken != "pointer" else CPointer)
+    kernel.debug = broken == "debug"
+    kernel._codelibrary._linking_files = {"other.cu"} if broken == "linked" else set()
+    monkeypatch.setattr(kernel, "inspect_asm", lambda _: kernel.text * (1 + (broken == "two")))
+    x = data.x.array if broken == "host" else data.x
+    with fusiond.cuda.launch(block=True, db=db):
+        CUDADispatcher(kernel)[4, 256](x, data.y, 3.0, N)
+        COUNT[2, 128](data.v, data.counts)
+    assert [name for name, _, _ in gpu.launched] == ["scale", "count"]
+    gpu.drain()
+    data.check()
+    assert why in str(fusiond.cuda.explain())
+
+
+def test_an_array_with_strides(gpu: Gpu) -> None:
+    found = list(numba._array(gpu.array(np.arange(10, dtype=np.int32), step=3)))
+    assert [getattr(each, "value", None) for each in found] == [None, None, 4, 4, None, 4, 12]
+    assert found[4].size_bytes == 40  # type: ignore[union-attr]
+
+
+def test_kernels_of_numba_itself() -> None:
+    """Its types, its PTX and how it hands arguments over; a kernel is compiled without a GPU."""
+    cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    from numba import types
+    from numba.cuda import compiler, dispatcher
+
+    def add(y, x, box, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n and box[1]:
+            y[i] += x[i] + box[0]
+
+    assert numba.is_kernel(cuda.jit(add))
+    array, pair = types.Array(types.float64, 1, "A"), types.Tuple((types.int32, types.boolean))
+    kinds = (array, array, pair, types.int64)
+    text, _ = compiler.compile_ptx(add, kinds, cc=(9, 0))
+    kernel = SimpleNamespace(extensions=(), argument_types=kinds)
+    kernel._prepare_args = lambda *given: dispatcher._Kernel._prepare_args(kernel, *given)
+    values = (Array(np.zeros(4)), Array(np.zeros(4), 2), (7, True), 4)
+    handed = [each for kind, value in zip(kinds, values, strict=True) for each in numba._handed(kernel, kind, value)]
+    given = tuple(("*" if "address" in dir(each) or each == arguments.NULL else "") + each.dtype for each in handed)
+    origin = numba._read(text.rstrip("\0"), re.findall(r"\.entry (\S+)\(", text)[0], given)
+    assert origin.plain == "add"
+    assert [each.written for each in origin.drafted.parameters].index(True) == 4
+    assert sum(each.written for each in origin.drafted.parameters) == 1
+    assert [len(each.data) for each in handed[-3:]] == [4, 1, 8]

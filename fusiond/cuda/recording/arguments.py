@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -47,7 +47,26 @@ class TypedNumber:
     """None of what is not a whole or real number."""
 
 
-Argument: TypeAlias = Array | TypedNumber
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A struct by its bytes, with addresses in it."""
+
+    data: bytes
+    arrays: tuple[tuple[int, Array], ...]
+    """(place in bytes, what lies there)"""
+    dtype: ClassVar[str] = "void"
+    value: ClassVar[None] = None
+
+    @property
+    def apart(self) -> bytes:
+        """The bytes without the addresses."""
+        found = bytearray(self.data)
+        for place, _ in self.arrays:
+            found[place : place + 8] = bytes(8)
+        return bytes(found)
+
+
+Argument: TypeAlias = Array | TypedNumber | Struct
 NULL = TypedNumber("null", bytes(8))
 SCRATCH = "scratch"
 """As a dtype: memory that a launch needs for itself, of `value` bytes; no bytes are handed over."""
@@ -100,6 +119,14 @@ def _array(interface: dict[str, Any], side: str) -> Array:
     low = address + sum(step for step in steps if step < 0)
     high = address + sum(step for step in steps if step > 0) + dtype.itemsize
     return Array(dtype.name, address, low, high, side)
+
+
+def arrays(argument: Argument) -> Iterator[Array]:
+    """What an argument is, or holds."""
+    if isinstance(argument, Array):
+        yield argument
+    elif isinstance(argument, Struct):
+        yield from (each for _, each in argument.arrays)
 
 
 def overlap(spans: Iterable[tuple[Array, int, bool]]) -> tuple[int, int] | None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusiond.cuda.recording import cupy, groups, numba, triton
+from fusiond.cuda.recording import cupy, cupy_jit, groups, numba, triton
 from fusiond.cuda.recording.groups import Explained, LaunchOptions
 from fusiond.cuda.recording.kernels import Kernel, RecordedLaunch
 from fusiond.frameworks import asking
 
-_UNNAMED = (triton, numba)
+_UNNAMED = (triton, numba, cupy_jit)
 """Libraries whose kernels are recorded without being named."""
 
 
@@ -104,11 +104,10 @@ def launch(
             scale((blocks,), (256,), (x, y, numpy.float32(2)))
             histogram((bins,), (512,), (counts, z, numpy.int32(n)), shared_mem=4 * bins)
 
-    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, Triton and Numba, which are recorded without being
-    named.
-    Inside, a launch is recorded; all are done when the block is left, in their order until there is an answer, as one
-    launch from then on. Nothing else in the block may need their results. What shares memory that one of them writes,
-    or goes to several streams, runs in order.
+    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, Triton, Numba and `cupyx.jit`, which are recorded
+    without being named. Inside, a launch is recorded; all are done when the block is left, in their order until there
+    is an answer, as one launch from then on. Nothing else in the block may need their results. What shares memory that
+    one of them writes, or goes to several streams, runs in order.
 
     always: fused whatever the verdict, emulated answers on a processor too: for scripts and tests. block: tune here and
     now, without a daemon. search: how, as in a job (`{"trials": 20}`), then and by the daemon. device: as a job names
@@ -142,7 +141,6 @@ class Explanation(tuple[Explained, ...]):
 
 _KINDS = {
     "pycuda": "a function of PyCUDA",
-    "cupyx": "a kernel of cupyx.jit",
     "cuda": "an object of cuda-python",
 }
 

@@ -81,18 +81,20 @@ class Recording:
             except Unseen as why:
                 given.append(NULL)
                 unseen = unseen or f"argument {place} of {self._origin.name} {why}"
-        run = functools.partial(_run, cuda, self._kernel, grid, block, tuple(args), int(shared_mem), stream, device)
+        run = functools.partial(
+            run_where, cuda, self._kernel, grid, block, tuple(args), int(shared_mem), stream, device
+        )
         where = machines.stream_handle(stream), device
-        shape = lengths(_atleast_one(grid)), lengths(_atleast_one(block)), int(shared_mem)
+        shape = lengths(atleast_one(grid)), lengths(atleast_one(block)), int(shared_mem)
         return RecordedLaunch(self._origin, *shape, tuple(given), *where, run, unseen)
 
 
-def _atleast_one(given: Grid) -> list[int]:
+def atleast_one(given: Grid) -> list[int]:
     """CuPy takes a length of 0 for 1."""
     return [max(1, int(each)) for each in ((given,) if isinstance(given, int) else given)]
 
 
-def _run(
+def run_where(
     cuda: Any, kernel: Any, grid: Grid, block: Grid, args: tuple[Any, ...], shared: int, stream: Any, device: int
 ) -> None:
     """As it was called, on the stream and the device that were current then."""

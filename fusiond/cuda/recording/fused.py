@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from fusiond.cuda.recording import machines, question
-from fusiond.cuda.recording.arguments import NULL, Array
+from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
-from fusiond.cuda.recording.origins import Drafted
+from fusiond.cuda.recording.origins import Drafted, RecordedParameter
 from fusiond.cuda.recording.question import KernelsQuestion
 from fusiond.exporting import launch as exported
 from fusiond.frameworks import launching
@@ -40,10 +40,29 @@ class ArgumentPlace:
     first: int
 
 
+@dataclass(frozen=True, slots=True)
+class BufferPlace:
+    """Which array of the launches' a buffer is."""
+
+    launch: int
+    argument: int
+    inside: int | None
+    """Its place in a struct, in bytes."""
+
+    def array(self, launches: Sequence[RecordedLaunch]) -> Array:
+        argument = launches[self.launch].arguments[self.argument]
+        found = dict(argument.arrays)[self.inside or 0] if isinstance(argument, Struct) else argument
+        assert isinstance(found, Array)
+        return found
+
+    def name(self, letter: str) -> str:
+        return f"{letter}.p{self.argument}" + (f".{self.inside}" if self.inside is not None else "")
+
+
 class FusedLaunch:
     """An answer, built; loaded where it is first launched."""
 
-    def __init__(self, built: Built, places: Sequence[ArgumentPlace], buffers: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, built: Built, places: Sequence[ArgumentPlace], buffers: Sequence[BufferPlace]) -> None:
         self._built, self._places, self._buffers = built, places, buffers
         self._plans: dict[int, StepPlan] = {}
         """By context."""
@@ -52,7 +71,7 @@ class FusedLaunch:
     def start(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> None:
         """All launches as one. NotNow, before anything is done; LaunchFailed: `left` says what is still to be done."""
         plan = self.loaded(device, stream)
-        addresses = [self._address(launches[number].arguments[place]) for number, place in self._buffers]
+        addresses = [each.array(launches).address for each in self._buffers]
         values = {
             (each.step, each.first + at): argument.data
             for each in self._places
@@ -63,7 +82,10 @@ class FusedLaunch:
 
     def laid_out(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> LaidOutLaunch:
         """For launches with these numbers that come again, at other addresses. Unusable, NotNow, LaunchFailed."""
-        plan, buffers = self.loaded(device, stream), {each: number for number, each in enumerate(self._buffers)}
+        if any(each.inside is not None for each in self._buffers):
+            raise NotNow("addresses inside structs are not laid out")
+        plan = self.loaded(device, stream)
+        buffers = {(each.launch, each.argument): number for number, each in enumerate(self._buffers)}
         values: dict[tuple[int, int], bytes | int] = {}
         for each in self._places:
             for at, argument in enumerate(launches[each.launch].arguments):
@@ -75,10 +97,6 @@ class FusedLaunch:
     def left(self, problem: LaunchFailed) -> list[int]:
         """The launches that were not begun when one of the answer's failed to start."""
         return sorted(each.launch for each in self._places if each.step >= problem.step)
-
-    @staticmethod
-    def _address(argument: Any) -> int:
-        return int(argument.address)
 
     def loaded(self, device: int, stream: int) -> StepPlan:
         """The answer in the current context. NotNow, LaunchFailed."""
@@ -141,12 +159,12 @@ def built(
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
     drafts = [question.drafted(each.origin) for each in launches]
     buffers = [
-        (number, place)
+        BufferPlace(number, place, inside)
         for number, (launch, draft) in enumerate(zip(launches, drafts, strict=True))
-        for place, argument in enumerate(launch.arguments)
-        if isinstance(argument, Array) and draft.parameters[place].pointer
+        for place, (argument, parameter) in enumerate(zip(launch.arguments, draft.parameters, strict=True))
+        for inside in _insides(argument, parameter)
     ]
-    names = [f"{asked.letter(number)}.p{place}" for number, place in buffers]
+    names = [each.name(asked.letter(each.launch)) for each in buffers]
     known = {each.name: each.role for each in program.buffers}
     in_place = [name for name in names if known.get(name) is Role.INOUT]
     plan = launching.flat(program, names, (), in_place=in_place)
@@ -157,6 +175,12 @@ def built(
     return FusedLaunch(machines.built(program, plan, device, arch), places, buffers)
 
 
+def _insides(argument: Argument, parameter: RecordedParameter) -> list[int | None]:
+    if isinstance(argument, Struct):
+        return [place for place, _ in argument.arrays]
+    return [None] if isinstance(argument, Array) and parameter.pointer else []
+
+
 def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) -> list[Any]:
     """The arguments that the answer passes for a launch."""
     found: list[Any] = []
@@ -164,7 +188,9 @@ def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Seque
         if parameter.pointer:
             found.append(Scalar(dtype="uint64", value=0) if argument == NULL else Pointer(buffer=f"{letter}.p{place}"))
         elif parameter.struct:
-            found.append(Bytes(hex=argument.data.hex()))
+            held = argument if isinstance(argument, Struct) else Struct(argument.data, ())
+            inside = tuple((at, f"{letter}.p{place}.{at}") for at, _ in held.arrays)
+            found.append(Bytes(hex=held.apart.hex(), pointers=inside))
         else:
             assert parameter.dtype is not None
             asked = question.as_kind(value, argument.dtype, parameter.dtype)

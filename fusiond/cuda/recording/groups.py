@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fusiond.cuda.recording import question
-from fusiond.cuda.recording.arguments import Array, TypedNumber, overlap
+from fusiond.cuda.recording import arguments, question
+from fusiond.cuda.recording.arguments import Argument, Array, Struct, overlap
 from fusiond.cuda.recording.fused import FusedLaunch, LaidOutLaunch, NotNow, built
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
@@ -169,8 +169,8 @@ class LaunchGroup:
         for number, (launch, written) in enumerate(zip(launches, self._writes, strict=True)):
             spans += [
                 (each, number, writes)
-                for each, writes in zip(launch.arguments, written, strict=True)
-                if isinstance(each, Array)
+                for argument, writes in zip(launch.arguments, written, strict=True)
+                for each in arguments.arrays(argument)
             ]
         found = overlap(spans)
         if found is None:
@@ -297,10 +297,7 @@ def of(launches: Sequence[RecordedLaunch], options: LaunchOptions) -> LaunchGrou
 def _described(launch: RecordedLaunch) -> tuple[Any, list[Any]]:
     """(what a launch is without its numbers, the number that is asked for of each argument)"""
     given = launch.arguments
-    arrays = tuple(
-        (each.dtype, each.size_bytes) if isinstance(each, Array) else (each.dtype, each.data if _fixed(each) else 0)
-        for each in given
-    )
+    arrays = tuple(map(_without_numbers, given))
     site = launch.origin.key, launch.grid, launch.block, launch.shared_bytes, launch.device, arrays
     seen = _sites.get(site)
     if seen is None:
@@ -320,9 +317,14 @@ def _described(launch: RecordedLaunch) -> tuple[Any, list[Any]]:
     return site, values
 
 
-def _fixed(argument: TypedNumber) -> bool:
-    """A struct, or what is not a number: its bytes are asked for."""
-    return argument.value is None
+def _without_numbers(argument: Argument) -> tuple[Any, ...]:
+    """The bytes of a struct, or of what is not a number, are asked for."""
+    if isinstance(argument, Array):
+        return argument.dtype, argument.size_bytes
+    if isinstance(argument, Struct):
+        held = tuple((place, each.dtype, each.size_bytes) for place, each in argument.arrays)
+        return argument.dtype, argument.apart, held
+    return argument.dtype, argument.data if argument.value is None else 0
 
 
 def _below(value: float) -> float:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import cache
-from fusiond.cuda.recording.arguments import NULL, SCRATCH, Array, TypedNumber
+from fusiond.cuda.recording import arguments
+from fusiond.cuda.recording.arguments import NULL, SCRATCH, Argument, Array, Struct
 from fusiond.cuda.recording.kernels import RecordedLaunch
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
 from fusiond.inputs import documents
@@ -118,7 +119,13 @@ def described(launch: RecordedLaunch, numbers: Sequence[Any]) -> dict[str, Any]:
         raise Unaskable(f"{launch.origin.name} takes {len(draft.parameters)} arguments, and is handed {len(given)}")
     described = []
     least = min(
-        (_elements(*each) for each in zip(given, draft.parameters, strict=True) if _is_buffer(*each)), default=1
+        (
+            _elements(each, parameter)
+            for argument, parameter in zip(given, draft.parameters, strict=True)
+            if parameter.pointer or parameter.struct
+            for each in arguments.arrays(argument)
+        ),
+        default=1,
     )
     for place, (argument, parameter, value) in enumerate(zip(given, draft.parameters, numbers, strict=True)):
         try:
@@ -139,12 +146,7 @@ def described(launch: RecordedLaunch, numbers: Sequence[Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _is_buffer(argument: Array | TypedNumber, parameter: RecordedParameter) -> bool:
-    return isinstance(argument, Array) and parameter.pointer
-
-
-def _elements(argument: Array | TypedNumber, parameter: RecordedParameter) -> int:
-    assert isinstance(argument, Array)
+def _elements(argument: Array, parameter: RecordedParameter) -> int:
     return argument.size_bytes // DTYPES[_held(argument, parameter)].bytes
 
 
@@ -153,7 +155,7 @@ def _held(argument: Array, parameter: RecordedParameter) -> str:
     return parameter.dtype or (argument.dtype if argument.dtype in DTYPES else "uint8")
 
 
-def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value: Any, least: int) -> dict[str, Any]:
+def _argument(argument: Argument, parameter: RecordedParameter, value: Any, least: int) -> dict[str, Any]:
     if parameter.pointer:
         if argument == NULL:
             return {"dtype": "uint64", "value": "0"}
@@ -161,11 +163,10 @@ def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value
             return {"dtype": "uint8", "elements": str(value), "role": "scratch"}
         if not isinstance(argument, Array):
             raise Unaskable("is an address by itself; nobody can tell how much lies there")
-        elements, dtype = _elements(argument, parameter), _held(argument, parameter)
-        if elements < 1 or argument.size_bytes % DTYPES[dtype].bytes:
-            raise Unaskable(f"has {argument.size_bytes} bytes, which are not elements of {dtype}")
-        role = {"role": "inout" if parameter.written else "input", "fill": drawn_fill(dtype, least)}
-        return {"dtype": dtype, "elements": str(elements), **role}
+        return _buffer(argument, parameter, least)
+    if isinstance(argument, Struct):
+        held = {str(place): _buffer(each, parameter, least) for place, each in argument.arrays}
+        return {"bytes": argument.apart.hex(), **({"struct": held} if held else {})}
     if isinstance(argument, Array):
         raise Unaskable("is an array where the kernel takes a value")
     if parameter.struct:
@@ -177,6 +178,14 @@ def _argument(argument: Array | TypedNumber, parameter: RecordedParameter, value
     if is_float(parameter.dtype) != argument.dtype.startswith("float"):
         raise Unaskable(f"is {argument.dtype} where the kernel takes {parameter.dtype}")
     return {"dtype": parameter.dtype, "value": in_words(as_kind(value, argument.dtype, parameter.dtype))}
+
+
+def _buffer(argument: Array, parameter: RecordedParameter, least: int) -> dict[str, Any]:
+    elements, dtype = _elements(argument, parameter), _held(argument, parameter)
+    if elements < 1 or argument.size_bytes % DTYPES[dtype].bytes:
+        raise Unaskable(f"has {argument.size_bytes} bytes, which are not elements of {dtype}")
+    role = {"role": "inout" if parameter.written else "input", "fill": drawn_fill(dtype, least)}
+    return {"dtype": dtype, "elements": str(elements), **role}
 
 
 def as_kind(value: int | float, given: str, wanted: str) -> int | float:

@@ -22,32 +22,14 @@ import numpy as np
 import pytest
 
 import fusiond.cuda
-from fusiond.build import gxx
-from fusiond.cuda.recording import arguments, machines, numba
-from fusiond.frameworks import launching
-from fusiond.program import Program
-from tests.exporting.test_ptx import PtxDriver
+from fusiond.cuda.recording import arguments, numba
 
 from ...jax.conftest import emitted
+from .interpreted import Array, Gpu, installed
 from .test_launch import states
 
 PTX = Path(__file__).parent / "numba"
 N = 1000
-
-
-class Array:
-    """Of a device: as `DeviceNDArray` shows itself. Also the name of Numba's type."""
-
-    def __init__(self, array: Any, step: int = 1) -> None:
-        room = np.zeros(array.nbytes + 256, np.uint8)
-        self.room = room[-room.ctypes.data % 256 :][: array.nbytes]
-        self.array = self.room.view(array.dtype)[::step]
-        self.array[:] = array[::step]
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        of = self.array.__array_interface__
-        return {**of, "version": 3, "stream": None}
 
 
 class Integer:
@@ -68,23 +50,6 @@ class Stream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
-
-
-class Gpu(PtxDriver):
-    """The machine, and what Numba launched itself."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(gxx.scheduler())
-        self.folder, self.device, self.arrays = folder, 0, list[Array]()
-        self.launched: list[tuple[str, int, int]] = []
-
-    @property
-    def reachable(self) -> dict[str, Any]:  # type: ignore[override]
-        return {f"array {number}": each.room for number, each in enumerate(self.arrays)}
-
-    def array(self, values: Any, step: int = 1) -> Array:
-        self.arrays.append(Array(values, step))
-        return self.arrays[-1]
 
 
 class Kernel:
@@ -119,12 +84,7 @@ class Kernel:
                 self._prepare_args(kind, value, stream, [], handed)
         handle = 0 if stream == 0 else stream.handle
         self.gpu.launched.append((self.py_func.__name__, handle, self.gpu.device))
-        module, function = ctypes.c_ulonglong(), ctypes.c_ulonglong()
-        self.gpu.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(self.text.encode()))
-        self.gpu.cuModuleGetFunction(ctypes.byref(function), module, ctypes.c_char_p(f"_Z{self.entry_name}".encode()))
-        places = (ctypes.c_void_p * len(handed))(*map(ctypes.addressof, handed))
-        shape = [*griddim, *blockdim, sharedmem]
-        assert self.gpu._launch(function.value, shape, handle, places, cooperative=False) == 0
+        self.gpu.run(self.text, self.entry_name, list(map(bytes, handed)), [*griddim, *blockdim, sharedmem], handle)
 
 
 class CUDADispatcher:
@@ -147,7 +107,7 @@ COUNT = CUDADispatcher(Kernel("count", Array, Array))
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
-    made = Kernel.gpu = Gpu(tmp_path)
+    made = Kernel.gpu = installed(monkeypatch, tmp_path)
 
     class Device:
         def __init__(self, number: int) -> None:
@@ -166,14 +126,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     )
     monkeypatch.setitem(sys.modules, "numba.cuda", cuda)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_Kernel=Kernel))  # type: ignore[arg-type]
-    monkeypatch.setattr(machines, "library", made)
-
-    def images(program: Program, arch: str) -> Any:
-        assert arch == "sm_90"
-        entries = dict.fromkeys(step.entry for step in program.launches)
-        return tuple(each.text.encode() for each in program.sources), tuple(entries)
-
-    monkeypatch.setattr(launching, "built_for_gpu", images)
     yield made
     assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
 

@@ -73,7 +73,7 @@ class Writer {
         if (folder_.empty()) return;
         for (const char* each : {"", "/modules", "/data"}) mkdir((folder_ + each).c_str(), 0777);
         file_ = fopen((folder_ + "/" + std::to_string(getpid()) + ".trace").c_str(), "we");
-        if (file_) fwrite("fusiond1", 1, 8, file_);
+        if (file_) fwrite("fusiond1", 1, 8, file_), fflush(file_);  // it is one, however the process ends
     }
     ~Writer() {
         if (file_) fclose(file_);

@@ -22,6 +22,7 @@ constinit Ours<Result(Handle, size_t, size_t*, size_t*)> function_parameter{"cuF
 constinit Ours<Result(const char**, Handle)> function_name{"cuFuncGetName"};
 constinit Ours<Result(Handle)> load_function{"cuFuncLoad"};
 constinit Ours<Result(Handle*, Handle)> function_module{"cuFuncGetModule"};
+constinit Ours<Result(const char**, Handle)> kernel_name{"cuKernelGetName"};
 constinit Ours<Result(Handle*, Handle)> kernel_function{"cuKernelGetFunction"};
 constinit Ours<Result(int*)> device_now{"cuCtxGetDevice"};
 constinit Ours<Result(int*, int, Handle, int)> kernel_attribute{"cuKernelGetAttribute"};
@@ -245,8 +246,9 @@ void Notes::describe(Handle handle) {
         it = functions_[handle];
     }
     const char* name = nullptr;
-    if (it.name.empty() && function_name(&name, handle) == OK && name) it.name = name;
-    if (!it.module) function_module(&it.module, handle);
+    auto& named = it.of_library ? kernel_name : function_name;
+    if (it.name.empty() && named(&name, handle) == OK && name) it.name = name;
+    if (!it.module && !it.of_library) function_module(&it.module, handle);
     int device = 0;
     it.loadable = handle;
     if (it.of_library && device_now(&device) == OK && kernel_function(&it.loadable, handle) == OK)

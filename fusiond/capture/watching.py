@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,7 +55,12 @@ def environment(given: Mapping[str, str], out: Path, built: Path | None = None) 
     The library goes before the driver by LD_PRELOAD: CUDA's runtime takes the driver's functions when it is first used,
     and what CUDA_INJECTION64_PATH names is loaded after that.
     """
-    found = {**given, "LD_PRELOAD": ":".join([str(built or library()), *filter(None, [given.get("LD_PRELOAD")])])}
+    ours = str(built or library())
+    if re.search(r"[\s:]", ours):
+        raise DeviceError(
+            f"{ours}: LD_PRELOAD takes no path with spaces or colons; set FUSIOND_CACHE to another folder"
+        )
+    found = {**given, "LD_PRELOAD": ":".join([ours, *filter(None, [given.get("LD_PRELOAD")])])}
     flags = found.get("XLA_FLAGS", "")
     if "xla_dump_to" not in flags:  # or nobody would know the PTX of what XLA compiles
         found["XLA_FLAGS"] = f"{flags} --xla_dump_to={out / XLA_FOLDER}".strip()

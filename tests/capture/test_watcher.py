@@ -21,6 +21,7 @@ from fusiond.build import gxx, nvcc
 from fusiond.capture import origins, trace, watching
 from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedTrace, CapturedWait, Direction
 from fusiond.cli import main
+from fusiond.errors import DeviceError
 
 PROGRAMS = Path(__file__).parent / "programs"
 WATCHER = watching.RUNTIME / "watcher"
@@ -232,6 +233,13 @@ def test_the_launcher_of_triton(fake_libcuda: Path, tmp_path: Path) -> None:
     assert origins.ptx_of(kernel) is None
     origins.keep(tmp_path / "run", {"TRITON_CACHE_DIR": str(cache)})
     assert origins.ptx_of(kernel) == next(cache.glob("*/bump.ptx")).read_text()
+    assert main(["capture", str(tmp_path / "run"), "--pick", "1"]) == 0
+    assert '"?"' not in (tmp_path / "run" / "bump_1.yaml").read_text()
+
+
+def test_a_path_that_ld_preload_does_not_take(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="LD_PRELOAD takes no path with spaces or colons; set FUSIOND_CACHE"):
+        watching.environment({}, tmp_path, tmp_path / "a folder" / "watcher.so")
 
 
 # --- the driver's interface -----------------------------------------------------------------------------

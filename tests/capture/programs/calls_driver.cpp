@@ -34,6 +34,7 @@ namespace driver {
     FUNCTION(cuModuleGetFunction, cuModuleGetFunction, (Handle*, Handle, const char*))                              \
     FUNCTION(cuLibraryLoadData, cuLibraryLoadData,                                                                  \
              (Handle*, const void*, int*, void**, unsigned, int*, void**, unsigned))                                \
+    FUNCTION(cuLibraryGetModule, cuLibraryGetModule, (Handle*, Handle))                                             \
     FUNCTION(cuLibraryGetKernel, cuLibraryGetKernel, (Handle*, Handle, const char*))                                \
     FUNCTION(cuLaunchKernel, cuLaunchKernel,                                                                        \
              (Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**)) \
@@ -118,6 +119,8 @@ int main(int count, char** words) {
     CHECK(cuLaunchCooperativeKernel(sum, 2, 1, 1, 512, 1, 1, 0, stream, of_half));
     CHECK(cuStreamSynchronize(stream));
     void* of_y[] = {&y, &x, &n};
+    CHECK(cuLibraryGetModule(&module, library));  // whose image is the library's
+    CHECK(cuModuleGetFunction(&twice, module, "double_it"));
     CHECK(cuStreamBeginCapture(stream, 0));
     CHECK(cuLaunchKernel(twice, 1, 2, 1, 32, 1, 1, 0, stream, of_x, nullptr));
     CHECK(cuLaunchKernel(sum, 1, 1, 3, 64, 1, 1, 0, stream, of_y, nullptr));

@@ -39,6 +39,7 @@ static_assert(int(watcher::COOPERATIVE) == CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 static_assert(int(watcher::CLUSTER_DIMENSION) == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
 static_assert(int(watcher::UNIFIED) == CU_MEMORYTYPE_UNIFIED && int(watcher::HOST) == CU_MEMORYTYPE_HOST);
 static_assert(int(watcher::CHILD_GRAPH_NODE) == CU_GRAPH_NODE_TYPE_GRAPH);
+static_assert(int(watcher::CONDITIONAL_NODE) == CU_GRAPH_NODE_TYPE_CONDITIONAL);
 static_assert(int(watcher::LINK_PTX) == CU_JIT_INPUT_PTX);
 static_assert(int(watcher::RELAXED) == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(int(watcher::PER_THREAD_DEFAULT_STREAM) == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);

@@ -42,6 +42,7 @@ int cuFuncLoad(void*) { return 0; }
 int cuLibraryLoadData(void** library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
     return cuModuleLoadData(library, code);
 }
+int cuLibraryGetModule(void** module, void* library) { *module = new Module(*(Module*)library); return 0; }
 int cuLibraryUnload(void* library) { return cuModuleUnload(library); }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     void* function;

@@ -18,7 +18,7 @@ inline const Handle PER_THREAD_STREAM = reinterpret_cast<Handle>(2);
 enum FunctionAttribute { SHARED_BYTES = 1, LOCAL_BYTES = 3, REGISTERS = 4, CLUSTER_WIDTH = 11 };  // height and depth after it
 enum LaunchAttributeId { COOPERATIVE = 2, CLUSTER_DIMENSION = 4 };
 enum MemoryType { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 };
-enum NodeType { KERNEL_NODE = 0, CHILD_GRAPH_NODE = 4 };
+enum NodeType { KERNEL_NODE = 0, COPY_NODE = 1, FILL_NODE = 2, CHILD_GRAPH_NODE = 4, CONDITIONAL_NODE = 13 };
 enum LinkInput { LINK_PTX = 1, JIT_LINK_PTX = 2 };  // the driver's, nvJitLink's
 enum CaptureMode { RELAXED = 2 };
 enum ProcAddressFlags { PER_THREAD_DEFAULT_STREAM = 2 };

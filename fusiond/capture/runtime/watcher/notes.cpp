@@ -212,30 +212,37 @@ void Notes::linked(Handle state, const void* cubin, size_t bytes) {
 
 void Notes::same_module(Handle module, Handle library) {
     std::lock_guard held(writer_.lock);
-    for (auto& each : functions_)
-        if (each.second.module == library) each.second.module = module;
+    libraries_[module] = library;
 }
 
 void Notes::unloaded(Handle module) {
     std::lock_guard held(writer_.lock);
     std::erase_if(functions_, [&](auto& each) { return each.second.module == module; });
+    std::erase_if(libraries_, [&](auto& each) { return each.second == module || each.first == module; });
+}
+
+// The handle under which a module's image is noted.
+Handle Notes::noted_module(Handle module) const {
+    auto found = libraries_.find(module);
+    return found == libraries_.end() ? module : found->second;
 }
 
 void Notes::function(Handle function, Handle module, const char* name, bool of_library) {
     std::lock_guard held(writer_.lock);
-    Function& it = functions_[function];
-    if (it.described && it.module == module && it.name == name) return;
-    it = {};
-    it.module = module, it.name = name, it.of_library = of_library;
+    is_of(functions_[function], noted_module(module), name, of_library);
 }
 
 void Notes::function_of(Handle function, Handle kernel) {
     std::lock_guard held(writer_.lock);
     const Function of = functions_[kernel];
-    Function& it = functions_[function];
-    if (it.described && it.module == of.module && it.name == of.name) return;
+    is_of(functions_[function], of.module, of.name, false);
+}
+
+// A handle may come again, for another function.
+void Notes::is_of(Function& it, Handle module, const std::string& name, bool of_library) {
+    if (it.described && it.module == module && it.name == name) return;
     it = {};
-    it.module = of.module, it.name = of.name;
+    it.module = module, it.name = name, it.of_library = of_library;
 }
 
 // Asks the driver what a function is, outside of the lock.
@@ -265,6 +272,10 @@ void Notes::describe(Handle handle) {
     while (parameter(handle, it.parameters.size(), &offset, &bytes) == OK) it.parameters.emplace_back(offset, bytes);
     for (int axis = 0; axis < 3; ++axis)
         if (unsigned length = attribute(CLUSTER_WIDTH + axis)) it.cluster[axis] = length;
+    {
+        std::lock_guard held(writer_.lock);
+        it.module = noted_module(it.module);
+    }
     Fields fields;
     fields.pointer(handle).pointer(it.module).text(it.name.empty() ? "?" : it.name);
     fields.u32(attribute(REGISTERS)).u32(attribute(SHARED_BYTES)).u32(attribute(LOCAL_BYTES));
@@ -457,6 +468,8 @@ void Notes::add_nodes(Graph& into, Handle graph) {
         if (type == KERNEL_NODE && (kernel_node.there() ? kernel_node : old_kernel_node)(each, &what) == OK)
             into.nodes.push_back(node_of(each, what));
         if (type == CHILD_GRAPH_NODE && child_graph(each, &child) == OK) add_nodes(into, child);
+        if (type == COPY_NODE || type == FILL_NODE || type == CONDITIONAL_NODE)
+            note("of graphs only kernels are noted, and not their copies, fills and conditions");
     }
 }
 

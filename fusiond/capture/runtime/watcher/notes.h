@@ -88,6 +88,8 @@ class Notes {
     static Notes* make();
     bool over();
     void describe(Handle handle);
+    Handle noted_module(Handle module) const;
+    static void is_of(Function& it, Handle module, const std::string& name, bool of_library);
     Handle loadable(Handle function);
     std::vector<capture::Fields> contents(const Launch& launch);
     capture::Fields content(Address address, size_t bytes, capture::Memory kind, Handle stream);
@@ -104,6 +106,7 @@ class Notes {
     capture::Writer writer_;
     Times times_;
     std::unordered_map<Handle, Function> functions_;
+    std::unordered_map<Handle, Handle> libraries_;  // of modules that are libraries' in a context
     std::unordered_map<Handle, Graph> graphs_;
     std::unordered_map<Handle, Handle> events_;  // the stream that each was recorded on last
     std::unordered_map<Handle, std::vector<std::string>> links_;  // inputs of each; of what is no PTX an empty one

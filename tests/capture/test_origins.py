@@ -82,4 +82,6 @@ def test_what_compiled_it_in_the_program(fake_libcuda: Path, tmp_path: Path) -> 
     subprocess.run([tmp_path / "program"], env=watching.environment({**os.environ, **given}, tmp_path), check=True)
     (found,) = trace.read(tmp_path / "run")
     texts = {each.name: origins.ptx_of(each) for each in found.kernels}
-    assert texts == {name: f".version 8.0\n.visible .entry {name}() {{ ret; }}\n" for name in ("add", "double_it")}
+    assert texts == {
+        name: f".version 8.0\n.visible .entry {name}() {{ ret; }}\n" for name in ("add", "double_it", "hungry")
+    }

@@ -19,7 +19,8 @@ enum FunctionAttribute { SHARED_BYTES = 1, LOCAL_BYTES = 3, REGISTERS = 4, CLUST
 enum LaunchAttributeId { COOPERATIVE = 2, CLUSTER_DIMENSION = 4 };
 enum MemoryType { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 };
 enum NodeType { KERNEL_NODE = 0, COPY_NODE = 1, FILL_NODE = 2, CHILD_GRAPH_NODE = 4, CONDITIONAL_NODE = 13 };
-enum LinkInput { LINK_PTX = 1, JIT_LINK_PTX = 2 };  // the driver's, nvJitLink's
+enum DriverLinkInput { LINK_PTX = 1 };
+enum LinkInput { OTHER_INPUT = 0, PTX_INPUT = 2, LTO_INPUT = 3 };  // as nvJitLink numbers them
 enum CaptureMode { RELAXED = 2 };
 enum ProcAddressFlags { PER_THREAD_DEFAULT_STREAM = 2 };
 

@@ -133,10 +133,12 @@ void Notes::give_up() noexcept {
     }
 }
 
+// Whether no launch is noted any more; times of those that were may still come.
 bool Notes::over() {
     if (launches_.load(std::memory_order_relaxed) < most_launches_ && capture::now_ns() < until_ns_) return false;
-    now.store(NONE);
     settle();
+    if (times_.any()) return true;
+    now.store(NONE);
     std::lock_guard held(writer_.lock);
     writer_.flush();
     return true;
@@ -196,18 +198,21 @@ void Notes::assembled(const void* cubin, size_t bytes, const std::string& ptx) {
     ptx_[digest(cubin, bytes)] = ptx;
 }
 
-void Notes::link_input(Handle state, bool ptx, const void* data, size_t bytes) {
+void Notes::link_begun(Handle state, std::vector<std::string> options) {
     std::lock_guard held(writer_.lock);
-    links_[state].push_back(ptx ? std::string(static_cast<const char*>(data), bytes) : "");
+    links_[state] = {std::move(options), {}};
 }
 
-void Notes::linked(Handle state, const void* cubin, size_t bytes) {
-    std::vector<std::string> inputs;
-    {
-        std::lock_guard held(writer_.lock);
-        inputs.swap(links_[state]);
-    }
-    if (inputs.size() == 1 && !inputs[0].empty()) assembled(cubin, bytes, inputs[0]);
+void Notes::link_input(Handle state, int kind, const void* data, size_t bytes) {
+    std::lock_guard held(writer_.lock);
+    bool kept = kind != OTHER_INPUT && data;
+    links_[state].inputs.emplace_back(kind, std::string(kept ? static_cast<const char*>(data) : "", kept ? bytes : 0));
+}
+
+Notes::Link Notes::linked(Handle state) {
+    std::lock_guard held(writer_.lock);
+    auto found = links_.extract(state);
+    return found ? found.mapped() : Link{};
 }
 
 void Notes::same_module(Handle module, Handle library) {

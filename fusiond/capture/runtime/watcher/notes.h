@@ -29,8 +29,14 @@ class Notes {
     void unloaded(Handle module);
     void function(Handle function, Handle module, const char* name, bool of_library);
     void function_of(Handle function, Handle kernel);
-    void link_input(Handle state, bool ptx, const void* data, size_t bytes);
-    void linked(Handle state, const void* cubin, size_t bytes);
+    // What a linker is told and given; taken when it has made a cubin of it.
+    struct Link {
+        std::vector<std::string> options;
+        std::vector<std::pair<int, std::string>> inputs;  // LinkInput, what it holds
+    };
+    void link_begun(Handle state, std::vector<std::string> options);
+    void link_input(Handle state, int kind, const void* data, size_t bytes);
+    Link linked(Handle state);
     void assembled(const void* cubin, size_t bytes, const std::string& ptx);
 
     void allocated(Address address, size_t bytes, capture::Memory kind);
@@ -109,7 +115,7 @@ class Notes {
     std::unordered_map<Handle, Handle> libraries_;  // of modules that are libraries' in a context
     std::unordered_map<Handle, Graph> graphs_;
     std::unordered_map<Handle, Handle> events_;  // the stream that each was recorded on last
-    std::unordered_map<Handle, std::vector<std::string>> links_;  // inputs of each; of what is no PTX an empty one
+    std::unordered_map<Handle, Link> links_;
     std::map<Address, Allocation> memory_;
     std::map<uint64_t, std::string> images_;  // files by the digest of what is in them
     std::map<uint64_t, std::string> ptx_;     // by the digest of the cubin that was made of it

@@ -107,15 +107,18 @@ WATCHED(cuLinkAddData_v2, "cuLinkAddData", 6050,
         (Handle state, int kind, void* data, size_t bytes, const char* name, unsigned count, int* options,
          void** values),
         (state, kind, data, bytes, name, count, options, values),
-        { notes.link_input(state, kind == LINK_PTX, data, bytes); })
+        { notes.link_input(state, kind == LINK_PTX ? PTX_INPUT : OTHER_INPUT, data, bytes); })
 WATCHED(cuLinkAddFile_v2, "cuLinkAddFile", 6050,
         (Handle state, int kind, const char* path, unsigned count, int* options, void** values),
-        (state, kind, path, count, options, values), { notes.link_input(state, false, nullptr, 0); })
+        (state, kind, path, count, options, values), { notes.link_input(state, OTHER_INPUT, nullptr, 0); })
 WATCHED(cuLinkComplete, "cuLinkComplete", 5050, (Handle state, void** cubin, size_t* bytes), (state, cubin, bytes), {
-    if (cubin && bytes) notes.linked(state, *cubin, *bytes);
+    auto link = notes.linked(state);
+    if (cubin && bytes && link.inputs.size() == 1 && link.inputs[0].first == PTX_INPUT)
+        notes.assembled(*cubin, *bytes, link.inputs[0].second);
 })
 
-// NVRTC made the cubin of PTX that it still has, and nvJitLink of PTX that it was given.
+// NVRTC made the cubin of PTX that it still has, and nvJitLink of PTX that it was given, or of IR for link-time
+// optimisation (Numba's way), of which it makes PTX once more.
 namespace {
 template <class... A> bool asked(void* library, const char* name, A... arguments) {
     void* function = library ? real_dlsym(library, name) : nullptr;
@@ -135,14 +138,40 @@ void compiled(Notes& notes, Handle program, const char* cubin, void* nvrtc) {
 }  // namespace
 WATCHED(nvrtcGetCUBIN, "nvrtcGetCUBIN", 0, (Handle program, char* cubin), (program, cubin),
         { compiled(notes, program, cubin, library_of((void*)real)); })
+namespace {
+std::string ptx_of(const Notes::Link& link, void* library) {
+    if (link.inputs.size() != 1 || link.inputs[0].first == OTHER_INPUT) return "";
+    auto& [kind, data] = link.inputs[0];
+    if (kind == PTX_INPUT) return data;
+    std::vector<const char*> options;
+    for (auto& each : link.options) options.push_back(each.c_str());
+    options.push_back("-ptx");
+    Handle again = nullptr;
+    size_t bytes = 0;
+    std::string ptx;
+    if (!asked(library, "nvJitLinkCreate", &again, unsigned(options.size()), options.data())) return "";
+    if (asked(library, "nvJitLinkAddData", again, kind, static_cast<const void*>(data.data()), data.size(), "input") &&
+        asked(library, "nvJitLinkComplete", again) && asked(library, "nvJitLinkGetLinkedPtxSize", again, &bytes)) {
+        ptx.resize(bytes);
+        if (!asked(library, "nvJitLinkGetLinkedPtx", again, ptx.data())) ptx.clear();
+    }
+    asked(library, "nvJitLinkDestroy", &again);
+    return ptx;
+}
+}  // namespace
+WATCHED(nvJitLinkCreate, "nvJitLinkCreate", 0, (Handle * state, unsigned count, const char** options),
+        (state, count, options), { notes.link_begun(*state, {options, options + count}); })
 WATCHED(nvJitLinkAddData, "nvJitLinkAddData", 0,
         (Handle state, int kind, const void* data, size_t bytes, const char* name), (state, kind, data, bytes, name),
-        { notes.link_input(state, kind == JIT_LINK_PTX, data, bytes); })
+        { notes.link_input(state, kind == PTX_INPUT || kind == LTO_INPUT ? kind : OTHER_INPUT, data, bytes); })
 WATCHED(nvJitLinkAddFile, "nvJitLinkAddFile", 0, (Handle state, int kind, const char* path), (state, kind, path),
-        { notes.link_input(state, false, nullptr, 0); })
+        { notes.link_input(state, OTHER_INPUT, nullptr, 0); })
 WATCHED(nvJitLinkGetLinkedCubin, "nvJitLinkGetLinkedCubin", 0, (Handle state, void* cubin), (state, cubin), {
+    void* library = library_of((void*)real);
     size_t bytes = 0;
-    if (asked(library_of((void*)real), "nvJitLinkGetLinkedCubinSize", state, &bytes)) notes.linked(state, cubin, bytes);
+    std::string ptx = ptx_of(notes.linked(state), library);
+    if (!ptx.empty() && asked(library, "nvJitLinkGetLinkedCubinSize", state, &bytes))
+        notes.assembled(cubin, bytes, ptx);
 })
 
 // --- memory ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ bool Times::ended(const Timed& timed, Handle stream) {
 
 std::vector<std::pair<uint64_t, uint64_t>> Times::over() {
     std::vector<std::pair<uint64_t, uint64_t>> found;
-    if (!any_.load(std::memory_order_relaxed)) return found;
+    if (!any()) return found;
     std::unique_lock held(lock_, std::try_to_lock);  // whoever has it does the same
     while (held && !under_way_.empty()) {
         auto [timed, launch] = under_way_.front();

@@ -26,6 +26,7 @@ class Times {
         under_way_.push_back({timed, launch});
         any_.store(true, std::memory_order_relaxed);
     }
+    bool any() const { return any_.load(std::memory_order_relaxed); }
     // (number of the launch, nanoseconds) of those that are over by now; nobody waits.
     std::vector<std::pair<uint64_t, uint64_t>> over();
 

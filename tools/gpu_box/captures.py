@@ -23,6 +23,7 @@ from typing import Any
 
 from fusiond.build import gxx, nvcc
 from fusiond.capture import origins, trace, watching
+from fusiond.capture.trace import CapturedKernel
 from fusiond.errors import FusiondError
 
 PROGRAM, LIBRARY = "captured", "watcher.so"
@@ -68,7 +69,7 @@ def write(folder: Path, arch: str) -> None:
         raise FusiondError(nvcc.missing() or "no nvcc")
     folder.mkdir(parents=True)
     source = Path(__file__).with_name(f"{PROGRAM}.cu")
-    command = [toolkit.nvcc, f"-arch={arch}", "-o", str(folder / PROGRAM), str(source)]
+    command = [toolkit.nvcc, f"-arch={arch}", "--no-compress", "-o", str(folder / PROGRAM), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise FusiondError(f"{source.name} does not build: {done.stderr.strip()[:300]}")
@@ -141,10 +142,17 @@ def _noted(out: Path) -> dict[str, Any]:
         "timed": sum(each.elapsed_ns is not None for each in launches),
         "kernels": len(kernels),
         "with_parameters": sum(bool(each.parameters) for each in kernels),
-        "with_ptx": sum(origins.ptx_of(each) is not None for each in kernels),
+        "with_ptx": sum(map(_has_ptx, kernels)),
         "notes": sorted({note for found in traces for note in found.notes}),
         "report": {"status": report.returncode, "said": report.stdout[:2000], "complained": report.stderr[-500:]},
     }
+
+
+def _has_ptx(kernel: CapturedKernel) -> bool:
+    try:
+        return origins.ptx_of(kernel) is not None
+    except FusiondError:  # what decompresses it is not there
+        return False
 
 
 if __name__ == "__main__":

@@ -83,9 +83,10 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
         ("double_it", 16, 128, ((0, 8), (8, 4))),
         ("add", 16, 0, ((0, 8), (8, 8), (16, 4))),
     ]
-    assert {each.module.read_bytes() if each.module else b"" for each in found.kernels} == {
-        b".version 8.0\n// what the stand-in knows by name\0"
-    }
+    assert [each.module.read_bytes() if each.module else b"" for each in found.kernels] == [
+        b".version 8.0\n// what the stand-in knows by name\0",
+        b"\x50\xed\x55\xba\x01\x00\x10\x00\x08\x00\x00\x00\x00\x00\x00\x00binary\x00\x01",
+    ]
     gone, x, y = found.allocations
     assert [each.size_bytes for each in (gone, x, y)] == [64, 4000, 8000]
     up, fill, *launches = found.events[:6]

@@ -89,7 +89,12 @@ int main(int count, char** words) {
     const char* image = ".version 8.0\n// what the stand-in knows by name";
     CHECK(cuModuleLoadData(&module, image));
     CHECK(cuModuleGetFunction(&twice, module, "double_it"));
-    CHECK(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    // A fat binary as nvcc's objects have it: its header says how long it is, and something else says where it lies.
+    static const struct { uint32_t magic; uint16_t version, header; uint64_t bytes; char body[8]; } binary = {
+        0xBA55ED50u, 1, 16, 8, {'b', 'i', 'n', 'a', 'r', 'y', 0, 1}};
+    static const struct { uint32_t magic, version; const void* binary; void* name; } wrapper = {
+        0x466243B1u, 1, &binary, nullptr};
+    CHECK(cuLibraryLoadData(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0));
     CHECK(cuLibraryGetKernel(&sum, library, "add"));
     constexpr int N = 1000;
     float host[N];
@@ -120,7 +125,7 @@ int main(int count, char** words) {
     CHECK(cuStreamSynchronize(stream));
     void* of_y[] = {&y, &x, &n};
     CHECK(cuLibraryGetModule(&module, library));  // whose image is the library's
-    CHECK(cuModuleGetFunction(&twice, module, "double_it"));
+    CHECK(cuModuleGetFunction(&sum, module, "add"));
     CHECK(cuStreamBeginCapture(stream, 0));
     CHECK(cuLaunchKernel(twice, 1, 2, 1, 32, 1, 1, 0, stream, of_x, nullptr));
     CHECK(cuLaunchKernel(sum, 1, 1, 3, 64, 1, 1, 0, stream, of_y, nullptr));

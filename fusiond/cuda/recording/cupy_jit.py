@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import arguments, machines
+from fusiond.cuda.recording import arguments, compiled, machines
 from fusiond.cuda.recording.arguments import Argument, Array, Struct, Unseen
 from fusiond.cuda.recording.cupy import atleast_one, run_where
 from fusiond.cuda.recording.kernels import Grid, RecordedLaunch, lengths
-from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
+from fusiond.cuda.recording.origins import Origin, PtxOrigin
 from fusiond.cuda.recording.replacing import Method, Replacing
-from fusiond.ptx import parser, uses
-from fusiond.ptx.tree import PtxError
 
 
 def is_kernel(kernel: object) -> bool:
@@ -92,23 +90,7 @@ def _compiled(kernel: Any, types: tuple[Any, ...], handed: Sequence[Argument]) -
     program = compiler._NVRTCProgram(source, "kernel.cu", method="ptx")
     more = ("-ftz=true", "--device-as-default-execution-space", f"-arch=compute_{compiler._get_arch()}")
     text = bytes(program.compile((*options, *more))[0]).rstrip(b"\0").decode()
-    try:
-        module = parser.parse(text)
-        used = uses.of_memory(
-            module, written.func_name, [k for k, each in enumerate(handed) if isinstance(each, Struct)]
-        )
-    except (PtxError, KeyError) as problem:
-        raise Unseen(f"has PTX that cannot be read: {problem}") from None
-    if any(each.written for each in used.variables.values()):
-        raise Unseen("writes to a variable of its module")
-    found = []
-    for each, use in zip(handed, used.parameters, strict=True):
-        inside = isinstance(each, Struct)
-        if not inside and (use.read or use.written):
-            raise Unseen("uses a number as an address")
-        found.append(RecordedParameter(False, use.written, None if inside else each.dtype, struct=inside))
-    shared = any(each.space == "shared" and not each.size_bytes for each in module.variables)
-    return PtxOrigin(text, written.func_name, (), Drafted(written.func_name, None, tuple(found), shared))
+    return compiled.origin(text, written.func_name, tuple(map(compiled.parameter, handed)))
 
 
 class _Caught(BaseException):

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import arguments, machines
+from fusiond.cuda.recording import arguments, compiled, machines
 from fusiond.cuda.recording.arguments import GPU, NULL, Argument, Array, Unseen
 from fusiond.cuda.recording.kernels import RecordedLaunch, lengths
-from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
+from fusiond.cuda.recording.origins import Origin, PtxOrigin
 from fusiond.cuda.recording.replacing import Method, Replacing
-from fusiond.language.dtypes import DTYPES
-from fusiond.ptx import parser, uses
-from fusiond.ptx.tree import PtxError
 
 
 def is_kernel(kernel: object) -> bool:
@@ -72,37 +69,8 @@ def _origin(kernel: Any, handed: Iterable[Argument]) -> PtxOrigin:
         raise Unseen("is compiled for debugging, or launched cooperatively")
     if kernel.extensions or getattr(kernel._codelibrary, "_linking_files", None):
         raise Unseen("has extensions, or is linked with other files")
-    given = tuple(("*" if isinstance(each, Array) or each == NULL else "") + each.dtype for each in handed)
-    return _read(kernel.inspect_asm(_capability()), kernel.entry_name, given)
-
-
-@functools.lru_cache(maxsize=256)
-def _read(text: str, entry: str, given: tuple[str, ...]) -> PtxOrigin:
-    if text.count(".version") != 1:
-        raise Unseen("is linked of several modules")
-    try:
-        module = parser.parse(text)
-        used = uses.of_memory(module, entry, [place for place, each in enumerate(given) if each[0] == "*"])
-    except (PtxError, KeyError) as problem:
-        raise Unseen(f"has PTX that cannot be read: {problem}") from None
-    if any(each.written for each in used.variables.values()):
-        raise Unseen("writes to a variable of its module")
-    if len(used.parameters) != len(given):
-        raise Unseen(f"takes {len(used.parameters)} values, and Numba hands it {len(given)}")
-    found = []
-    for dtype, use in zip(given, used.parameters, strict=True):
-        pointer, name = dtype[0] == "*", dtype.lstrip("*")
-        if not pointer and (use.read or use.written):
-            raise Unseen("uses a number as an address")
-        if not pointer and (name not in DTYPES or DTYPES[name].packed is None):
-            raise Unseen(f"takes a {name}, which a job cannot pass by itself")
-        found.append(RecordedParameter(pointer=pointer, written=use.written, dtype=name if name in DTYPES else None))
-    shared = any(each.space == "shared" and not each.size_bytes for each in module.variables)
-    return PtxOrigin(text, entry, (), Drafted(entry, None, tuple(found), shared))
-
-
-def _capability() -> Any:
-    return sys.modules["numba.cuda"].get_current_device().compute_capability
+    text = kernel.inspect_asm(sys.modules["numba.cuda"].get_current_device().compute_capability)
+    return compiled.origin(text, kernel.entry_name, tuple(map(compiled.parameter, handed)))
 
 
 # --- recording ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import fusiond.cuda
-from fusiond.cuda.recording import arguments, numba
+from fusiond.cuda.recording import compiled, numba
 
 from ...jax.conftest import emitted
 from .interpreted import Array, Gpu, installed
@@ -237,8 +237,8 @@ def test_kernels_of_numba_itself() -> None:
     kernel._prepare_args = lambda *given: dispatcher._Kernel._prepare_args(kernel, *given)
     values = (Array(np.zeros(4)), Array(np.zeros(4), 2), (7, True), 4)
     handed = [each for kind, value in zip(kinds, values, strict=True) for each in numba._handed(kernel, kind, value)]
-    given = tuple(("*" if "address" in dir(each) or each == arguments.NULL else "") + each.dtype for each in handed)
-    origin = numba._read(text.rstrip("\0"), re.findall(r"\.entry (\S+)\(", text)[0], given)
+    entry = re.findall(r"\.entry (\S+)\(", text)[0]
+    origin = compiled.origin(text.rstrip("\0"), entry, tuple(map(compiled.parameter, handed)))
     assert origin.plain == "add"
     assert [each.written for each in origin.drafted.parameters].index(True) == 4
     assert sum(each.written for each in origin.drafted.parameters) == 1

@@ -11,6 +11,7 @@ from fusiond.capture import trace
 from fusiond.capture.report import CaptureReport, report
 from fusiond.capture.trace import Direction
 from fusiond.cli import main
+from fusiond.client.client import Client
 from tests.capture.conftest import WEIGHTS, Program, X, Y, Z
 from tests.capture.writing import pointer
 
@@ -142,3 +143,24 @@ def test_the_page(program: Program, tmp_path: Path) -> None:
     assert "<code>rows</code>" in page
     assert "1,2" in page
     assert "http" not in page.replace("http://www.w3.org", ""), "it loads nothing"
+
+
+def test_submitting(program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    handed: list[Path] = []
+
+    def submit(self: Client, path: Path) -> tuple[str, ...]:
+        handed.append(path)
+        return ("abc",)
+
+    monkeypatch.setattr(Client, "submit", submit)
+    program.launch_scale(X, Y, 1000)
+    program.launch_rows(Z, Y, 1000)
+    program.writer.copy(1234, X, 4000, Direction.TO_HOST)
+    program.writer.copy(X, 1234, 4000, Direction.TO_DEVICE)
+    program.launch_scale(X, Y, 1000)
+    assert main(["capture", str(program.writer.close()), "--submit", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["submitted"]
+    assert found["kernels"] == [1, 2]
+    assert found["ids"] == ["abc"]
+    assert [each.parent.name for each in handed] == ["groups"]
+    assert handed[0].read_text().startswith("# captured: 1 times\nstrategy: hfuse\npair: ")

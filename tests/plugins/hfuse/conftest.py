@@ -174,6 +174,9 @@ class Runner:
             assert not any(failed), failed
             return dict(counted.outputs)
         arrays: Arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
+        for each in program.buffers:
+            if each.part_of is not None:
+                arrays[each.name] = arrays[each.part_of][-each.elements :]
         for step in program.steps:
             if isinstance(step, FillStep):
                 arrays[step.buffer].view(np.uint8)[:] = step.byte

@@ -9,7 +9,7 @@ from fusiond.capture import origins
 from fusiond.capture.trace import CapturedKernel
 from fusiond.errors import RequestError
 from fusiond.ptx import parser, uses
-from fusiond.ptx.tree import Module, PtxError
+from fusiond.ptx.tree import Module, PtxError, instructions
 from fusiond.ptx.uses import MemoryUse, ParameterUse
 
 NO_PTX = "there is no PTX of it: build with -gencode arch=compute_90,code=compute_90 (nvcc -arch=sm_90 embeds it too)"
@@ -37,6 +37,15 @@ def code_of(kernel: CapturedKernel) -> KernelCode | str:
         return f"its module cannot be read: {problem.strerror}"
     except (PtxError, RequestError) as problem:
         return str(problem)
+
+
+def textures(code: KernelCode, entry: str) -> bool:
+    """Whether a kernel reads or writes what is no buffer."""
+    body = code.module.function(entry).body
+    return body is not None and any(each.base in _TEXTURES for each in instructions(body))
+
+
+_TEXTURES = {"tex", "tld4", "txq", "suld", "sust", "sured", "suq"}
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusiond.capture import documents
-from fusiond.capture.code import code_of
+from fusiond.capture.code import code_of, textures
 from fusiond.capture.documents import Undescribed
 from fusiond.capture.regions import Regions
 from fusiond.capture.trace import CapturedKernel, CapturedLaunch, CapturedTrace
@@ -36,6 +36,8 @@ class Picking:
         code = code_of(kernel)
         if isinstance(code, str):
             raise Undescribed(code)
+        if textures(code, kernel.name):
+            raise Undescribed("it reads textures or surfaces, and no buffer is one")
         source = self._folder / f"{file_digest(code.text)}.ptx"
         if not source.is_file():
             source.write_text(code.text, encoding="utf-8")

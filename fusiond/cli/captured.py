@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,24 @@ def _pick(found: CapturedTrace, folder: Path, arguments: argparse.Namespace) -> 
     shown = by_kernel(found)
     launches = [representative(shown[found.kernels[number - 1]]) for number in numbers]
     try:
-        files = Picking(found, folder).job(launches)
+        remarks = _remarks(found, numbers)
+        files = Picking(found, folder).job(launches, remarks=remarks)
     except Undescribed as why:
         raise RequestError(str(why), where="--pick") from None
+    if not arguments.json:
+        output.say(*(f"note: {each}" for each in remarks))
     return _wrote(files, arguments)
+
+
+def _remarks(found: CapturedTrace, numbers: Sequence[int]) -> list[str]:
+    """What has to be known of kernels that are picked together."""
+    if len(numbers) == 1:
+        return []
+    wanted = Counter(numbers)
+    beside = [each for each in report(found).groups if wanted <= Counter(each.numbers)]
+    if beside:
+        return list(beside[0].reasons)
+    return ["in the capture they are never launched without one of them needing another, or what comes between"]
 
 
 def _numbers(text: str, found: CapturedTrace) -> list[int]:

@@ -165,3 +165,30 @@ def test_without_ptx(program: Captured) -> None:
 )
 def test_yaml_says_the_same(value: object) -> None:
     assert inputs.parse(f"value: {flow(value)}", "a.yaml").mapping()["value"].plain() == value
+
+
+TEXTURE = """\
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry read(.param .u64 t, .param .u64 out)
+{
+    .reg .f32 %f<5>;
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<3>;
+    ld.param.u64 %rd1, [t];
+    ld.param.u64 %rd2, [out];
+    mov.u32 %r1, %tid.x;
+    tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];
+    st.global.f32 [%rd2], %f1;
+    ret;
+}
+"""
+
+
+def test_a_texture(program: Captured) -> None:
+    function = program.writer.function(program.writer.module(TEXTURE.encode()), "read")
+    program.writer.launch(function, [1], [32], [pointer(5), pointer(X)])
+    found = trace.read(program.writer.close())[0]
+    with pytest.raises(Undescribed, match="textures"):
+        picking.Picking(found, program.writer.folder / "out").kernel(next(found.launches))

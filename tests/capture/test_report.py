@@ -135,6 +135,15 @@ def test_picking(program: Program, tmp_path: Path, capsys: pytest.CaptureFixture
         assert "--pick" in capsys.readouterr().err
 
 
+def test_picked_kernels_that_need_each_other(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    program.launch_scale(X, Y, 1000)
+    program.launch_rows(X, Y, 1000)
+    folder = program.writer.close()
+    assert main(["capture", str(folder), "--pick", "1,2"]) == 0
+    assert "note: in the capture they are never launched without" in capsys.readouterr().out
+    assert (folder / "job_1_2.yaml").read_text().startswith("# in the capture they are never")
+
+
 def test_the_page(program: Program, tmp_path: Path) -> None:
     program.launch_scale(X, Y, 1000)
     program.launch_rows(Z, Y, 1000)

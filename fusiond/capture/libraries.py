@@ -18,6 +18,7 @@ RUNTIME = Path(__file__).parent / "runtime"
 FLAGS = ("-std=c++20", "-O2", "-w", "-fPIC", "-fvisibility=default")
 _TIMEOUT_SECS = 300.0
 _DECLARED = re.compile(r"\bCUDARTAPI\w*\s+(\w+)\s*\(")
+_LIBRARIES = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")
 _PER_THREAD = re.compile(r"__CUDART_API_(PTDS|PTSZ)\((cuda\w+)\)")
 """Macros that let a call of a program built with --default-stream per-thread have another name."""
 
@@ -37,7 +38,7 @@ def cudart(*, cache: BuildCache | None = None) -> tuple[Path, str]:
         if found is not None:
             return found, name
         with working_folder("cudart") as work:
-            return cache.put(key, ".so", _built(compiler, _headers(toolkit), name, work)), name
+            return cache.put(key, ".so", _built(compiler, toolkit, name, work)), name
 
 
 def _headers(toolkit: nvcc.Toolkit) -> Path:
@@ -47,13 +48,13 @@ def _headers(toolkit: nvcc.Toolkit) -> Path:
     raise DeviceError(f"the CUDA toolkit in {toolkit.root} has no cuda_runtime_api.h: install the runtime's headers")
 
 
-def _built(compiler: str, headers: Path, name: str, work: Path) -> bytes:
-    sources = sorted((RUNTIME / "cudart").glob("*.cpp"))
+def _built(compiler: str, toolkit: nvcc.Toolkit, name: str, work: Path) -> bytes:
+    headers, sources = _headers(toolkit), sorted((RUNTIME / "cudart").glob("*.cpp"))
     with ThreadPoolExecutor() as pool:
         objects = list(pool.map(lambda each: _object(compiler, each, headers, work), sources))
-    symbols = compilers.run(["nm", "--defined-only", "--extern-only", *map(str, objects)], work, _TIMEOUT_SECS).stdout
-    ours = set(re.findall(r" T (_*cuda\w+)$", symbols, re.MULTILINE))
-    declared = _declared(headers)
+    ours = _defined([str(each) for each in objects], work)
+    real = next((each for place in _LIBRARIES for each in toolkit.root.glob(f"{place}/{name}")), None)
+    declared = _declared(headers) | (_defined(["--dynamic", str(real)], work) if real is not None else set())
     stubs, script, out = work / "stubs.cpp", work / "versions.map", work / "cudart.so"
     stubs.write_text(_stubs(declared - ours, ours))
     script.write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};\n")
@@ -64,8 +65,14 @@ def _built(compiler: str, headers: Path, name: str, work: Path) -> bytes:
     return out.read_bytes()
 
 
+def _defined(words: Sequence[str], work: Path) -> set[str]:
+    """The runtime's functions in objects, or in a library."""
+    found = compilers.run(["nm", "--defined-only", "--extern-only", *words], work, _TIMEOUT_SECS).stdout
+    return set(re.findall(r" T (_*cuda\w+)(?:@.*)?$", found, re.MULTILINE))
+
+
 def _declared(headers: Path) -> set[str]:
-    """Every function of the interface."""
+    """Every function of the interface, as far as the headers say; the library has more (names with `_v2`)."""
     texts = [
         (headers / each).read_text()
         for each in ("cuda_runtime_api.h", "crt/host_runtime.h")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import mmap
 import os
 import socket
@@ -28,6 +29,8 @@ from fusiond.counting.model import H100
 from fusiond.errors import FusiondError, RequestError
 from fusiond.ptx.tree import PtxError
 
+log = logging.getLogger(__name__)
+
 _DONE, _FAULT, _REFUSED = 0, 1, 2
 _FIRST, _STRIDE, _SLOTS = 0x1000_0000_0000, 1 << 40, 64
 """Where the memory of each process lies: below what programs and libraries take, each one's at a place of its own."""
@@ -43,12 +46,13 @@ Bytes = NDArray[np.uint8]
 
 
 class Service:
-    """Answers the processes of one program, from `with` to its end. `counted`: what happened, for a summary."""
+    """Answers the processes of one program, from `with` to its end."""
 
     def __init__(self, folder: Path) -> None:
         """`folder`: where the socket is made."""
         self.path = folder / "socket"
         self.processes = 0
+        """That have asked for something."""
         self._slots = set(range(_SLOTS))
         self._lock = threading.Lock()
         self._library = library.load()
@@ -145,6 +149,9 @@ class _Process:
                 status, answer = _FAULT, struct.pack("<I", fault.error) + _text(fault.text) + _text(fault.printed)
             except (FusiondError, PtxError, CountError) as problem:
                 status, answer = _REFUSED, _text(str(problem))
+            except Exception as problem:  # ours: the program ends in one line, too
+                log.exception("a request of kind %d", kind)
+                status, answer = _REFUSED, _text(f"the service failed: {type(problem).__name__}: {problem}")
             self._connection.sendall(struct.pack("<II", len(answer), status) + answer)
 
     def _receive(self, size: int) -> bytes | None:
@@ -160,7 +167,8 @@ class _Process:
         texts = fatbin.ptx(image)
         if not texts:
             raise RequestError(
-                "a module has no PTX: build the program with nvcc -gencode arch=compute_90,code=[sm_90,compute_90]"
+                "a module has no PTX: build the program with nvcc -gencode arch=compute_90,code=[sm_90,compute_90], and"
+                " without -rdc=true, which leaves it out"
             )
         loaded = self._modules[number] = LoadedPtx(texts[0], self._library, self._memory.allocate)
         registers: dict[str, int] = {}

@@ -14,6 +14,7 @@ from fusiond.build import nvcc
 from fusiond.capture import fatbin, trace
 from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedTrace, CapturedWait, Direction, MemoryKind
 from fusiond.cli import main
+from fusiond.counting.kernels import LoadedPtx
 
 pytestmark = pytest.mark.needs_nvcc
 SOURCES = Path(__file__).with_name("cuda")
@@ -169,6 +170,30 @@ def test_what_the_runtime_does_not_have_ends_the_program_in_one_line(programs: M
     assert "fusiond: the runtime without a GPU has no cudaIpcGetMemHandle\n" in run.complained
     assert "ended with status 70" in run.complained
     assert len(list(run.trace.launches)) == 1
+
+
+def test_a_fault_of_the_service_ends_the_program_in_one_line(
+    programs: Mapping[str, Path], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("nothing")
+
+    monkeypatch.setattr(LoadedPtx, "execute", fails)
+    assert run(programs["memory"]) == 70
+    assert "scale" in run.complained
+    assert "the service failed: KeyError: 'nothing'\n" in run.complained
+
+
+def test_each_process_has_memory_and_a_trace_of_its_own(programs: Mapping[str, Path], run: Run) -> None:
+    both = f"{programs['memory']} & {programs['streams']}; wait"
+    assert run("sh", "-c", both) == 0
+    assert run.wrong == []
+    assert run.said.count("ok ") > 40
+    assert sorted(len(each.kernels) for each in trace.read(run.folder) if each.kernels) == [3, 5]
+    assert {each.kernels[0].name for each in trace.read(run.folder) if each.kernels} == {
+        "_Z5scalePfPKfi",
+        "_Z3addPiii",
+    }
 
 
 def test_kernels_can_be_noted_only(programs: Mapping[str, Path], run: Run) -> None:

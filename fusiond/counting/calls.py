@@ -4,8 +4,9 @@
                                                  retval0; its registers and local arrays have names of this call, and
                                                  `ret` is a branch behind it
 
-What is called through a pointer, recursive, or without a body stays a call, which nothing here runs (`vprintf` and
-`__assertfail` apart).
+A call through a pointer is a comparison for each function whose address the module takes and that has as many
+parameters and results, and a call of it behind that. What is recursive or without a body stays a call, which nothing
+here runs (`vprintf` and `__assertfail` apart).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from fusiond.counting.layout import function_addresses
+from fusiond.ptx import flat
 from fusiond.ptx.flat import PtxInstruction, PtxKernel, PtxModule, PtxVariable
 from fusiond.ptx.operands import (
     Negated,
@@ -20,6 +23,7 @@ from fusiond.ptx.operands import (
     PtxAddress,
     PtxGroup,
     PtxName,
+    PtxNumber,
     PtxTensorAddress,
     PtxVector,
     RegisterPair,
@@ -34,13 +38,24 @@ MOST = 200_000
 def expanded(module: PtxModule) -> PtxModule:
     if not module.functions:
         return module
-    kernels = {name: _Expansion(module, kernel).kernel() for name, kernel in module.kernels.items()}
+    pointed = _pointed_to(module)
+    kernels = {name: _Expansion(module, kernel, pointed).kernel() for name, kernel in module.kernels.items()}
     return dataclasses.replace(module, kernels=kernels)
 
 
+def _pointed_to(module: PtxModule) -> dict[str, int]:
+    """The functions whose addresses a variable or a `mov` has, by what stands for these."""
+    named = {value.name for each in module.variables for value in each.values if isinstance(value, PtxName)}
+    for code in (*module.kernels.values(), *module.functions.values()):
+        for each in code.instructions:
+            if each.opcode.partition(".")[0] == "mov":
+                named.update(name for operand in each.operands[1:] for name in flat.names(operand))
+    return {name: address for name, address in function_addresses(module).items() if name in named}
+
+
 class _Expansion:
-    def __init__(self, module: PtxModule, kernel: PtxKernel) -> None:
-        self._functions, self._kernel = module.functions, kernel
+    def __init__(self, module: PtxModule, kernel: PtxKernel, pointed: Mapping[str, int]) -> None:
+        self._functions, self._kernel, self._pointed = module.functions, kernel, pointed
         self._registers = dict(kernel.registers)
         self._variables = list(kernel.variables)
         self._instructions: list[PtxInstruction] = []
@@ -89,6 +104,8 @@ class _Expansion:
         """The body of what is called; False where it stays a call."""
         groups = [each for each in call.operands if isinstance(each, PtxGroup)]
         target = next((each.name for each in call.operands if isinstance(each, PtxName)), "")
+        if target in self._registers:
+            return self._called_by_address(call, target, groups, within)
         function = self._functions.get(target)
         if function is None or target in within or len(self._instructions) > MOST:
             return False
@@ -127,6 +144,28 @@ class _Expansion:
                 self._instructions.append(dataclasses.replace(plain, opcode=f"mov.{parameter.type}", operands=pair))
         self._labels[end] = len(self._instructions)
         return True
+
+    def _called_by_address(
+        self, call: PtxInstruction, register: str, groups: list[PtxGroup], within: tuple[str, ...]
+    ) -> bool:
+        """Each function that it may be, where it is that one; False where there is none."""
+        results = groups[0].items if isinstance(call.operands[0], PtxGroup) else ()
+        given = groups[len(groups) - 1].items if len(groups) > bool(results) else ()
+        found = False
+        for name, address in self._pointed.items():
+            function = self._functions[name]
+            if (len(function.returns), len(function.parameters)) != (len(results), len(given)) or name in within:
+                continue
+            chosen = PtxName(f"{register}.is.{name}.{self._calls}")
+            self._registers[chosen.name] = "pred"
+            compared: tuple[Operand, ...] = (chosen, PtxName(register), PtxNumber(address))
+            opcode = "setp.eq.u64"
+            if call.guard is not None:
+                opcode, compared = "setp.eq.and.u64", (*compared, call.guard)
+            self._instructions.append(dataclasses.replace(call, opcode=opcode, operands=compared, guard=None))
+            operands = tuple(PtxName(name) if each == PtxName(register) else each for each in call.operands)
+            found |= self._called(dataclasses.replace(call, operands=operands, guard=chosen), within)
+        return found
 
     def _variable(self, variable: PtxVariable, mark: str, names: dict[str, Operand]) -> None:
         """Of local and argument variables each call has its own, a shared one is the same for all."""

@@ -26,6 +26,7 @@ class PtxImage:
     def __init__(self, module: PtxModule, allocate: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
         """`allocate`: zeros of so many bytes, on a boundary of 256; where memory is shared with somebody else."""
         allocate = allocate or aligned
+        self.functions = function_addresses(module)
         self.globals: dict[str, NDArray[np.uint8]] = {}
         self.constants: dict[str, int] = {}
         constants = [each for each in module.variables if each.space == "const"]
@@ -45,9 +46,12 @@ class PtxImage:
         return self.bank[begin : begin + variable.size_bytes]
 
     def address(self, name: str) -> int:
-        """The generic address of a variable; KeyError when it is none of the module's."""
+        """The generic address of a variable, or what stands for that of a function; KeyError when it is none of the
+        module's."""
         if name in self.globals:
             return int(self.globals[name].ctypes.data)
+        if name in self.functions:
+            return self.functions[name]
         return int(self.bank.ctypes.data) + self.constants[name]
 
     def _initialise(self, variable: PtxVariable) -> None:
@@ -66,6 +70,11 @@ def aligned(size: int) -> NDArray[np.uint8]:
     room = np.zeros(size + ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % ALIGNMENT
     return room[begin : begin + size]
+
+
+def function_addresses(module: PtxModule) -> dict[str, int]:
+    """What stands for the addresses of functions: numbers below all memory, since nothing is read there."""
+    return {name: 16 * number for number, name in enumerate(module.functions, 1)}
 
 
 def placed(variables: Iterable[PtxVariable]) -> tuple[dict[str, int], int]:

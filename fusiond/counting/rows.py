@@ -116,7 +116,7 @@ class CodeRows:
         for places in (self.layout.shared, self.layout.local, self.layout.parameters, self._image.constants):
             if name.name in places:
                 return places[name.name] + name.offset
-        if name.name in self._image.globals:
+        if name.name in self._image.globals or name.name in self._image.functions:
             return self._image.address(name.name) + name.offset
         raise PtxError(f"{name.name} is not known", at.line)
 

@@ -21,7 +21,7 @@ from fusiond.ptx.tree import (
     Variable,
 )
 
-_INSTRUCTION = re.compile(r"\s*(?:@(!?[\w$%]+)\s+)?([a-z][\w.]*(?:::[\w.]+)*)(?:\s+([^;]*[^;\s]))?\s*;\s*")
+_INSTRUCTION = re.compile(r"\s*(?:@(!?[\w$%]+)\s+)?([a-z][\w.]*(?:::[\w.]+)*)(?:\s+((?!:)[^;]*[^;\s]))?\s*;\s*")
 """One on a line of its own."""
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _SPACES = ("global", "shared", "const", "local", "param", "reg", "sreg", "tex")

@@ -51,6 +51,24 @@ extern "C" __global__ void chained(volatile int* sums, const int* values, double
     unsigned short seen = atomicCAS(low + blockIdx.x % 8, (unsigned short)0, (unsigned short)1);
     if (seen == 0) atomicAdd((int*)total + 3, 1);
 }
+__device__ float plus(float a, float b) { return a + b; }
+__device__ float times(float a, float b) { return a * b; }
+__device__ float once(float a) { return a; }
+__device__ float (*table[])(float, float) = {plus, times};
+__device__ float (*other)(float) = once;
+struct Shape { __device__ virtual float area(float x) const = 0; };
+struct Square : Shape { __device__ float area(float x) const override { return x * x; } };
+struct Circle : Shape { __device__ float area(float x) const override { return 3 * x * x; } };
+extern "C" __global__ void pointed(float* x, const int* which, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    Square square;
+    Circle circle;
+    const Shape* shape = which[i] & 2 ? static_cast<const Shape*>(&square) : &circle;
+    float found = table[which[i] & 1](x[i], 2.0f);
+    if (which[i] != 3) found += shape->area(x[i]);
+    x[i] = other(found);
+}
 extern "C" __global__ void beyond(float* x, int n) { x[threadIdx.x + n] = 1; }
 extern "C" __global__ void sure(int n) { assert(n > 3); }
 """
@@ -58,7 +76,7 @@ extern "C" __global__ void sure(int n) { assert(n > 3); }
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPtx:
-    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "beyond", "sure"))
+    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "pointed", "beyond", "sure"))
     text = nvcc.ptx(source, "sm_90")
     assert isinstance(text, str), text
     return LoadedPtx(text, library.load())
@@ -122,6 +140,16 @@ def test_blocks_on_several_threads_wait_for_each_other(loaded: LoadedPtx) -> Non
     assert (sums == np.cumsum(values)).all()
     assert total[0] == 2000 * 64
     assert total.view(np.int32)[2:].tolist() == [2000 * 64 - 1, 8]
+
+
+def test_functions_that_are_pointed_to(loaded: LoadedPtx) -> None:
+    draw = np.random.default_rng(4)
+    x, which = draw.random(100, np.float32), draw.integers(0, 4, 100, np.int32)
+    begun = x.copy()
+    assert _run(loaded, "pointed", 2, 64, [x, which, 100], x, which).failed is None
+    first = np.where(which & 1, begun * 2, begun + 2)
+    second = np.where(which == 3, 0, np.where(which & 2, 1, 3) * begun * begun)
+    np.testing.assert_allclose(x, first + second, rtol=1e-6)
 
 
 def test_faults_are_where_they_are(loaded: LoadedPtx) -> None:

@@ -179,3 +179,14 @@ def test_a_kernel_reaches_what_it_calls_by_name_and_by_table():
     assert [each.name for each in functions] == ["f", "g"]
     assert [each.name for each in variables] == ["table"]
     assert flat.parse(text).variables[0].values == (PtxName("f"), PtxName("g"))
+
+
+def test_a_prototype_is_a_label_and_a_directive(tmp_path):
+    text = kernel(
+        ".reg .b64 %rd<2>;\n{\n.param .b32 retval0;\nprototype_2 : .callprototype (.param .b32 _) _ ();\n"
+        "call (retval0), %rd1, (), prototype_2;\n}"
+    )
+    module = parser.parse(text)
+    (call,) = rewrite.instructions(module.entries["k"].body)
+    assert call.opcode == "call"
+    assert printer.printed(parser.parse(printer.printed(module))) == printer.printed(module)

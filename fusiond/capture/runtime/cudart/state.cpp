@@ -24,18 +24,22 @@ bool keeps_data() {
     return found;
 }
 
-// What lies behind each argument that is an address.
+// What lies behind each argument that is an address, and in the variables of the kernel's module.
 void keep_data(Runtime& all, const Function& function, const char* arguments) {
     std::set<uint64_t> kept;
+    auto keep = [&](uint64_t address, size_t bytes) {
+        if (!kept.insert(address).second) return;
+        std::string file = all.trace.keep("data", reinterpret_cast<void*>(address), bytes);
+        if (!file.empty()) all.trace.write(capture::Kind::data, capture::Fields().u64(address).u64(bytes).text(file));
+    };
     for (size_t at = 0; at + 8 <= function.parameter_bytes(); at += 8) {
         uint64_t word;
         memcpy(&word, arguments + at, 8);
         const Allocation* memory = all.heap->find(reinterpret_cast<void*>(word));
-        if (!memory || !kept.insert(word).second) continue;
-        size_t bytes = memory->begin + memory->bytes - word;
-        std::string file = all.trace.keep("data", reinterpret_cast<void*>(word), bytes);
-        if (!file.empty()) all.trace.write(capture::Kind::data, capture::Fields().u64(word).u64(bytes).text(file));
+        if (memory) keep(word, memory->begin + memory->bytes - word);
     }
+    for (auto& each : function.module->variables)
+        if (each->address) keep(reinterpret_cast<uint64_t>(each->address), each->bytes);
 }
 
 void write_function(Runtime& all, const Function& function) {

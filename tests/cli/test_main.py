@@ -25,6 +25,7 @@ def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> 
         "__init__",
         "answer",
         "bundling",
+        "captured",
         "causes",
         "counts",
         "drawn",

@@ -61,6 +61,7 @@ def _show(made: Mapping[str, Any]) -> None:
         (
             ",".join(map(str, each["kernels"])),
             " + ".join(each["names"]),
+            " + ".join(map(_lengths, each["grids"])),
             each["count"],
             f"{each['hidden_us'] * each['count']:.1f}",
             "; ".join(each["reasons"]),
@@ -68,7 +69,9 @@ def _show(made: Mapping[str, Any]) -> None:
         for each in made["groups"][:MOST_GROUPS]
     ]
     if groups:
-        render.table("launches that do not need each other", ("pick", "kernels", "times", "hides us", ""), groups)
+        render.table(
+            "launches that do not need each other", ("pick", "kernels", "grids", "times", "hides us", ""), groups
+        )
         output.say("hides: an estimate, by which they are ordered: what one launch of all of them could save")
     if len(made["groups"]) > MOST_GROUPS:
         output.say(f"and {len(made['groups']) - MOST_GROUPS} more, in --json")
@@ -126,13 +129,13 @@ def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) ->
     """Hand in the groups that are estimated to hide most; those that no document can be written of are named."""
     from fusiond.client.client import Client
 
-    picking = Picking(made.trace, folder)
     handed: list[dict[str, Any]] = []
     with Client(None, options.database(arguments)) as client:
         for each in made.groups:
             if len(handed) == SUBMITTED:
                 break
             remarks = [f"captured: {each.count} times", *each.reasons]
+            picking = Picking(made.trace, folder / str(len(handed) + 1))  # kernels come in several shapes
             try:
                 *_, job = picking.job(each.launches, remarks=remarks)
                 handed.append({"kernels": list(each.numbers), "job": str(job), "ids": list(client.submit(job))})

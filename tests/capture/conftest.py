@@ -31,8 +31,8 @@ class Program:
         given = [pointer(x), pointer(y), number(n), struct.pack("<f", 0.5)]
         self.writer.launch(self.scale, [-(-n // 128)], [128], given, stream)
 
-    def launch_rows(self, data: int, at: int, n: int) -> None:
-        self.writer.launch(self.rows, [4], [128], [struct.pack("<Qiid", data, n, -1, 2.0), pointer(at)])
+    def launch_rows(self, data: int, at: int, n: int, blocks: int = 4) -> None:
+        self.writer.launch(self.rows, [blocks], [128], [struct.pack("<Qiid", data, n, -1, 2.0), pointer(at)])
 
 
 @pytest.fixture

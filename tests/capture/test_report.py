@@ -167,9 +167,12 @@ def test_submitting(program: Program, monkeypatch: pytest.MonkeyPatch, capsys: p
     program.writer.copy(1234, X, 4000, Direction.TO_HOST)
     program.writer.copy(X, 1234, 4000, Direction.TO_DEVICE)
     program.launch_scale(X, Y, 1000)
+    program.launch_rows(Z, Y, 700, blocks=3)
     assert main(["capture", str(program.writer.close()), "--submit", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["submitted"]
+    found, other = json.loads(capsys.readouterr().out)["submitted"]
     assert found["kernels"] == [1, 2]
     assert found["ids"] == ["abc"]
-    assert [each.parent.name for each in handed] == ["groups"]
+    assert sorted(other["kernels"]) == [1, 2]
+    assert [each.parent.relative_to(each.parents[2]).as_posix() for each in handed] == ["groups/1", "groups/2"]
+    assert len({path.read_text() for path in handed[0].parents[1].glob("*/rows*.yaml")}) == 2, "a shape each"
     assert handed[0].read_text().startswith("# captured: 1 times\nstrategy: hfuse\npair: ")

@@ -17,7 +17,7 @@ from pathlib import Path
 import fusiond
 from fusiond.capture import libraries, origins, trace, watching
 from fusiond.capture.service import Service
-from fusiond.counting.model import H100
+from fusiond.counting.model import GPUS, H100, Gpu
 from fusiond.errors import RequestError
 
 _FACTS = "capture.json"
@@ -53,6 +53,15 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> Captured:
     }
     (out / _FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     return Captured(status, _said(words, out, status))
+
+
+def gpu(folder: Path) -> Gpu:
+    """That on which a capture was made; an H100 where that is none that is known."""
+    try:
+        found = json.loads((folder / _FACTS).read_text()).get("device")
+    except (OSError, ValueError):
+        found = None
+    return GPUS.get(found or "", H100)
 
 
 def _emptied(out: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond.capture import copies, trace
+from fusiond.capture import copies, running, trace
 from fusiond.capture.documents import Undescribed, representative
 from fusiond.capture.picking import Picking, by_kernel
 from fusiond.capture.report import CaptureReport, report
@@ -27,7 +27,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> int:
     target = Path(arguments.to or folder).expanduser()
     if arguments.pick:
         return _pick(found, target, arguments)
-    made = report(found)
+    made = report(found, running.gpu(folder))
     if arguments.submit:
         return _submit(made, target / "groups", arguments)
     if arguments.html:

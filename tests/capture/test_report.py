@@ -176,3 +176,16 @@ def test_submitting(program: Program, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert [each.parent.relative_to(each.parents[2]).as_posix() for each in handed] == ["groups/1", "groups/2"]
     assert len({path.read_text() for path in handed[0].parents[1].glob("*/rows*.yaml")}) == 2, "a shape each"
     assert handed[0].read_text().startswith("# captured: 1 times\nstrategy: hfuse\npair: ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpu"), [('{"device": "l4"}', "l4"), ('{"device": "GeForce"}', "h100"), ("{", "h100")]
+)
+def test_the_gpu_is_that_of_the_capture(
+    facts: str, gpu: str, program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.launch_scale(X, Y, 1000)
+    folder = program.writer.close()
+    (folder / "capture.json").write_text(facts)
+    assert main(["capture", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpu"] == gpu

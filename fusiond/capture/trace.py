@@ -176,6 +176,10 @@ class _Fields:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._data)
+
     def u32(self) -> int:
         return self._number("<I", 4)
 
@@ -218,7 +222,7 @@ class _Reading:
         self._events: list[CapturedEvent] = []
         self._launches: list[int] = []
         """The place among the events of each launch that was a call; -1 of a graph's node."""
-        self._graphs: dict[int, list[CapturedLaunch]] = {}
+        self._graphs: dict[int, list[CapturedLaunch | CapturedCopy | CapturedFill]] = {}
         self._data: list[tuple[CapturedPlace, Path]] = []
         self._notes: list[str] = []
 
@@ -330,21 +334,27 @@ class _Reading:
 
     def _copy(self, fields: _Fields) -> None:
         destination, source, size, stream = (fields.u64() for _ in range(4))
-        self._events.append(
-            CapturedCopy(
-                destination=destination,
-                source=source,
-                destination_place=self._place(destination),
-                source_place=self._place(source),
-                size_bytes=size,
-                stream=stream,
-                direction=Direction(fields.u32()),
-            )
+        found = CapturedCopy(
+            destination=destination,
+            source=source,
+            destination_place=self._place(destination),
+            source_place=self._place(source),
+            size_bytes=size,
+            stream=stream,
+            direction=Direction(fields.u32()),
         )
+        self._perhaps_node(found, fields)
 
     def _fill(self, fields: _Fields) -> None:
         destination, size, stream = (fields.u64() for _ in range(3))
-        self._events.append(CapturedFill(place=self._place(destination), size_bytes=size, stream=stream))
+        fields.u64()  # value, bytes of an element
+        self._perhaps_node(CapturedFill(place=self._place(destination), size_bytes=size, stream=stream), fields)
+
+    def _perhaps_node(self, found: CapturedCopy | CapturedFill, fields: _Fields) -> None:
+        if fields.left and fields.u32() & 2:
+            self._graphs.setdefault(fields.u64(), []).append(found)
+        else:
+            self._events.append(found)
 
     def _wait(self, fields: _Fields) -> None:
         self._events.append(CapturedWait(fields.u64()))

@@ -87,7 +87,7 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
         b".version 8.0\n// what the stand-in knows by name\0",
         b"\x50\xed\x55\xba\x01\x00\x10\x00\x08\x00\x00\x00\x00\x00\x00\x00binary\x00\x01",
     ]
-    gone, x, y = found.allocations
+    gone, x, y, spare = found.allocations
     assert [each.size_bytes for each in (gone, x, y)] == [64, 4000, 8000]
     up, fill, *launches = found.events[:6]
     assert isinstance(up, CapturedCopy)
@@ -112,17 +112,26 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
     ours = next(each.stream for each in found.launches if each.kernel.name == "add")
     assert launches[2].arguments[0].place == trace.CapturedPlace(y, 4000)  # type: ignore[union-attr]
     assert launches[2].arguments[1].place == trace.CapturedPlace(x, 0)  # type: ignore[union-attr]
+    assert spare.size_bytes == 64
     wait, *graphs, down, end = found.events[6:]
     assert (wait, end) == (CapturedWait(ours), CapturedWait(0))
     assert isinstance(down, CapturedCopy)
     assert (down.source_place, down.direction, down.stream) == (trace.CapturedPlace(y, 0), Direction.TO_HOST, ours)
-    grids = []
+    nodes: list[tuple[object, ...]] = []
     for each in graphs:
-        assert isinstance(each, CapturedLaunch)
+        assert not isinstance(each, CapturedWait)
         assert each.stream == ours
-        grids.append((each.kernel.number, each.graph, each.grid))
-    assert grids == [
-        *[(1, 1, (1, 2, 1)), (2, 1, (1, 1, 3))] * 2, (1, 2, (1, 7, 1)), (2, 2, (1, 1, 3)),
+        if isinstance(each, CapturedLaunch):
+            nodes.append((each.kernel.number, each.graph, each.grid))
+        elif isinstance(each, CapturedCopy):
+            assert each.source_place == trace.CapturedPlace(x, 0)
+            nodes.append((each.direction, each.size_bytes))
+        else:
+            assert each.place is not None
+            nodes.append((each.place.offset, each.size_bytes))
+    rest = [(Direction.TO_HOST, 4000), (4, 8)]
+    assert nodes == [
+        *[(1, 1, (1, 2, 1)), (2, 1, (1, 1, 3)), *rest] * 2, (1, 2, (1, 7, 1)), (2, 2, (1, 1, 3)), *rest,
     ]  # fmt: skip
     assert found.notes == ()
 

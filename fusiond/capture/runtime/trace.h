@@ -29,10 +29,11 @@ enum class Kind : uint32_t {
     elapsed = 4,   // u64 number of the launch in this file (from 0), u64 nanoseconds on the device
     allocate = 5,  // u64 address, u64 bytes, u32 memory
     release = 6,   // u64 address
-    copy = 7,      // u64 destination, u64 source, u64 bytes, u64 stream, u32 direction
-    fill = 8,      // u64 destination, u64 bytes, u64 stream, u32 value, u32 bytes of an element
+    copy = 7,      // u64 destination, u64 source, u64 bytes, u64 stream, u32 direction; of a graph's node u32 flags,
+                   // u64 graph
+    fill = 8,      // u64 destination, u64 bytes, u64 stream, u32 value, u32 bytes of an element; likewise
     wait = 9,      // u64 stream, 0: the device
-    graph = 10,    // u64 graph, u64 stream: its nodes were launches with the flag `node`
+    graph = 10,    // u64 graph, u64 stream: its nodes came before, with the flag `node`
     data = 11,     // u64 address, u64 bytes, text file below DIR/data: what was there before the next launch
     note = 12,     // text: what was not seen, for people
     variable = 13, // u64 address, text name: of an allocation that is a variable

@@ -30,6 +30,7 @@ namespace driver {
     FUNCTION(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void*, Address, size_t))                                               \
     FUNCTION(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void*, Address, size_t, Handle))                             \
     FUNCTION(cuMemsetD8, cuMemsetD8_v2, (Address, unsigned char, size_t))                                           \
+    FUNCTION(cuMemsetD8Async, cuMemsetD8Async, (Address, unsigned char, size_t, Handle))                            \
     FUNCTION(cuModuleLoadData, cuModuleLoadData, (Handle*, const void*))                                            \
     FUNCTION(cuModuleGetFunction, cuModuleGetFunction, (Handle*, Handle, const char*))                              \
     FUNCTION(cuLibraryLoadData, cuLibraryLoadData,                                                                  \
@@ -126,15 +127,20 @@ int main(int count, char** words) {
     void* of_y[] = {&y, &x, &n};
     CHECK(cuLibraryGetModule(&module, library));  // whose image is the library's
     CHECK(cuModuleGetFunction(&sum, module, "add"));
+    Address spare;
+    CHECK(cuMemAlloc(&spare, 64));
     CHECK(cuStreamBeginCapture(stream, 0));
     CHECK(cuLaunchKernel(twice, 1, 2, 1, 32, 1, 1, 0, stream, of_x, nullptr));
     CHECK(cuLaunchKernel(sum, 1, 1, 3, 64, 1, 1, 0, stream, of_y, nullptr));
+    float kept[N];
+    CHECK(cuMemcpyDtoHAsync(kept, x, sizeof kept, stream));
+    CHECK(cuMemsetD8Async(spare + 4, 0, 8, stream));
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
     CHECK(cuGraphLaunch(executable, stream));
     CHECK(cuGraphLaunch(executable, stream));
-    Handle nodes[2];
-    size_t node_count = 2;
+    Handle nodes[4];
+    size_t node_count = 4;
     KernelNode changed{};
     CHECK(cuGraphGetNodes(graph, nodes, &node_count));
     CHECK(cuGraphKernelNodeGetParams(nodes[0], &changed));

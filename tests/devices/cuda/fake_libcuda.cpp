@@ -29,7 +29,28 @@ struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2, and what its pointers point 
     std::vector<char> bytes;
     std::vector<void*> places;
 };
-struct Graph { std::vector<Node> nodes; std::list<KernelNode> kernels; bool uploaded = false; };
+struct CopyNode {  // CUDA_MEMCPY3D
+    size_t source[4];
+    int source_type;
+    const void* source_host;
+    uint64_t source_device;
+    void *source_array, *reserved0;
+    size_t source_pitch, source_height, target[4];
+    int target_type;
+    void* target_host;
+    uint64_t target_device;
+    void *target_array, *reserved1;
+    size_t target_pitch, target_height, width, height, depth;
+};
+struct FillNode { uint64_t to; size_t pitch; unsigned value, element_bytes; size_t width, height; };  // CUDA_MEMSET_NODE_PARAMS
+struct Graph {
+    std::vector<Node> nodes;
+    std::list<KernelNode> kernels;
+    std::list<CopyNode> copies;
+    std::list<FillNode> fills;
+    std::list<std::pair<int, void*>> described;  // (CUgraphNodeType, one of those), in order
+    bool uploaded = false;
+};
 struct LaunchAttribute { int id; char pad[4]; int value; char rest[60]; };
 struct LaunchConfig { unsigned grid[3], block[3], shared; void* stream; LaunchAttribute* attributes; unsigned count; };
 Graph* capturing = nullptr;
@@ -55,6 +76,15 @@ int uncapturable() {
     if (!capturing) return 0;
     spoilt = true;
     return 900;
+}
+void copies(const void* target, const void* source, int target_type, int source_type, size_t bytes) {
+    if (!capturing) return;
+    auto& node = capturing->copies.emplace_back(CopyNode{});
+    node.target_type = target_type, node.source_type = source_type;
+    node.source_host = source, node.source_device = (uint64_t)source;
+    node.target_host = (void*)target, node.target_device = (uint64_t)target;
+    node.width = bytes, node.height = node.depth = 1;
+    capturing->described.push_back({1, &node});
 }
 // `work`: what it does; `end`: when it ends, from when it begins.
 void enqueue(void* stream, std::function<void()> work, std::function<double(double)> end) {
@@ -386,12 +416,14 @@ int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) {
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
     say("up %zu on %p", bytes, stream);
     if (int error = contexts::wrong(stream, target)) return error;
+    copies((void*)target, source, 2, 1, bytes);
     enqueue(stream, [=] { memcpy((void*)target, source, bytes); blanks::written(target); }, up(bytes));
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
     say("down %zu on %p", bytes, stream);
     if (int error = contexts::wrong(stream, source)) return error;
+    copies(target, (void*)source, 1, 2, bytes);
     enqueue(stream, [=] { memcpy(target, (void*)source, bytes); }, down(bytes));
     return 0;
 }
@@ -417,6 +449,8 @@ int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) {
 int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* stream) {
     say("fill %zu on %p", bytes, stream);
     if (int error = contexts::wrong(stream, target)) return error;
+    if (capturing)
+        capturing->described.push_back({2, &capturing->fills.emplace_back(FillNode{target, 0, value, 1, bytes, 1})});
     enqueue(stream, [=] { memset((void*)target, value, bytes); blanks::written(target); }, across(bytes / 2));
     return 0;
 }
@@ -539,6 +573,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         node.bytes = bytes;
         for (size_t offset : offsets) node.places.push_back(&node.bytes[offset]);
         node.values = node.places.data();
+        capturing->described.push_back({0, &node});
     }
     auto end_of = end_of_kernel(it, bytes, gx * gy * gz);
     auto work = [kernel = it.kernel, bytes, offsets, shared]() mutable {

@@ -68,18 +68,27 @@ int cuPointerGetAttribute(void* found, int, uint64_t address) { *(uint64_t*)foun
 int cuStreamIsCapturing(void*, int* status) { *status = capturing ? 1 : 0; return 0; }
 int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 
-// The nodes of a graph: its kernels.
+// The nodes of a graph: kernels, copies and fills.
+using Described = std::pair<int, void*>;
 int cuGraphGetNodes(void* graph, void** nodes, size_t* count) {
-    auto& kernels = ((Graph*)graph)->kernels;
+    auto& all = ((Graph*)graph)->described;
     size_t place = 0;
     if (nodes)
-        for (auto& each : kernels) if (place < *count) nodes[place++] = &each;
-    *count = nodes ? place : kernels.size();
+        for (auto& each : all) if (place < *count) nodes[place++] = &each;
+    *count = nodes ? place : all.size();
     return 0;
 }
-int cuGraphNodeGetType(void*, int* type) { *type = 0; return 0; }
+int cuGraphNodeGetType(void* node, int* type) { *type = ((Described*)node)->first; return 0; }
 int cuGraphKernelNodeGetParams_v2(void* node, void* found) {
-    memcpy(found, node, offsetof(KernelNode, bytes));
+    memcpy(found, ((Described*)node)->second, offsetof(KernelNode, bytes));
+    return 0;
+}
+int cuGraphMemcpyNodeGetParams(void* node, void* found) {
+    memcpy(found, ((Described*)node)->second, sizeof(CopyNode));
+    return 0;
+}
+int cuGraphMemsetNodeGetParams(void* node, void* found) {
+    memcpy(found, ((Described*)node)->second, sizeof(FillNode));
     return 0;
 }
 int cuGraphExecKernelNodeSetParams_v2(void*, void*, const void*) { say("node changed"); return 0; }

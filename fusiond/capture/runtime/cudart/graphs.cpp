@@ -100,25 +100,17 @@ using namespace cudart;
 
 struct CUgraphExec_st {
     std::vector<Step> steps;
-    uint64_t number = 0;  // in the trace; 0: its launches are not there yet, or no longer as they were
-    uint64_t launches = 0;
+    uint64_t number = 0;  // in the trace; 0: it was not launched as it is
 };
 
 namespace {
 
-void write(CUgraphExec_st& exec) {
-    static uint64_t count = 0;
-    if (!runtime().noting()) return;
-    exec.number = ++count, exec.launches = 0;
-    for (const Step& each : exec.steps)
-        if (each.kernel && each.enabled) note_launch(*each.kernel, exec.number), ++exec.launches;
-}
-
 cudaError_t run(CUgraphExec_st& exec, cudaStream_t stream) {
-    if (!exec.number) write(exec);
-    note_graph(exec.number, exec.launches, stream);
+    static uint64_t count = 0;
+    if (!exec.number) exec.number = ++count;
     for (const Step& each : exec.steps) {
         if (!each.enabled) continue;
+        if (each.kernel) note_launch(*each.kernel, exec.number, stream);
         cudaError_t problem = each.kernel ? carry_out(*each.kernel) : each.work ? each.work() : cudaSuccess;
         if (problem != cudaSuccess) return problem;
         if (runtime().sticky != cudaSuccess) return cudaSuccess;

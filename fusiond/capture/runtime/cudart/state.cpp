@@ -138,32 +138,23 @@ void note_fill(const void* to, size_t bytes, cudaStream_t stream, int value, uin
     all.trace.write(capture::Kind::fill, capture::Fields().pointer(to).u64(bytes).pointer(real(stream)).u32(value).u32(element));
 }
 
-void note_launch(const KernelStep& step, uint64_t graph) {
+void note_launch(const KernelStep& step, uint64_t graph, cudaStream_t stream) {
     Runtime& all = runtime();
     if (!all.noting()) return;
     static std::set<const Function*> written, with_data;
     const Function& function = *step.function;
     const Configuration& how = step.how;
     if (written.insert(&function).second) write_function(all, function);
-    if (!graph && keeps_data() && with_data.insert(&function).second) keep_data(all, function, step.arguments.data());
+    if (keeps_data() && with_data.insert(&function).second) keep_data(all, function, step.arguments.data());
     capture::Fields fields;
-    fields.pointer(&function).pointer(real(how.stream));
+    fields.pointer(&function).pointer(real(stream));
     for (const dim3& each : {how.grid, how.block, how.cluster}) fields.u32(each.x).u32(each.y).u32(each.z);
-    fields.u32(how.shared).u32((how.cooperative ? capture::cooperative : 0) | (graph ? capture::node : 0)).u64(graph);
+    fields.u32(how.shared).u32(how.cooperative ? capture::cooperative : 0).u64(graph);
     fields.u32(function.parameters.size());
     for (const Parameter& each : function.parameters) fields.u32(each.bytes).raw(step.arguments.data() + each.offset, each.bytes);
     all.trace.write(capture::Kind::launch, fields);
-    if (graph) return;
     all.trace.flush();
     ++all.launches;
-}
-
-void note_graph(uint64_t graph, uint64_t launches, cudaStream_t stream) {
-    Runtime& all = runtime();
-    if (!all.noting()) return;
-    all.trace.write(capture::Kind::graph, capture::Fields().u64(graph).pointer(real(stream)));
-    all.trace.flush();
-    all.launches += launches;
 }
 
 }  // namespace cudart

@@ -199,7 +199,6 @@ void note_wait(cudaStream_t stream);
 void note_copy(const void* to, const void* from, size_t bytes, cudaStream_t stream);
 void note_fill(const void* to, size_t bytes, cudaStream_t stream, int value, uint32_t element);
 // `graph`: of one of whose nodes it is, 0: none's.
-void note_launch(const KernelStep& step, uint64_t graph);
-void note_graph(uint64_t graph, uint64_t launches, cudaStream_t stream);
+void note_launch(const KernelStep& step, uint64_t graph, cudaStream_t stream);
 
 }  // namespace cudart

@@ -85,7 +85,7 @@ cudaError_t in_order(const KernelStep& step) {
         captured(stream, cudaGraphNodeTypeKernel)->kernel = step;
         return cudaSuccess;
     }
-    note_launch(step, 0);
+    note_launch(step, 0, step.how.stream);
     return carry_out(step);
 }
 

@@ -50,6 +50,13 @@ struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2; before CUDA 12 without the l
     Handle kernel, context;
 };
 
+struct FillNode {  // CUDA_MEMSET_NODE_PARAMS
+    Address to;
+    size_t pitch;
+    unsigned value, element_bytes;
+    size_t width, height;
+};
+
 struct Copy2D {  // CUDA_MEMCPY2D
     size_t source_x, source_y;
     int source_type;

@@ -35,6 +35,8 @@ constinit Ours<Result(Handle, Handle*, size_t*)> graph_nodes{"cuGraphGetNodes"};
 constinit Ours<Result(Handle, int*)> node_type{"cuGraphNodeGetType"};
 constinit Ours<Result(Handle, KernelNode*)> kernel_node{"cuGraphKernelNodeGetParams_v2"};
 constinit Ours<Result(Handle, KernelNode*)> old_kernel_node{"cuGraphKernelNodeGetParams"};
+constinit Ours<Result(Handle, Copy3D*)> copy_node{"cuGraphMemcpyNodeGetParams"};
+constinit Ours<Result(Handle, FillNode*)> fill_node{"cuGraphMemsetNodeGetParams"};
 constinit Ours<Result(Handle, int, LaunchAttributeValue*)> node_attribute{"cuGraphKernelNodeGetAttribute"};
 constinit Ours<Result(Handle, Handle*)> child_graph{"cuGraphChildGraphNodeGetGraph"};
 
@@ -334,9 +336,8 @@ const Notes::Allocation* Notes::holds(Address address, Address& begin) const {
 Notes::Begun Notes::begun(const Launch& launch) {
     Begun begun;
     if (over()) return begun;
-    int capturing = 0;
-    bool captures = captures_.load(std::memory_order_relaxed) > 0;
-    if (captures && is_capturing(launch.stream, &capturing) == OK && capturing) return begun;
+    if (captured(launch.stream)) return begun;
+    const bool captures = captures_.load(std::memory_order_relaxed) > 0;
     begun.noted = true;
     bool known, first, timed;
     {
@@ -472,9 +473,23 @@ void Notes::add_nodes(Graph& into, Handle graph) {
         Handle child = nullptr;
         if (type == KERNEL_NODE && (kernel_node.there() ? kernel_node : old_kernel_node)(each, &what) == OK)
             into.nodes.push_back(node_of(each, what));
+        Copy3D copy{};
+        if (type == COPY_NODE && copy_node(each, &copy) == OK) {
+            std::lock_guard held(writer_.lock);
+            Ends found = ends(copy);
+            Fields fields;
+            fields.u64(found.to).u64(found.from).u64(found.bytes).u64(0).u32(uint32_t(way(found))).u32(capture::node);
+            into.nodes.push_back({each, Kind::copy, fields, {}});
+        }
+        FillNode fill{};
+        if (type == FILL_NODE && fill_node(each, &fill) == OK) {
+            size_t bytes = fill.height ? fill.pitch * (fill.height - 1) + fill.width * fill.element_bytes : 0;
+            Fields fields;
+            fields.u64(fill.to).u64(bytes).u64(0).u32(fill.value).u32(fill.element_bytes).u32(capture::node);
+            into.nodes.push_back({each, Kind::fill, fields, {}});
+        }
         if (type == CHILD_GRAPH_NODE && child_graph(each, &child) == OK) add_nodes(into, child);
-        if (type == COPY_NODE || type == FILL_NODE || type == CONDITIONAL_NODE)
-            note("of graphs only kernels are noted, and not their copies, fills and conditions");
+        if (type == CONDITIONAL_NODE) note("bodies of a graph's conditions are not noted");
     }
 }
 
@@ -499,7 +514,7 @@ Notes::Node Notes::node_of(Handle node, const KernelNode& what) {
     std::lock_guard held(writer_.lock);
     Function& it = functions_[launch.function];
     uint32_t flags = capture::node | (launch.cooperative ? uint32_t(capture::cooperative) : 0);
-    return {node, shape(launch, it, flags), arguments(launch, it)};
+    return {node, Kind::launch, shape(launch, it, flags), arguments(launch, it)};
 }
 
 void Notes::node_changed(Handle executable, Handle node, const KernelNode& what) {
@@ -520,9 +535,9 @@ void Notes::graph_launched(Handle executable, Handle stream) {
         for (auto& each : it.nodes) {
             Fields fields = each.before;
             fields.u64(it.number).raw(each.behind.held().data(), each.behind.held().size());
-            writer_.write(Kind::launch, fields);
+            writer_.write(each.kind, fields);
+            launches_ += each.kind == Kind::launch;
         }
-        launches_ += it.nodes.size();
     }
     writer_.write(Kind::graph, Fields().u64(it.number).pointer(stream));
 }
@@ -534,31 +549,45 @@ void Notes::graph_gone(Handle executable) {
 
 // --- copies and waits -----------------------------------------------------------------------------------
 
+// Whether a call in a stream becomes a graph's node, and is noted with the graph.
+bool Notes::captured(Handle stream) const {
+    int capturing = 0;
+    bool captures = captures_.load(std::memory_order_relaxed) > 0;
+    return captures && is_capturing(stream, &capturing) == OK && capturing;
+}
+
 void Notes::copied(Address to, Address from, size_t bytes, Handle stream, capture::Direction direction) {
+    if (captured(stream)) return;
     std::lock_guard held(writer_.lock);
     Fields fields;
     fields.u64(to).u64(from).u64(bytes).pointer(stream).u32(uint32_t(direction));
     writer_.write(Kind::copy, fields);
 }
 
-void Notes::copied(Address to, Address from, size_t bytes, Handle stream) {
+void Notes::copied(const Ends& ends, Handle stream) {
+    capture::Direction found;
+    {
+        std::lock_guard held(writer_.lock);
+        found = way(ends);
+    }
+    copied(ends.to, ends.from, ends.bytes, stream, found);
+}
+
+// Under the lock.
+capture::Direction Notes::way(const Ends& ends) const {
     auto on_device = [&](Address address) {
         Address begin;
         auto found = holds(address, begin);
         return found && found->kind != capture::Memory::pinned;
     };
-    bool to_device, from_device;
-    {
-        std::lock_guard held(writer_.lock);
-        to_device = on_device(to), from_device = on_device(from);
-    }
     using capture::Direction;
-    copied(to, from, bytes, stream,
-           to_device ? (from_device ? Direction::on_device : Direction::to_device)
-                     : (from_device ? Direction::to_host : Direction::on_host));
+    if (ends.way) return *ends.way;
+    if (on_device(ends.to)) return on_device(ends.from) ? Direction::on_device : Direction::to_device;
+    return on_device(ends.from) ? Direction::to_host : Direction::on_host;
 }
 
 void Notes::filled(Address to, size_t bytes, Handle stream, unsigned value, unsigned element_bytes) {
+    if (captured(stream)) return;
     std::lock_guard held(writer_.lock);
     writer_.write(Kind::fill, Fields().u64(to).u64(bytes).pointer(stream).u32(value).u32(element_bytes));
 }

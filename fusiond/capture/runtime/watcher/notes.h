@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "../trace.h"
+#include "copies.h"
 #include "times.h"
 
 namespace watcher {
@@ -59,7 +60,8 @@ class Notes {
     void graph_gone(Handle executable);
 
     void copied(Address to, Address from, size_t bytes, Handle stream, capture::Direction direction);
-    void copied(Address to, Address from, size_t bytes, Handle stream);  // the memory says which way
+    void copied(Address to, Address from, size_t bytes, Handle stream) { copied({to, from, bytes, {}}, stream); }
+    void copied(const Ends& ends, Handle stream);
     void filled(Address to, size_t bytes, Handle stream, unsigned value, unsigned element_bytes);
     void recorded(Handle event, Handle stream);
     void waited(Handle stream);
@@ -79,6 +81,7 @@ class Notes {
     };
     struct Node {
         Handle node;
+        capture::Kind kind;
         capture::Fields before, behind;  // the number of the graph
     };
     struct Graph {
@@ -102,6 +105,8 @@ class Notes {
     static capture::Fields shape(const Launch& launch, const Function& function, uint32_t flags);
     static capture::Fields arguments(const Launch& launch, const Function& function);
     void add_nodes(Graph& into, Handle graph);
+    bool captured(Handle stream) const;
+    capture::Direction way(const Ends& ends) const;
     Node node_of(Handle node, const KernelNode& what);
     void keep_module(Handle module, const void* image, size_t bytes);
     void keep_ptx(const std::string& file, const std::string& ptx);

@@ -323,38 +323,6 @@ ENDS_CAPTURE(cuStreamEndCapture_ptsz, true)
 
 // --- copies ---------------------------------------------------------------------------------------------
 
-namespace {
-
-Address at(Address base, size_t x, size_t y, size_t z, size_t pitch, size_t height) {
-    return base + x + pitch * (y + height * z);
-}
-
-template <class Copy> void copied(Notes& notes, const Copy& it, size_t bytes, size_t target_z, size_t source_z,
-                                  size_t target_height, size_t source_height, Handle stream) {
-    auto base = [](int type, const void* host, Address device, Handle array) {
-        return type == HOST ? address(host) : type == ARRAY ? address(array) : device;
-    };
-    Address to = at(base(it.target_type, it.target_host, it.target_device, it.target_array), it.target_x, it.target_y,
-                    target_z, it.target_pitch, target_height);
-    Address from = at(base(it.source_type, it.source_host, it.source_device, it.source_array), it.source_x,
-                      it.source_y, source_z, it.source_pitch, source_height);
-    if (it.target_type == UNIFIED || it.source_type == UNIFIED) return notes.copied(to, from, bytes, stream);
-    bool to_host = it.target_type == HOST, from_host = it.source_type == HOST;
-    notes.copied(to, from, bytes, stream,
-                 to_host ? (from_host ? Direction::on_host : Direction::to_host)
-                         : (from_host ? Direction::to_device : Direction::on_device));
-}
-
-void copied_2d(Notes& notes, const Copy2D& it, Handle stream) {
-    copied(notes, it, it.width_bytes * it.height, 0, 0, 0, 0, stream);
-}
-void copied_3d(Notes& notes, const Copy3D& it, Handle stream) {
-    copied(notes, it, it.width_bytes * it.height * it.depth, it.target_z, it.source_z, it.target_height,
-           it.source_height, stream);
-}
-
-}  // namespace
-
 WATCHED_TWICE(cuMemcpy, _ptds, "cuMemcpy", 4000, (Address to, Address from, size_t bytes), (to, from, bytes),
               { notes.copied(to, from, bytes, OF(nullptr)); })
 WATCHED_TWICE(cuMemcpyAsync, _ptsz, "cuMemcpyAsync", 4000, (Address to, Address from, size_t bytes, Handle stream),
@@ -382,15 +350,15 @@ WATCHED_TWICE(cuMemcpyPeerAsync, _ptsz, "cuMemcpyPeerAsync", 4000,
               (to, there, from, here, bytes, stream),
               { notes.copied(to, from, bytes, OF(stream), Direction::on_device); })
 WATCHED_TWICE(cuMemcpy2D_v2, _ptds, "cuMemcpy2D", 3020, (const Copy2D* it), (it),
-              { copied_2d(notes, *it, OF(nullptr)); })
+              { notes.copied(ends(*it), OF(nullptr)); })
 WATCHED_TWICE(cuMemcpy2DUnaligned_v2, _ptds, "cuMemcpy2DUnaligned", 3020, (const Copy2D* it), (it),
-              { copied_2d(notes, *it, OF(nullptr)); })
+              { notes.copied(ends(*it), OF(nullptr)); })
 WATCHED_TWICE(cuMemcpy2DAsync_v2, _ptsz, "cuMemcpy2DAsync", 3020, (const Copy2D* it, Handle stream), (it, stream),
-              { copied_2d(notes, *it, OF(stream)); })
+              { notes.copied(ends(*it), OF(stream)); })
 WATCHED_TWICE(cuMemcpy3D_v2, _ptds, "cuMemcpy3D", 3020, (const Copy3D* it), (it),
-              { copied_3d(notes, *it, OF(nullptr)); })
+              { notes.copied(ends(*it), OF(nullptr)); })
 WATCHED_TWICE(cuMemcpy3DAsync_v2, _ptsz, "cuMemcpy3DAsync", 3020, (const Copy3D* it, Handle stream), (it, stream),
-              { copied_3d(notes, *it, OF(stream)); })
+              { notes.copied(ends(*it), OF(stream)); })
 WATCHED_TWICE(cuMemcpyBatchAsync, _ptsz, "cuMemcpyBatchAsync", 12080,
               (Address * to, Address* from, size_t* bytes, size_t count, void* attributes, size_t* first,
                size_t attribute_count, size_t* failed, Handle stream),

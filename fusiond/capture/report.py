@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond.build.nvcc import NvccFacts
+from fusiond.capture import bounds
 from fusiond.capture.code import code_of
 from fusiond.capture.documents import representative
 from fusiond.capture.picking import by_kernel
@@ -61,10 +62,15 @@ class KernelReport:
     """Nothing measured: all that lies behind its pointers, once, at the GPU's DRAM rate."""
     without: str
     """Why there is no PTX of it; empty where there is."""
+    bound_us: float | None = None
+    """Counted: what it takes at least; None where it was not counted."""
+    binding: str = ""
+    """What that is bound by."""
 
     @property
     def time_us(self) -> float:
-        return self.memory_us if self.mean_us is None else self.mean_us
+        """Measured, else counted, else by its memory."""
+        return next(each for each in (self.mean_us, self.bound_us, self.memory_us) if each is not None)
 
     @property
     def fill(self) -> float:
@@ -126,6 +132,8 @@ def _kernel_json(each: KernelReport) -> dict[str, Any]:
         "launches": each.launches,
         "mean_us": each.mean_us,
         "memory_us": round(each.memory_us, 3),
+        "bound_us": each.bound_us,
+        "bound_by": each.binding or None,
         "grid": list(each.launch.grid),
         "block": list(each.launch.block),
         "shared_bytes": each.launch.shared_bytes + each.kernel.static_shared_bytes,
@@ -161,14 +169,22 @@ def short_name(mangled: str) -> str:
     return text.removeprefix("void ")
 
 
-def report(trace: CapturedTrace, gpu: Gpu = H100) -> CaptureReport:
+def report(trace: CapturedTrace, gpu: Gpu = H100, *, count: bool = False) -> CaptureReport:
+    """`count`: what kernels would pay at least, too. MachineFault where that cannot be run."""
     memory = CapturedMemory(trace)
     kernels = [_kernel(memory, gpu, kernel, launches) for kernel, launches in by_kernel(trace).items()]
     kernels.sort(key=lambda each: (-(each.mean_us or 0) * each.launches, -each.launches, each.kernel.number))
+    if count:
+        found = bounds.counted(trace, (each.launch for each in kernels), gpu)
+        kernels = [_bounded(each, *found.get(each.kernel.number, (None, ""))) for each in kernels]
     groups = _groups(trace, memory, {each.kernel: each for each in kernels}, gpu)
     return CaptureReport(
         trace=trace, gpu=gpu, kernels=tuple(kernels), groups=tuple(groups), copies=tuple(_copies(trace))
     )
+
+
+def _bounded(kernel: KernelReport, bound_us: float | None, binding: str) -> KernelReport:
+    return dataclasses.replace(kernel, bound_us=bound_us, binding=binding)
 
 
 def _kernel(

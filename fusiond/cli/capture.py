@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--out", metavar="DIR", default="capture", help="the folder to make; default: capture")
     look = parser.add_argument_group("looking at a capture")
     look.add_argument("--list", action="store_true", help="kernels, groups worth asking about, copies; the default")
+    look.add_argument("--count", action="store_true", help="count what each kernel would pay at least (a second each)")
     look.add_argument("--html", metavar="FILE", help="the same as a page")
     look.add_argument("--pick", metavar="N,N", help="write the YAML of these kernels, and a job; or `copies`: a graph")
     look.add_argument("--submit", action="store_true", help="hand the ten best groups to the daemon")

@@ -27,7 +27,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> int:
     target = Path(arguments.to or folder).expanduser()
     if arguments.pick:
         return _pick(found, target, arguments)
-    made = report(found, running.gpu(folder))
+    made = report(found, running.gpu(folder), count=arguments.count)
     if arguments.submit:
         return _submit(made, target / "groups", arguments)
     if arguments.html:
@@ -51,11 +51,12 @@ def _show(made: Mapping[str, Any]) -> None:
             each["registers"],
             f"{100 * each['occupancy']:.0f} %",
             f"{each['waves']:.2f}",
+            "" if each["bound_us"] is None else f"{each['bound_us']:.2f} us, {each['bound_by']}",
             each["without_ptx"],
         )
         for each in made["kernels"]
     ]
-    heads = ("#", "kernel", "launches", "us", "grid", "block", "registers", "occupancy", "waves", "")
+    heads = ("#", "kernel", "launches", "us", "grid", "block", "registers", "occupancy", "waves", "at least", "")
     render.table(f"kernels (occupancy and waves: {made['gpu']})", heads, rows)
     groups = [
         (

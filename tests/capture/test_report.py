@@ -189,3 +189,16 @@ def test_the_gpu_is_that_of_the_capture(
     (folder / "capture.json").write_text(facts)
     assert main(["capture", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpu"] == gpu
+
+
+def test_bounds_are_counted_where_they_are_asked_for(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    program.launch_scale(X, Y, 1000)
+    program.launch_rows(Z, Y, 1000)
+    folder = str(program.writer.close())
+    for count in ([], ["--count"]):
+        assert main(["capture", folder, *count, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        bounds = [(each["bound_us"], each["bound_by"]) for each in found["kernels"]]
+        assert all(bound and bound > 0 and by for bound, by in bounds) if count else bounds == [(None, None)] * 2
+    assert main(["capture", folder, "--count"]) == 0
+    assert " us, " in capsys.readouterr().out

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import fusiond
 from fusiond.capture import libraries, origins, trace, watching
-from fusiond.capture.service import Service
+from fusiond.capture.service import LaunchService
 from fusiond.counting.model import GPUS, H100, Gpu
 from fusiond.errors import RequestError
 
@@ -90,7 +90,7 @@ def _without_gpu(words: Sequence[str], out: Path, arguments: argparse.Namespace)
     with tempfile.TemporaryDirectory(prefix="fusiond-capture-") as place:
         folder = Path(place)
         (folder / name).symlink_to(library)
-        with Service(folder) as service:
+        with LaunchService(folder) as service:
             found = os.environ.get("LD_LIBRARY_PATH")
             environment = {
                 **_environment(out, arguments),

@@ -45,7 +45,7 @@ _LAUNCH_FAILURE = 719
 Bytes = NDArray[np.uint8]
 
 
-class Service:
+class LaunchService:
     """Answers the processes of one program, from `with` to its end."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Service:
         self._library = library.load()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> LaunchService:
         self._listener.bind(str(self.path))
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()

@@ -95,7 +95,7 @@ class LaunchCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Executed:
+class ExecutedLaunch:
     """What came of a launch that was not counted, beside what it wrote."""
 
     failed: str | None
@@ -216,7 +216,7 @@ class LoadedPtx:
         arguments: Sequence[bytes],
         places: NDArray[np.uint64],
         gpu: Gpu,
-    ) -> Executed:
+    ) -> ExecutedLaunch:
         """Run all of a launch for what it computes, and count nothing, on all processors. `places`: begins and ends of
         all that it may touch beside the module's own variables, shape (n, 2); an array that was handed over is not
         changed any more. Only from one thread at a time. CountError as in `launch`."""
@@ -234,7 +234,7 @@ class LoadedPtx:
         request.allocations, request.allocation_count = known.ctypes.data, len(known)
         failed = self._library.launch(prepared.cache, request)
         said = None if failed is None else self._said(self.code(kernel), sampling.Failed(*failed))
-        return Executed(failed=said, printed=self._library.printed())
+        return ExecutedLaunch(failed=said, printed=self._library.printed())
 
     def _prepare(self, kernel: str, shape: CountedShape, gpu: Gpu) -> _Prepared:
         parameters = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)

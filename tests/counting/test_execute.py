@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fusiond.build import nvcc
 from fusiond.counting import library
-from fusiond.counting.kernels import CountedShape, Executed, LoadedPtx
+from fusiond.counting.kernels import CountedShape, ExecutedLaunch, LoadedPtx
 from fusiond.counting.layout import aligned
 from fusiond.counting.library import Cache
 from fusiond.counting.model import H100
@@ -84,7 +84,7 @@ def loaded() -> LoadedPtx:
 
 def _run(
     loaded: LoadedPtx, name: str, blocks: int, threads: int, given: Sequence[int | NDArray[Any]], *arrays: NDArray[Any]
-) -> Executed:
+) -> ExecutedLaunch:
     places = np.array(
         [(each.ctypes.data, each.ctypes.data + each.nbytes) for each in arrays] or np.zeros((0, 2)), np.uint64
     )
@@ -129,7 +129,7 @@ def test_what_kernels_print(loaded: LoadedPtx) -> None:
         f"{i}|{i / 3:5.2f}|fuse  |{-1 << 40}|{chr(97 + i)}|{255 * i:08x}|3000000000|{i:4d}|%|{1e-9:e}\n"
         for i in range(3)
     )
-    assert done == Executed(failed=None, printed=expected.encode())
+    assert done == ExecutedLaunch(failed=None, printed=expected.encode())
 
 
 def test_blocks_on_several_threads_wait_for_each_other(loaded: LoadedPtx) -> None:

@@ -6,13 +6,10 @@ import importlib.util
 import json
 import os
 import re
-import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,13 +46,11 @@ def run(programs: Path, fake_libcuda: Path) -> Run:
     """Runs the program in an environment, or as it is."""
 
     def run(
-        way: str, environment: Mapping[str, str] | None = None, before: Any = None, **more: str
+        way: str, environment: Mapping[str, str] | None = None, before: Sequence[str] = (), **more: str
     ) -> subprocess.CompletedProcess[str]:
-        words = [str(programs / ("linked" if way == "linked" else "found")), way]
+        words = [*before, str(programs / ("linked" if way == "linked" else "found")), way]
         environment = {**(environment or {}), "LD_LIBRARY_PATH": str(fake_libcuda.parent), **more}
-        return subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=60, check=False, preexec_fn=before
-        )
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     return run
 
@@ -172,10 +167,8 @@ def test_a_folder_that_cannot_be_written_changes_nothing(run: Run, tmp_path: Pat
 def test_a_disk_that_is_full_changes_nothing(run: Run, tmp_path: Path) -> None:
     """The trace ends where it was full, and can be read up to there."""
 
-    def room() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"  # SIGXFSZ is ignored
+    room = (sys.executable, "-S", "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])")
     done = run("dlsym", watched(tmp_path), before=room)
     assert (done.returncode, done.stdout, done.stderr) == (0, run("dlsym").stdout, "")
     (found,) = trace.read(tmp_path)

@@ -5,8 +5,8 @@
                                                  `ret` is a branch behind it
 
 A call through a pointer is a comparison for each function whose address the module takes and that has as many
-parameters and results, and a call of it behind that. What is recursive or without a body stays a call, which nothing
-here runs (`vprintf` and `__assertfail` apart).
+parameters and results, and a call of it behind that; any other address fails. What is recursive or without a body stays
+a call, which nothing here runs (`vprintf` and `__assertfail` apart).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from fusiond.ptx.operands import (
 
 EXPANDED = "call.expanded"
 """The opcode that is left of a call, in front of the body."""
+LOST = "trap.call"
+"""Fails where a pointer was to none of the functions that it may be."""
 MOST = 200_000
 """Instructions of a kernel, beyond which no call is expanded any more."""
 
@@ -150,21 +152,32 @@ class _Expansion:
     ) -> bool:
         """Each function that it may be, where it is that one; False where there is none."""
         results = groups[0].items if isinstance(call.operands[0], PtxGroup) else ()
-        given = groups[len(groups) - 1].items if len(groups) > bool(results) else ()
+        given = groups[-1].items if len(groups) > bool(results) else ()
+        other = call.guard
         found = False
         for name, address in self._pointed.items():
             function = self._functions[name]
             if (len(function.returns), len(function.parameters)) != (len(results), len(given)) or name in within:
                 continue
-            chosen = PtxName(f"{register}.is.{name}.{self._calls}")
-            self._registers[chosen.name] = "pred"
-            compared: tuple[Operand, ...] = (chosen, PtxName(register), PtxNumber(address))
-            opcode = "setp.eq.u64"
-            if call.guard is not None:
-                opcode, compared = "setp.eq.and.u64", (*compared, call.guard)
-            self._instructions.append(dataclasses.replace(call, opcode=opcode, operands=compared, guard=None))
+            chosen = self._compared("eq", call, register, address, call.guard)
             operands = tuple(PtxName(name) if each == PtxName(register) else each for each in call.operands)
-            found |= self._called(dataclasses.replace(call, operands=operands, guard=chosen), within)
+            if self._called(dataclasses.replace(call, operands=operands, guard=chosen), within):
+                found, other = True, self._compared("ne", call, register, address, other)
+        if found:
+            self._instructions.append(dataclasses.replace(call, opcode=LOST, operands=(), guard=other))
+        return found
+
+    def _compared(
+        self, how: str, call: PtxInstruction, register: str, address: int, guard: PtxName | Negated | None
+    ) -> PtxName:
+        """A predicate: whether a register is, or is not, an address, and the guard holds."""
+        found = PtxName(f"{register}.{how}.{address}.{len(self._instructions)}")
+        self._registers[found.name] = "pred"
+        operands: tuple[Operand, ...] = (found, PtxName(register), PtxNumber(address))
+        opcode = f"setp.{how}.u64"
+        if guard is not None:
+            opcode, operands = f"setp.{how}.and.u64", (*operands, guard)
+        self._instructions.append(dataclasses.replace(call, opcode=opcode, operands=operands, guard=None))
         return found
 
     def _variable(self, variable: PtxVariable, mark: str, names: dict[str, Operand]) -> None:

@@ -73,7 +73,7 @@ def _end(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _trap(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    rows.emit(at, "trap")
+    rows.emit(at, at.opcode)
 
 
 def _branch(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:

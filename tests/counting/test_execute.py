@@ -69,6 +69,9 @@ extern "C" __global__ void pointed(float* x, const int* which, int n) {
     if (which[i] != 3) found += shape->area(x[i]);
     x[i] = other(found);
 }
+extern "C" __global__ void nowhere(float* x, long long at) {
+    x[threadIdx.x] = threadIdx.x ? table[0](x[0], 1.0f) : reinterpret_cast<float (*)(float, float)>(at)(1.0f, 2.0f);
+}
 extern "C" __global__ void beyond(float* x, int n) { x[threadIdx.x + n] = 1; }
 extern "C" __global__ void sure(int n) { assert(n > 3); }
 """
@@ -76,7 +79,7 @@ extern "C" __global__ void sure(int n) { assert(n > 3); }
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPtx:
-    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "pointed", "beyond", "sure"))
+    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "pointed", "nowhere", "beyond", "sure"))
     text = nvcc.ptx(source, "sm_90")
     assert isinstance(text, str), text
     return LoadedPtx(text, library.load())
@@ -150,6 +153,14 @@ def test_functions_that_are_pointed_to(loaded: LoadedPtx) -> None:
     first = np.where(which & 1, begun * 2, begun + 2)
     second = np.where(which == 3, 0, np.where(which & 2, 1, 3) * begun * begun)
     np.testing.assert_allclose(x, first + second, rtol=1e-6)
+
+
+def test_a_pointer_to_no_function_fails(loaded: LoadedPtx) -> None:
+    x = np.zeros(1, np.float32)
+    words = [struct.pack("<Q", x.ctypes.data), struct.pack("<q", 12345)]
+    places = np.array([(x.ctypes.data, x.ctypes.data + 4)], np.uint64)
+    done = loaded.execute("nowhere", CountedShape(grid=(1, 1, 1), block=(1, 1, 1)), words, places, H100)
+    assert "a call of what is no function here" in (done.failed or "")
 
 
 def test_faults_are_where_they_are(loaded: LoadedPtx) -> None:

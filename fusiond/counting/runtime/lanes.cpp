@@ -162,6 +162,7 @@ void add_warp() {
     });
     add_operation("nop", [](Warp&, const Instruction&, uint32_t) {});
     add_operation("trap", [](Warp&, const Instruction&, uint32_t) { fail("trap"); });
+    add_operation("trap.call", [](Warp&, const Instruction&, uint32_t) { fail("a call of what is no function here, or calls itself"); });
 }
 
 }  // namespace counting

@@ -1,9 +1,11 @@
 """What a running CUDA program launches, and what of it is worth asking about.
 
+running     runs a program so that a trace is written, with `libraries` and `service` where there is no GPU, and with
+            `watching` where there is one
 trace       what a program did: kernels, launches, memory, copies
-fatbin      the PTX in a fat binary
-libraries   what a program runs under, built by g++: a CUDA runtime without a GPU, and what notes the driver's calls
-service     carries out the kernels of a program that runs without a GPU
-report      which launches do not need each other, and which of them fusing could hide
-documents   kernels and jobs as YAML
+code        a kernel's PTX, from its module (`fatbin`) or from what compiled it (`origins`)
+touched     what each event reads and writes, in which part of an allocation (`regions`)
+report      which launches do not need each other, and which of them fusing could hide, with counted `bounds`
+documents   a launch as YAML; `picking` writes kernels and jobs, `filling` the draft of a source
+copies      what crosses between host and device, as a graph
 """

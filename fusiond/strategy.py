@@ -9,7 +9,7 @@ contract tests in `fusiond.testing.strategies` run over any implementation; docs
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, runtime_checkable
@@ -77,11 +77,6 @@ class Inputs(Protocol):
     def taking(self, kind: str) -> tuple[Strategy, str] | None:
         """The strategy that takes documents of a kind (`Strategy.names`) and under which key of a job; None where none
         is installed. What reads a document through these same inputs is asked as it would be for a job of its own."""
-        ...
-
-    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
-        """Microseconds of those of these probes (by key) that a device of this model has answered to the strategy that
-        asks; the model as the driver calls it. For drafts: a job is the same everywhere, so there it is empty."""
         ...
 
 

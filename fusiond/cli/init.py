@@ -1,30 +1,26 @@
 """`fusiond init`: the document of a workload, drafted from a file that it begins from.
 
-What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked. What devices
-have answered before is looked up in the store, where a strategy asks for it.
+What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import itertools
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fusiond.build import nvcc
 from fusiond.cli import options, output
-from fusiond.errors import RequestError, StoreError
+from fusiond.errors import RequestError
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.isolation import registry as plugins
-from fusiond.model import MEASURED, Job
+from fusiond.model import Job
 from fusiond.registry import Registry
 from fusiond.requests.jobs import JobInputs
-from fusiond.store.database import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="capture", metavar="DIR", help="fill in what a capture of the program says")
     parser.add_argument("--output", metavar="FILE.yaml", help="default: NAME.yaml beside the source; - prints it")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
-    options.add_store(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,9 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     include = [os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include]
     folders = tuple(Path(each).as_posix() for each in include)
     whole = path
-    known = functools.partial(_answered, arguments, strategy.version)
     try:
-        text = strategy.draft(str(path), name, JobInputs(registry, job, known, nvcc.compiled), folders)
+        text = strategy.draft(str(path), name, JobInputs(registry, job, compiler=nvcc.compiled), folders)
     except RequestError as problem:
         including = _including(path, strategy.drafts)
         if including is None:
@@ -108,22 +103,6 @@ def _seen_from(text: str, keys: Mapping[str, Node], here: Path, there: Path) -> 
         moved = [os.path.relpath(here / each, there) for each in ([given] if isinstance(given, str) else given)]
         lines[keys[key].line - 1] = f"{key}: {json.dumps(moved[0] if isinstance(given, str) else moved)}"
     return "\n".join(lines)
-
-
-def _answered(arguments: argparse.Namespace, version: int, model: str, probes: Sequence[str]) -> Mapping[str, float]:
-    """What the GPUs of a model that the store knows have answered, the one seen last first; nothing where there is
-    no store that can be read."""
-    found: dict[str, float] = {}
-    try:
-        with Store.open(options.database(arguments), create=False) as store:
-            devices = [row.info for row in store.devices() if row.info.evidence == MEASURED]
-            keys = [each.key for each in devices if each.model.casefold() == model.casefold()]
-            for device, probe in itertools.product(dict.fromkeys(keys), probes):
-                time_us = None if probe in found else store.probe(probe, device, version)
-                found |= {} if time_us is None else {probe: time_us}
-    except StoreError:
-        return {}
-    return found
 
 
 def _including(path: Path, endings: Collection[str]) -> Path | None:

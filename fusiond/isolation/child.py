@@ -11,7 +11,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -172,10 +172,6 @@ class _Inputs:
 
     def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
         found: tuple[TritonKernel | str, ...] | BuildFailed = self._call("triton", source)
-        return found
-
-    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
-        found: Mapping[str, float] = self._call("answered", model, tuple(probes))
         return found
 
 

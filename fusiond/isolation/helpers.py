@@ -29,8 +29,6 @@ class Files:
                 return inputs.compiled(source)
             case "triton", (source,):
                 return inputs.triton(source)
-            case "answered", (model, probes):
-                return inputs.answered(model, probes)
         raise LookupError(f"nobody here does {name}")
 
 

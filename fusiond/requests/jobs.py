@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fusiond.build import triton
@@ -41,8 +41,6 @@ MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
 MAX_SWEEP = 100
-Answered = Callable[[str, Sequence[str]], Mapping[str, float]]
-"""`fusiond.strategy.Inputs.answered`."""
 Compiler = Callable[[Source], NamedPtx | BuildFailed | None]
 """`fusiond.strategy.Inputs.compiled`."""
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
@@ -206,11 +204,9 @@ class JobInputs:
     a file of it is edited or deleted.
     """
 
-    def __init__(
-        self, registry: Registry, job: Job, answered: Answered | None = None, compiler: Compiler | None = None
-    ) -> None:
-        """`answered`: where `answered` asks, for a draft. `compiler`: what makes PTX of sources; without it, nobody."""
-        self._registry, self._job, self._answered, self._compiler = registry, job, answered, compiler
+    def __init__(self, registry: Registry, job: Job, compiler: Compiler | None = None) -> None:
+        """`compiler`: what makes PTX of sources; without it, nobody."""
+        self._registry, self._job, self._compiler = registry, job, compiler
         self._base = Path(job.path).parent
         self._files = dict(job.files)
         self._read: dict[str, str] = {}
@@ -233,7 +229,7 @@ class JobInputs:
     def with_text(self, path: str, text: str) -> JobInputs:
         """The same inputs, with another text in place of a file's."""
         job = dataclasses.replace(self._job, files=frozen({**self._read, path: text}))
-        return JobInputs(self._registry, job, self._answered, self._compiler)
+        return JobInputs(self._registry, job, self._compiler)
 
     def resolve(self, kind: str, name: str, *, where: str) -> str:
         if not name.endswith((".yaml", ".yml")) and "/" not in name:
@@ -298,9 +294,6 @@ class JobInputs:
 
     def taking(self, kind: str) -> tuple[Strategy, str] | None:
         return self._registry.taking(kind)
-
-    def answered(self, model: str, probes: Sequence[str]) -> Mapping[str, float]:
-        return {} if self._answered is None else self._answered(model, probes)
 
     def _existing(self, path: Path, where: str) -> str:
         self.looked[str(path)] = ""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +11,9 @@ import pytest
 import yaml
 
 from fusiond.build import nvcc
-from fusiond.cuda.limits import limits
-from fusiond.isolation import registry as plugins
-from fusiond.model import DeviceInfo, Job, Measurement, Purpose
+from fusiond.model import Job
 from fusiond.registry import Registry
 from fusiond.requests.planning import prepare
-from fusiond.store.database import Store
 
 Run = Callable[..., Any]
 SOURCE = """\
@@ -62,41 +56,6 @@ def test_from_a_file_to_a_plan(fusiond: Run, source: Path) -> None:
     planned = fusiond("plan", job, "--json")
     assert planned.status == 0, planned.err
     assert json.loads(planned.out)["rejections"] == []
-
-
-TRACE = """
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, "end" INT, deviceId INT, streamId INT, bytes INT, copyKind INT,
-    srcKind INT, dstKind INT);
-INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1000, 4000, 0, 7, 4096, 1, 2, 3), (5000, 8000, 0, 7, 4096, 1, 2, 3);
-CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT);
-INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA Imagined');
-"""
-
-
-def test_a_trace_costs_what_its_device_has_answered(fusiond: Run, database: Path, tmp_path: Path) -> None:
-    """The device's model is in the trace; probes of another model or version, and what was counted, are not asked."""
-    path = tmp_path / "run.sqlite"
-    with contextlib.closing(sqlite3.connect(path)) as trace:
-        trace.executescript(TRACE)
-    assumed = "#   a message up, pinned: 8.00 us and 12.00 GB/s (assumed, not measured)"
-    assert assumed in fusiond("init", path, "--output", "-").out.splitlines()
-    info = DeviceInfo(name="cuda:0", model="NVIDIA Imagined", arch="sm_90", memory_bytes=1, limits=limits("sm_90"))
-    other = dataclasses.replace(info, model="NVIDIA Other")
-    counted = dataclasses.replace(info, name="counted:h100", memory_bytes=2, evidence="counted")
-    version = plugins.load().strategies["transfer"].version
-    with Store.open(database) as store:
-        for device, release, time_us in (
-            (info, version, 3.0), (other, version, 50.0), (counted, version, 60.0), (info, version + 1, 70.0),
-        ):  # fmt: skip
-            store.save_device(device)
-            for size, more in ((4096, 0.0), (65536, 6.144)):
-                measured = Measurement(span_us=(time_us + more,), clock="device", purpose=Purpose.PROBE)
-                store.add_probe(f"transfer: up pinned {size} bytes", device.key, release, measured)
-    said = fusiond("init", path, "--output", "-").out.splitlines()
-    assert "# 2 copies, 0 launches on NVIDIA Imagined" in said
-    assert "#   a message up, pinned: 2.59 us and 10.00 GB/s (measured on this device by fusiond)" in said
-    assert any("saves 2.6 us of startups (measured on this device by fusiond)" in line for line in said)
-    assert assumed in fusiond("init", path, "--output", "-", "--db", tmp_path / "none.sqlite").out.splitlines()
 
 
 def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
@@ -175,7 +134,7 @@ def test_a_draft_elsewhere_finds_its_source_and_headers(fusiond: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .py, .sqlite)"),
+        (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .py)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
         (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "cannot write /nowhere/x.yaml: No such file or directory"),

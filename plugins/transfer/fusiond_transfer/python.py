@@ -33,7 +33,6 @@ from fusiond_transfer.frontend.graph import (
     Mix,
     Vector,
 )
-from fusiond_transfer.frontend.importing import fx, jaxpr
 
 
 class KernelGraph:
@@ -220,17 +219,6 @@ class KernelGraph:
                 compare=default_compare(kind),
             ),
         )
-
-
-def from_jaxpr(closed: object, name: str = "imported") -> str:
-    """The draft of a graph file, from what `jax.make_jaxpr(function)(*arguments)` gives; `"?"` stands for bodies that
-    are not formulas."""
-    return jaxpr.draft(closed, name).yaml()
-
-
-def from_fx(graph: object, name: str = "imported") -> str:
-    """The same of a Graph or GraphModule of torch.fx; `"?"` also for sizes and types that it has not recorded."""
-    return fx.draft(graph, name).yaml()
 
 
 def written(graph: Graph) -> str:

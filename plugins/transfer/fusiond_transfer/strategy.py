@@ -29,7 +29,6 @@ from fusiond_transfer.analysis import (
     one_memory,
 )
 from fusiond_transfer.analysis.cells import Script
-from fusiond_transfer.analysis.drafts import ENDINGS, drafted
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.analysis.script import script
@@ -57,10 +56,6 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
     job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries", "together")
     names: Mapping[str, str] = frozen({"graph": "graph"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
-    drafts: tuple[str, ...] = ENDINGS
-
-    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
-        return drafted(path, name, inputs)
 
     # --- Job -> Workload ---
 

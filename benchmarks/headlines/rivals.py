@@ -27,8 +27,8 @@ from benchmarks.rivals.base import About, Rival
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import Framework, Jax, Torch, lacks
 from fusiond.devices.base import MORE, Loaded
+from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.devices.cuda.provider import index_of
 from fusiond.devices.timing import Sampling
 from fusiond.exporting.bundle import read_bundle
 from fusiond.model import DeviceInfo, Purpose

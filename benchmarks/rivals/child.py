@@ -19,9 +19,9 @@ from benchmarks.rivals import asking
 from benchmarks.rivals.base import About, Rival, difference
 from fusiond.devices.base import ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
+from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loaded import CudaProgram
-from fusiond.devices.cuda.provider import index_of
 from fusiond.devices.timing import Sampling, sample_pair, throttled
 from fusiond.exporting.bundle import read_bundle
 from fusiond.keys import plain

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from fusiond.cli import options, output, render
+from fusiond.cli import job_texts, options, output, render
 from fusiond.cli.prune import age_secs
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown, RequestError
@@ -87,7 +87,7 @@ def _imported(arguments: argparse.Namespace, limit: int, since: str | None) -> i
         rows = [
             (
                 render.when(each["found_at"]), each["workload"], each["strategy"], each["device"], each["evidence"],
-                each["verdict"], render.ratio(each["speedup"]),
+                each["verdict"], job_texts.ratio(each["speedup"]),
                 each["trusted"] or f"{each['signer'][:12]} (not trusted)", each["refuted"],
             )
             for each in found
@@ -119,7 +119,7 @@ def row(record: Record) -> tuple[str | None, ...]:
         record.device_name,
         record.evidence,
         record.verdict.value,
-        render.ratio(entry["speedup"]) or (f"bound {record.speedup:.3f}x" if entry["bound_ratio"] else None),
+        job_texts.ratio(entry["speedup"]) or (f"bound {record.speedup:.3f}x" if entry["bound_ratio"] else None),
         f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else None,
         record.baseline,
     )

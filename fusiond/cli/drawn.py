@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -16,8 +15,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from fusiond.cli import render
-from fusiond.cli.render import UNCUT, TableOf, duration, line, phase, quiet
+from fusiond.cli.job_texts import UNCUT, TableOf, duration, line, phase, quiet
 from fusiond.progress import Progress
 from fusiond.standing import Standing, Standings
 from fusiond.words import shortened, shown
@@ -30,6 +28,7 @@ class _Console(Console):
 
 
 def table(title: str, columns: Sequence[str], widths: Sequence[int], rows: Sequence[Sequence[str]], wide: int) -> None:
+    """`wide`: columns; UNCUT: lines of any length."""
     console = _Console(width=wide, emoji=False, highlight=False, soft_wrap=wide == UNCUT)
     grid = Table(box=box.SIMPLE_HEAD, title=escape(title) or None, title_justify="left", pad_edge=False)
     for name, width in zip(columns, widths, strict=True):
@@ -104,13 +103,7 @@ class Live:
 
 
 def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
-    """Tables that are drawn anew until Ctrl-C ends it; where the output is not a terminal, one after the other."""
-    if not sys.stdout.isatty():
-        while True:
-            for each in draw():
-                render.table(each.title, each.columns, each.rows)
-            sys.stdout.flush()
-            time.sleep(secs)
+    """Tables that are drawn anew on a terminal until Ctrl-C ends it."""
     console = _Console(emoji=False, highlight=False)
     with Drawn(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as screen:
         while True:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.cli import bundling, causes, counts, options, output, render
+from fusiond.cli import bundling, causes, counts, job_texts, options, output, render
 from fusiond.cli.answer import figures, microseconds, paid
 from fusiond.client.client import Client
 from fusiond.errors import RequestError
@@ -257,7 +257,7 @@ def _baseline_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
 
 def _candidate_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
     return [
-        (each.sequence, each.origin, each.config, render.ratio(each.ratio), _time(each), _outcome(each))
+        (each.sequence, each.origin, each.config, job_texts.ratio(each.ratio), _time(each), _outcome(each))
         for each in trials
         if not each.role.startswith(BASELINE)
     ]
@@ -309,7 +309,7 @@ def _efforts(measurements: list[Measurement]) -> str:
 
 def _range(found: list[Measurement]) -> tuple[str | None, str | None]:
     ratios = [each.ratio for each in found if each.ratio is not None]
-    return (render.ratio(min(ratios)), render.ratio(max(ratios))) if ratios else (None, None)
+    return (job_texts.ratio(min(ratios)), job_texts.ratio(max(ratios))) if ratios else (None, None)
 
 
 def _words(record: Record) -> str:

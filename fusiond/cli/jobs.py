@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options, output, render
+from fusiond.cli import job_texts, options, output, render
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
                 row.workload_name,
                 row.device,
                 f"{row.trials}/{row.budget}",
-                render.ratio(row.best_ratio),
+                job_texts.ratio(row.best_ratio),
                 render.when(row.created_at),
                 shortened(_trouble(row), 200),
             )

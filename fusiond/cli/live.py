@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from fusiond.cli import drawn, render
+from fusiond.cli import job_texts, render
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
@@ -19,7 +19,7 @@ _OPEN = (JobState.RUNNING, JobState.WAITING, JobState.QUEUED)
 def watch(client: Client, look: Callable[[], Mapping[str, Any]], secs: float) -> None:
     """Until Ctrl-C. `look` gives the document of `fusiond status`."""
 
-    def draw() -> Sequence[render.TableOf]:
+    def draw() -> Sequence[job_texts.TableOf]:
         document = look()
         try:
             rows = client.jobs(_OPEN, 100)
@@ -27,10 +27,10 @@ def watch(client: Client, look: Callable[[], Mapping[str, Any]], secs: float) ->
             rows = ()
         return tables(document, rows)
 
-    drawn.watching(draw, secs)
+    render.watching(draw, secs)
 
 
-def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence[render.TableOf]:
+def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence[job_texts.TableOf]:
     """Devices, the queue, the latest answers; empty ones are left out."""
     daemon = document["daemon"]
     workers = daemon.get("workers", ())
@@ -39,12 +39,12 @@ def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence
     title = f"fusiond {daemon['state']}" + ("" if daemon["state"] == "absent" else f", pid {daemon['pid']}")
     more = len(waiting) - MOST_WAITING
     found = [
-        render.TableOf(
+        job_texts.TableOf(
             title=title,
             columns=("device", "job", "workload", "part", "now", "trials", "best", "left"),
             rows=_devices(workers, open_jobs, running),
         ),
-        render.TableOf(
+        job_texts.TableOf(
             title=f"{counted(len(waiting), 'job')} to come" + (f", the first {MOST_WAITING}" if more > 0 else ""),
             columns=("job", "state", "workload", "device", "trials", "why"),
             rows=[
@@ -53,12 +53,12 @@ def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence
                 for each in waiting[::-1][:MOST_WAITING]
             ],
         ),
-        render.TableOf(
+        job_texts.TableOf(
             title="the latest answers",
             columns=("found (UTC)", "workload", "device", "verdict", "gain"),
             rows=[
                 (each["found_at"][:16].replace("T", " "), each["workload"], each["device"], each["verdict"],
-                 render.ratio(each["speedup"]))
+                 job_texts.ratio(each["speedup"]))
                 for each in document["answers"]
             ],
         ),
@@ -92,13 +92,13 @@ def _device(each: Mapping[str, Any]) -> tuple[object, ...]:
     now = f"final {found['final']} of {found['finals']}" if found["final"] else found["phase"]
     if each["waiting"]:
         now = f"waits: {shortened(each['waiting'], 60)}"
-    left = render.duration(found["left_secs"])
-    best = render.ratio(found["best"])
-    trials = render.bar(found["done"], found["budget"])
+    left = job_texts.duration(found["left_secs"])
+    best = job_texts.ratio(found["best"])
+    trials = job_texts.bar(found["done"], found["budget"])
     return each["device"], each["job"], shortened(found["workload"], 32), part, now, trials, best, left
 
 
 def _without_daemon(row: JobRow) -> tuple[object, ...]:
-    trials = render.bar(row.trials, row.budget)
+    trials = job_texts.bar(row.trials, row.budget)
     name = shortened(row.workload_name, 32)
-    return row.device, row.id, name, None, "runs without the daemon", trials, render.ratio(row.best_ratio), None
+    return row.device, row.id, name, None, "runs without the daemon", trials, job_texts.ratio(row.best_ratio), None

@@ -10,20 +10,18 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from rich.cells import cell_len
 
 from fusiond.cli import output
-from fusiond.cli.answer import microseconds
+from fusiond.cli.job_texts import UNCUT, TableOf, line
 from fusiond.progress import Progress
 from fusiond.words import shown
 
-UNCUT = 10_000
-"""Columns of a table that goes into a pipe."""
 LONGEST_WORD = 24
 """Words up to this length are never broken in a table."""
 _BETWEEN, _AROUND = 3, 2
@@ -105,11 +103,6 @@ def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         )
 
 
-def ratio(value: float | None) -> str | None:
-    """`1.234x`, or None."""
-    return None if value is None else f"{value:.3f}x"
-
-
 def when(text: str | None) -> str | None:
     """A stored time without its fraction and zone (all are UTC)."""
     return text[:19].replace("T", " ") if text else None
@@ -167,67 +160,14 @@ class ProgressLines:
             self.say(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOf:
-    """A table that is drawn again and again."""
+def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
+    """Tables that are drawn anew until Ctrl-C ends it; where the output is not a terminal, one after the other."""
+    if sys.stdout.isatty():
+        from fusiond.cli import drawn
 
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
-
-
-def bar(done: int, of: int | None, width: int = 16) -> str:
-    """`####........  12/64`, in characters that every terminal has."""
-    if not of:
-        return str(done) if done else ""
-    full = min(width, round(width * done / of))
-    return f"{'#' * full}{'.' * (width - full)} {done}/{of}"
-
-
-def phase(progress: Progress) -> str:
-    """`search: 12 candidates`; `waiting for pid 4711 of anna` needs no other word."""
-    phase, detail = progress.phase or "", progress.detail or ""
-    if progress.number is not None:
-        phase += f" {progress.number} of {progress.of}"
-    return detail if detail.startswith(phase) and detail else f"{phase}: {detail}" if detail else phase
-
-
-def quiet(progress: Progress) -> bool:
-    """What moves a bar, and is not a line: the processes of the finals one by one, what a search will cost."""
-    return not progress.detail and (progress.number is not None or progress.then_secs is not None)
-
-
-def duration(secs: float | None) -> str:
-    """`2 min`, `40 s`: about how long; nothing where that is not known."""
-    if secs is None:
-        return ""
-    if secs >= 5400:
-        return f"{secs / 3600:.1f} h"
-    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
-
-
-def line(progress: Progress) -> str:
-    """One event in words."""
-    match progress.event:
-        case "job":
-            text = f"job {progress.job} is {progress.state}"
-            if progress.workload:
-                text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
-            return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
-        case "phase":
-            return "" if quiet(progress) else phase(progress)
-        case "baseline":
-            return f"unfused, {progress.detail}: {microseconds(progress.time_us or 0.0)}"
-        case "trial":
-            best = f", best {progress.best:.3f}x" if progress.best is not None else ""
-            value = ratio(progress.ratio) or f"{progress.outcome}: {progress.reason}"
-            return f"trial {progress.done}/{progress.budget}: {value}  {progress.detail}{best}"
-        case "record":
-            return f"the answer is now: {progress.detail}"
-        case "ended":
-            text = f"job {progress.job} is {progress.state}" + (f": {progress.problem}" if progress.problem else "")
-            if progress.wall_secs and progress.device_share is not None:
-                text += f" ({progress.wall_secs:.1f} s; the device measured for {progress.device_share:.0%} of it)"
-            return text
-        case _:
-            return ""
+        drawn.watching(draw, secs)
+    while True:
+        for each in draw():
+            table(each.title, each.columns, each.rows)
+        sys.stdout.flush()
+        time.sleep(secs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options, output, render
+from fusiond.cli import job_texts, options, output
 from fusiond.client.client import Client
 from fusiond.wire import job_document, job_entry
 from fusiond.words import shortened
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_json(job_document(row))
         return 0
     known = {name: value for name, value in job_entry(row).items() if value is not None}
-    known["best"] = render.ratio(row.best_ratio) or "nothing yet"
+    known["best"] = job_texts.ratio(row.best_ratio) or "nothing yet"
     known["trials"] = f"{row.trials} of {row.budget}"
     known.pop("budget", None)
     if row.device_share is not None:

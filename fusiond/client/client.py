@@ -11,11 +11,11 @@ method needs them, here and nowhere else in the project.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from pathlib import Path
 
-from fusiond.errors import Ambiguous, DaemonError, DeviceError, FusiondError, NothingKnown, RequestError, StoreError
+from fusiond.client import connection
+from fusiond.errors import Ambiguous, DaemonError, NothingKnown, RequestError, StoreError
 from fusiond.requests import best, memory
 from fusiond.store.location import default_path
 
@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    import httpx
-
     from fusiond.client.answers import Answer, Judgement
     from fusiond.model import JobState
     from fusiond.progress import Progress
     from fusiond.store.database import Store
     from fusiond.store.jobs import JobRow
 
-TIMEOUT_SECS = 30.0
 SUBMIT_SECS = 600.0
 """A sweep may make a hundred jobs, each of which the daemon parses and checks before it answers."""
 JUDGE_SECS = 3 * 3600.0
@@ -67,13 +64,7 @@ class Client:
     @property
     def socket(self) -> Path:
         """Where the daemon listens, or would."""
-        if self._socket is not None:
-            return self._socket
-        from fusiond.daemon import lock
-        from fusiond.daemon import socket as sockets
-
-        holder = lock.holder(self.db)
-        return holder.socket if holder else sockets.default_path(self.db)
+        return self._socket if self._socket is not None else connection.socket_of(self.db)
 
     @property
     def store(self) -> Store:
@@ -118,7 +109,7 @@ class Client:
             with contextlib.suppress(StoreError):  # the daemon says what is wrong with it
                 same = memory.same_jobs(self.db, known, device=device, trials=trials, seed=seed, priority=priority)
                 if same:
-                    self._answering()
+                    connection.answering(self.socket)
                     return same
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
         return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
@@ -266,49 +257,14 @@ class Client:
 
     # --- inside ---
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        timeout_secs: float = TIMEOUT_SECS,
-        query: Sequence[tuple[str, str]] | None = None,
-    ) -> Any:
-        import httpx
-
-        socket = self._answering()
-        try:
-            with _http(socket, timeout_secs) as http:
-                response = http.request(method, path, json=body, params=httpx.QueryParams(list(query or ())))
-        except httpx.TransportError as problem:
-            raise _silent(socket, problem, timeout_secs) from None
-        return _checked(response)
-
-    def _answering(self) -> Path:
-        """The daemon's socket; DaemonError when nobody listens there (httpcore leaks that of a failed attempt)."""
-        from fusiond.daemon import socket as sockets
-
-        socket = self.socket
-        if not sockets.answers(socket):
-            raise _absent(socket)
-        return socket
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_secs: float = 30.0) -> Any:
+        return connection.ask(self.socket, method, path, body, timeout_secs)
 
     def _stream(self, job: str) -> Iterator[Progress]:
-        import httpx
-
         from fusiond.progress import from_json
 
-        socket = self._answering()
-        try:
-            with _http(socket) as http, http.stream("GET", f"/jobs/{job}/events") as response:
-                if response.is_error:
-                    response.read()
-                    _checked(response)
-                for line in response.iter_lines():
-                    if line:
-                        yield from_json(_json(line))
-        except httpx.TransportError as problem:
-            raise _silent(socket, problem) from None
+        for document in connection.stream(self.socket, f"/jobs/{job}/events"):
+            yield from_json(document)
 
     def _poll(self, job: str) -> Iterator[Progress]:
         from fusiond.daemon import lock
@@ -335,53 +291,3 @@ def _answer(document: Mapping[str, Any] | None) -> Answer | None:
     if document is not None and document["match"] == "ambiguous":
         raise Ambiguous(document)
     return None if document is None else Answer.of(document)
-
-
-def _http(socket: Path, timeout_secs: float = TIMEOUT_SECS) -> httpx.Client:
-    import httpx
-
-    return httpx.Client(
-        transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://fusiond", timeout=timeout_secs, trust_env=False
-    )
-
-
-def _silent(socket: Path, problem: httpx.TransportError, timeout_secs: float = TIMEOUT_SECS) -> DaemonError:
-    import httpx
-
-    if isinstance(problem, httpx.TimeoutException):
-        return DaemonError(f"the daemon on {socket} does not answer within {timeout_secs:.0f} s")
-    return _absent(socket)
-
-
-def _absent(socket: Path) -> DaemonError:
-    return DaemonError(f"no daemon answers on {socket}; start one with `fusiond serve`")
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise DaemonError("the daemon answered something that is not JSON") from None
-
-
-def _checked(response: httpx.Response) -> Any:
-    """The document of a good answer; otherwise the error that the daemon raised, as it was."""
-    document = _json(response.text)
-    if not response.is_error:
-        return document
-    error = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict):
-        raise DaemonError(f"the daemon answered {response.status_code}")
-    raise _raised(response.status_code, str(error.get("problem", "")), str(error.get("where", "")), error.get("kind"))
-
-
-def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError:
-    if kind == NothingKnown.__name__:
-        return NothingKnown(problem)
-    if kind == DeviceError.__name__:
-        return DeviceError(problem)
-    if kind in (DaemonError.__name__, "QueueFull"):  # too many of something, or a request that did not arrive in time
-        return DaemonError(f"the daemon refused: {problem}")
-    if status < 500:
-        return RequestError(problem, where=where)
-    return DaemonError(f"the daemon failed: {problem}")

@@ -66,12 +66,11 @@ def _has_upstreams(db: Path) -> bool:
 
 
 def _asked(db: Path, method: str, *, query: Any = None, body: Any = None) -> dict[str, Any] | None:
-    from fusiond.client.client import Client
+    from fusiond.client import connection
 
     try:
-        with Client(db=db) as client:
-            found: dict[str, Any] = client._ask(method, "/best", body, ASK_SECS, query)
-            return found
+        found: dict[str, Any] = connection.ask(connection.socket_of(db), method, "/best", body, ASK_SECS, query)
+        return found
     except (NothingKnown, DaemonError):
         return None
     except FusiondError:  # ambiguous there, or a device that is not here: the store's own answer stands

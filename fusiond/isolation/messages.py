@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
 
-from fusiond.isolation import start
+from fusiond.isolation import limits
 from fusiond.model import SAMPLER, DeviceLimits, frozen
 from fusiond.registry import PluginState
 from fusiond.strategy import CatalogueEntry
@@ -33,11 +33,11 @@ copyreg.pickle(MappingProxyType, _reduced)
 class ChildLimits:
     """What one child may use."""
 
-    secs: float = start.SECS
+    secs: float = limits.SECS
     """For one request, without what it waits for on the other side (compilers, files)."""
-    memory_bytes: int = start.MEMORY_BYTES
+    memory_bytes: int = limits.MEMORY_BYTES
     """Of its address space."""
-    stack_bytes: int = start.STACK_BYTES
+    stack_bytes: int = limits.STACK_BYTES
     """Of the thread that works on a request: parsers recurse."""
 
 

@@ -15,14 +15,13 @@ import sys
 import threading
 import time
 
+from fusiond.isolation.limits import MEMORY_BYTES, SECS, STACK_BYTES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than the start
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-SECS = 60.0
-MEMORY_BYTES = 4 << 30
-STACK_BYTES = 64 << 20
 ENVIRONMENT = {
     "LIBCLANG_NOTHREADS": "1",  # else it parses in a thread of its own, with a shallow stack
     "OPENBLAS_NUM_THREADS": "1",  # threads of a zygote would not be in its children

@@ -27,7 +27,7 @@ from fusiond.cuda.recording import triton as recording
 from fusiond.cuda.recording.arguments import NULL
 from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
-from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.ptx.triton import NotTaken
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region

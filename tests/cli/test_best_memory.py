@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from fusiond import Client
+from fusiond.client import connection
 from fusiond.errors import DaemonError
 from fusiond.frameworks.asking import Asker, Question
 from fusiond.isolation import registry as isolated
@@ -259,7 +260,7 @@ def test_a_job_that_waits_already_is_named_without_the_daemon(
         first = store.submit(ready.job, ready.workload)
         other = dataclasses.replace(ready.job, search=dataclasses.replace(wanted.search, trials=7, seed=3))
         second = store.submit(other, ready.workload, priority=2)
-        monkeypatch.setattr(Client, "_answering", lambda self: job)
+        monkeypatch.setattr(connection, "answering", lambda socket: socket)
         monkeypatch.setattr(Client, "_ask", lambda *words: pytest.fail("the daemon was asked"))
         with Client() as client:
             assert client.submit(job) == (first.id,)

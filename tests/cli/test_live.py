@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli import drawn, live, main, render
+from fusiond.cli import drawn, job_texts, live, main, render
 from fusiond.progress import Progress
 from fusiond.standing import Standing
 from fusiond.store.database import Store
@@ -131,10 +131,10 @@ def _drawn(shown: drawn.Live) -> str:
     ("secs", "text"), [(None, ""), (0.2, "0 s"), (89, "89 s"), (91, "2 min"), (5399, "90 min"), (7200, "2.0 h")]
 )
 def test_durations(secs: float | None, text: str) -> None:
-    assert render.duration(secs) == text
+    assert job_texts.duration(secs) == text
 
 
 def test_bars() -> None:
-    assert render.bar(0, None) == ""
-    assert render.bar(3, 4, 4) == "###. 3/4"
-    assert render.bar(9, 4, 4) == "#### 9/4"
+    assert job_texts.bar(0, None) == ""
+    assert job_texts.bar(3, 4, 4) == "###. 3/4"
+    assert job_texts.bar(9, 4, 4) == "#### 9/4"

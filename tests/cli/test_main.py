@@ -29,6 +29,7 @@ def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> 
         "causes",
         "counts",
         "drawn",
+        "job_texts",
         "live",
         "options",
         "output",

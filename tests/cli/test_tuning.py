@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import pytest
 
 from fusiond.cli.drawn import Live
-from fusiond.cli.render import ProgressLines, line
+from fusiond.cli.job_texts import line
+from fusiond.cli.render import ProgressLines
 from fusiond.client import here
 from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished

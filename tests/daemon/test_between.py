@@ -18,6 +18,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fusiond import __version__
+from fusiond.client import connection as client_connection
 from fusiond.client.client import Client
 from fusiond.daemon import between as module
 from fusiond.daemon import upstream as calls
@@ -140,7 +141,7 @@ def test_an_answer_is_pushed_and_a_miss_is_asked(box: Callable[..., Box], upstre
     box("a", address("write"), begin=tuned)
     until(lambda: up.between.exchange.count()["imported"] == 1)
     second = box("b", address("read"))
-    found = second.client._ask("GET", "/best", query=[("pair", "maxpool,hist")])
+    found = client_connection.ask(second.client.socket, "GET", "/best", query=[("pair", "maxpool,hist")])
     assert (found["verdict"], found["imported"]["trusted"]) == ("fuse", False)
     assert second.between.exchange.count() == {"own": 0, "imported": 1}  # kept: it needs no upstream any more
 
@@ -396,9 +397,12 @@ BAD: dict[str, Callable[[socket.socket], None]] = {
 def test_a_bad_upstream_costs_a_little_time_and_nothing_else(how: str, box: Callable[..., Box], tmp_path: Path) -> None:
     with server(BAD[how]) as address:
         found = box("a", address, begin=tuned, secs=0.4)
-        assert found.client._ask("GET", "/best", query=[("pair", "hist,maxpool")])["match"] == "exact"  # its own
+        assert (
+            client_connection.ask(found.client.socket, "GET", "/best", query=[("pair", "hist,maxpool")])["match"]
+            == "exact"
+        )  # its own
         with pytest.raises(NothingKnown):
-            found.client._ask("GET", "/best", query=[("pair", "a,b")])
+            client_connection.ask(found.client.socket, "GET", "/best", query=[("pair", "a,b")])
         assert not found.between.ask("0" * 32, (daemon.DEVICE.key,), "warm", None)
         path = tmp_path / "job.yaml"
         path.write_text(JOB.replace("500", "700"))

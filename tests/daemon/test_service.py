@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fusiond.client import client as client_module
+from fusiond.client import connection
 from fusiond.client.client import Client
 from fusiond.daemon import service as service_module
 from fusiond.daemon.config import DaemonConfig
@@ -264,18 +265,18 @@ def test_a_submission_may_take_longer_than_other_requests(
 ) -> None:
     """A sweep of a hundred is parsed and checked before the daemon answers."""
     asked: list[float] = []
-    made = client_module._http
+    made = connection.http
 
-    def http(socket: Path, timeout_secs: float = client_module.TIMEOUT_SECS) -> Any:
+    def http(socket: Path, timeout_secs: float = connection.TIMEOUT_SECS) -> Any:
         asked.append(timeout_secs)
         return made(socket, timeout_secs)
 
-    monkeypatch.setattr(client_module, "_http", http)
+    monkeypatch.setattr(connection, "http", http)
     with serving() as (_, client):
         asked.clear()
         client.submit(job_file())
         client.health()
-    assert asked[:2] == [client_module.SUBMIT_SECS, client_module.TIMEOUT_SECS]
+    assert asked[:2] == [client_module.SUBMIT_SECS, connection.TIMEOUT_SECS]
 
 
 def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:

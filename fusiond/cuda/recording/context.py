@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusiond.cuda.recording import cupy, cupy_jit, groups, numba, triton
+from fusiond.cuda.recording import cupy, cupy_jit, groups, launches, numba, triton
 from fusiond.cuda.recording.groups import Explained, LaunchOptions
-from fusiond.cuda.recording.kernels import Kernel, RecordedLaunch
+from fusiond.cuda.recording.kernels import Kernel
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.frameworks import asking
 
 _UNNAMED = (triton, numba, cupy_jit)
 """Libraries whose kernels are recorded without being named."""
-
-
-class _Open(threading.local):
-    """The recorders of a thread, the innermost last."""
-
-    def __init__(self) -> None:
-        self.recorders: list[Recorder] = []
-
-
-_open = _Open()
-
-
-def current() -> Recorder | None:
-    """That which records the launches of this thread."""
-    return _open.recorders[-1] if _open.recorders else None
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Nothing of this thread is recorded meanwhile."""
-    recorders, _open.recorders = _open.recorders, []
-    try:
-        yield
-    finally:
-        _open.recorders = recorders
 
 
 class Recorder:
@@ -53,12 +27,12 @@ class Recorder:
 
     def __enter__(self) -> Any:
         if self._on:
-            if self in _open.recorders:
+            if launches.is_open(self):
                 raise RuntimeError("this `with fusiond.cuda.launch(...)` is entered already; make one for each")
-            outer = current()
+            outer = launches.current()
             if outer is not None:
                 outer.flush()  # what was recorded there comes first
-            _open.recorders.append(self)
+            launches.push(self)
             for library in _UNNAMED:
                 library.begin()
         return self._kernels[0] if len(self._kernels) == 1 else self._kernels
@@ -70,7 +44,7 @@ class Recorder:
         if self._on:
             for library in _UNNAMED:
                 library.end()
-            _open.recorders.remove(self)
+            launches.remove(self)
             self.flush()
 
     def add(self, launch: RecordedLaunch) -> None:
@@ -78,16 +52,16 @@ class Recorder:
 
     def flush(self) -> None:
         """Launch what is recorded by now."""
-        launches, self._launches = self._launches, []
-        for number in self._started(launches):
-            launches[number].run()
+        recorded, self._launches = self._launches, []
+        for number in self._started(recorded):
+            recorded[number].run()
 
-    def _started(self, launches: list[RecordedLaunch]) -> list[int]:
+    def _started(self, recorded: list[RecordedLaunch]) -> list[int]:
         """The numbers of those that are to be launched as they are."""
-        if len(launches) < 2 or groups.apart(launches):
-            return list(range(len(launches)))
-        group = groups.of(launches, self._options)
-        return list(range(len(launches))) if group is None else group.start(launches)
+        if len(recorded) < 2 or groups.apart(recorded):
+            return list(range(len(recorded)))
+        group = groups.of(recorded, self._options)
+        return list(range(len(recorded))) if group is None else group.start(recorded)
 
 
 def launch(

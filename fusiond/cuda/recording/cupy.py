@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusiond.cuda.demangling import demangled
-from fusiond.cuda.recording import arguments, machines
+from fusiond.cuda.recording import arguments, launches, machines
 from fusiond.cuda.recording.arguments import NULL, Unseen
-from fusiond.cuda.recording.kernels import Grid, RecordedLaunch, lengths
+from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
 
 
@@ -59,9 +59,7 @@ class Recording:
         return getattr(self._kernel, name)
 
     def __call__(self, grid: Grid, block: Grid, args: Sequence[Any], **options: Any) -> None:
-        from fusiond.cuda.recording import context
-
-        recorder = context.current()
+        recorder = launches.current()
         if recorder is None:
             self._kernel(grid, block, args, **options)
         else:

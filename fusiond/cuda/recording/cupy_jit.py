@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import arguments, compiled, machines
+from fusiond.cuda.recording import arguments, compiled, launches, machines
 from fusiond.cuda.recording.arguments import Argument, Array, Struct, Unseen
 from fusiond.cuda.recording.cupy import atleast_one, run_where
-from fusiond.cuda.recording.kernels import Grid, RecordedLaunch, lengths
+from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin, PtxOrigin
 from fusiond.cuda.recording.replacing import Method, Replacing
 
@@ -143,9 +143,7 @@ def _recorded(call: Callable[..., Any]) -> Callable[..., Any]:
     def recorded(
         self: Any, grid: Grid, block: Grid, args: Sequence[Any], shared_mem: int = 0, stream: Any = None
     ) -> Any:
-        from fusiond.cuda.recording import context
-
-        recorder = context.current()
+        recorder = launches.current()
         if recorder is None:
             return call(self, grid, block, args, shared_mem, stream)
         cuda = sys.modules["cupy"].cuda

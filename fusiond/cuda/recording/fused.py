@@ -14,7 +14,7 @@ import numpy as np
 
 from fusiond.cuda.recording import machines, question
 from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct
-from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
 from fusiond.cuda.recording.origins import Drafted, RecordedParameter
 from fusiond.cuda.recording.question import KernelsQuestion

@@ -21,7 +21,7 @@ from typing import Any
 from fusiond.cuda.recording import arguments, question
 from fusiond.cuda.recording.arguments import Argument, Array, Struct, overlap
 from fusiond.cuda.recording.fused import FusedLaunch, LaidOutLaunch, NotNow, built
-from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
 from fusiond.cuda.recording.question import Unaskable
 from fusiond.frameworks import asking

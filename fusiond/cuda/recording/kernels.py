@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-from fusiond.cuda.recording import arguments, machines
-from fusiond.cuda.recording.arguments import Argument, Unseen
+from fusiond.cuda.recording import arguments, launches, machines
+from fusiond.cuda.recording.arguments import Unseen
+from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
 from fusiond.program import Dim3
-
-Grid = int | Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedLaunch:
-    """One launch, recorded: what it is handed, and how it is done as it is."""
-
-    origin: Origin
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int
-    arguments: tuple[Argument, ...]
-    stream: int
-    device: int
-    """Its number; -1 on the processor."""
-    run: Callable[[], None] = field(repr=False, compare=False)
-    unseen: str = ""
-    """Why it cannot be asked for, in one line."""
-
-
-def lengths(value: Grid) -> Dim3:
-    """One to three lengths as three."""
-    given = (value,) if isinstance(value, int) else tuple(int(each) for each in value)
-    if not 1 <= len(given) <= 3 or min(given) < 1:
-        raise ValueError(f"a grid or block of {value!r}; it has one to three lengths from 1")
-    padded = (*given, 1, 1)
-    return (padded[0], padded[1], padded[2])
 
 
 class Kernel:
@@ -59,10 +31,8 @@ class Kernel:
         """Launch, or record. Numbers are NumPy's (`numpy.int32(n)`), a struct is a NumPy scalar of its dtype.
 
         TypeError for an argument that is none; fusiond.cuda.LaunchFailed where it does not build or start."""
-        from fusiond.cuda.recording import context
-
         launched = self.described(grid, block, args, shared_mem, stream)
-        recorder = context.current()
+        recorder = launches.current()
         if recorder is None:
             launched.run()
         else:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import arguments, compiled, machines
+from fusiond.cuda.recording import arguments, compiled, launches, machines
 from fusiond.cuda.recording.arguments import GPU, NULL, Argument, Array, Unseen
-from fusiond.cuda.recording.kernels import RecordedLaunch, lengths
+from fusiond.cuda.recording.launches import RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin, PtxOrigin
 from fusiond.cuda.recording.replacing import Method, Replacing
 
@@ -91,9 +91,7 @@ def _recorded(launch: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(launch)
     def recorded(self: Any, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
-        from fusiond.cuda.recording import context
-
-        recorder = context.current()
+        recorder = launches.current()
         if recorder is None:
             return launch(self, args, griddim, blockdim, stream, sharedmem)
         device = int(sys.modules["numba.cuda"].current_context().device.id)

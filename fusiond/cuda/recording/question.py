@@ -22,7 +22,7 @@ import numpy as np
 from fusiond.build import cache
 from fusiond.cuda.recording import arguments
 from fusiond.cuda.recording.arguments import NULL, SCRATCH, Argument, Array, Struct
-from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
 from fusiond.inputs import documents
 from fusiond.language.dtypes import DTYPES, is_float

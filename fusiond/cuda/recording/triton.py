@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import arguments
+from fusiond.cuda.recording import arguments, launches
 from fusiond.cuda.recording.arguments import GPU, NULL, SCRATCH, Argument, Array, TypedNumber, Unseen
-from fusiond.cuda.recording.kernels import RecordedLaunch
+from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
 from fusiond.cuda.recording.replacing import Method, Replacing
 from fusiond.language.dtypes import DTYPES
@@ -103,9 +103,7 @@ def _recorded(run: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(run)
     def recorded(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        from fusiond.cuda.recording import context
-
-        recorder = None if warmup else context.current()
+        recorder = None if warmup else launches.current()
         compiled = run(self, *args, grid=grid, warmup=warmup or recorder is not None, **kwargs)
         if recorder is not None and compiled is not None:
             launch = _launch(self, compiled, args, kwargs, grid)
@@ -121,9 +119,7 @@ def _apart(bench: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bench)
     def apart(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from fusiond.cuda.recording import context
-
-        with context.paused():
+        with launches.paused():
             return bench(self, *args, **kwargs)
 
     return apart

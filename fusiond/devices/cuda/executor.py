@@ -15,13 +15,13 @@ from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.contexts import Contexts, connected
 from fusiond.devices.cuda.data import DeviceData
+from fusiond.devices.cuda.description import NO_DRIVER, NO_PYCUDA, describe, index_of
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
-from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe, index_of
 from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
 from fusiond.model import DeviceInfo, DeviceState, Outcome

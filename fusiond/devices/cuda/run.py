@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from fusiond.devices import run
+from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.devices.cuda.provider import index_of
 
 
 def main(argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.composition import Composed
 from fusiond_stitching.analysis.plan import BlockProgram, StitchedKernel
 from fusiond_stitching.analysis.planner import PlannedModule
-from fusiond_stitching.analysis.superlinear_work import more_than_linear
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
 from fusiond_stitching.codegen.tolerances import near_ties
 from fusiond_stitching.frontend.graph import HloModule
@@ -53,7 +51,6 @@ def report(
             for each in module.all_frames
         ],
         "near_ties": list(near_ties(module)),
-        "work": [dataclasses.asdict(each) for each in more_than_linear(module)],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
 
@@ -189,12 +186,6 @@ def described(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
         )
-    if report["work"]:
-        lines.append("work that grows faster than the data (all pairs, all windows):")
-        lines += [
-            f"  {each['instruction']}: {each['elements']:,} elements evaluated, {each['times']:.0f} times the data"
-            for each in report["work"]
-        ]
     if report["library"]:
         lines.append("left to a library; its results are filled, not computed:")
         calls: dict[str, list[Mapping[str, Any]]] = {}

@@ -1,80 +1,17 @@
-"""Shared-memory planning (section 5.1) against brute force and networkx."""
+"""Shared-memory planning (section 5.1) against brute force."""
 
 from __future__ import annotations
 
-import itertools
-
-import networkx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching.analysis import shared_memory
 from fusiond_stitching.analysis.shared_memory import (
     ALIGNMENT,
-    Dominance,
     SharedBuffer,
-    dominators,
     layout,
-    overlaps,
     relieved,
     total,
 )
-
-# --- dominance ------------------------------------------------------------------------------------------
-
-
-@st.composite
-def flows(draw):
-    """A data flow: node -> what it reads, from a root; acyclic, with everything reachable or not."""
-    count = draw(st.integers(1, 14))
-    names = [f"n{at}" for at in range(count)]
-    found = {
-        name: tuple(draw(st.lists(st.sampled_from(names[at + 1 :]), max_size=4)) if at + 1 < count else ())
-        for at, name in enumerate(names)
-    }
-    return found
-
-
-@given(flows())
-@settings(max_examples=60, deadline=None)
-def test_dominators_are_those_of_networkx(successors):
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(successors)
-    graph.add_edges_from((node, each) for node, several in successors.items() for each in several)
-    theirs = dict(networkx.immediate_dominators(graph, "n0"))
-    theirs["n0"] = "n0"  # None in newer versions
-    assert dominators(successors, "n0") == theirs
-
-
-@given(flows())
-@settings(max_examples=50, deadline=None)
-def test_dominance_is_that_all_ways_lead_through(successors):
-    """Brute force: take the node away, and see what the root still reaches."""
-    tree = Dominance.of(dominators(successors, "n0"))
-
-    def reached(without):
-        stack, seen = ["n0"] if without != "n0" else [], set()
-        while stack:
-            node = stack.pop()
-            if node not in seen:
-                seen.add(node)
-                stack += [each for each in successors[node] if each != without]
-        return seen
-
-    everything = reached(None)
-    for above, below in itertools.product(successors, repeat=2):
-        wanted = above in everything and below in everything and below not in reached(above)
-        assert tree.dominates(above, below) == wanted
-    assert not tree.dominates("n0", "nowhere")
-
-
-def test_dominators_of_a_loop():
-    """Not that data flow has any; the algorithm does not mind."""
-    assert dominators({"a": ("b", "c"), "b": ("c",), "c": ("b", "d"), "d": ()}, "a") == {
-        "a": "a", "b": "a", "c": "a", "d": "c",
-    }  # fmt: skip
-
 
 # --- layout ---------------------------------------------------------------------------------------------
 
@@ -118,63 +55,18 @@ def test_no_two_live_buffers_share_a_byte(wanted):
     assert set(offsets) == {each.name for each in wanted}
     assert all(offset >= 0 and offset % ALIGNMENT == 0 for offset in offsets.values())
     assert clashes(wanted, offsets) == set()
-    assert overlaps(wanted, offsets) == []
     assert total(wanted, offsets) == max(offsets[each.name] + each.size_bytes for each in wanted)
     assert total(wanted, offsets) <= sum(each.size_bytes for each in wanted)
 
 
-@given(buffers(), st.data())
-@settings(max_examples=150, deadline=None)
-def test_overlaps_are_told_byte_by_byte(wanted, data):
-    """`overlaps` against the same brute force on layouts that nobody planned."""
-    offsets = {each.name: 16 * data.draw(st.integers(0, 8)) for each in wanted}
-    told = {frozenset(each) for each in overlaps(wanted, offsets)}
-    # An in-place write over a buffer of another size is one for nobody.
-    assert told == {frozenset(each) for each in clashes(wanted, offsets)}
-
-
-@given(buffers(most=7), flows())
-@settings(max_examples=100, deadline=None)
-def test_by_dominance_only_what_dominates_shares(wanted, successors):
-    """Buffers named like nodes of a data flow: space is shared along the tree only; others (workspaces) with all."""
-    renamed = {each.name: f"n{at}" for at, each in enumerate(wanted)}
-    mine = tuple(
-        SharedBuffer(renamed[each.name], each.size_bytes, each.first, each.last, renamed.get(each.in_place_of or ""))
-        for each in wanted
-    )
-    tree = dominators(successors, "n0")
-    offsets = layout(mine, tree)
-    assert clashes(mine, offsets) == set()
-    dominance = Dominance.of(tree)
-    for one, other in itertools.permutations(mine, 2):
-        common = (
-            offsets[one.name] < offsets[other.name] + other.size_bytes
-            and offsets[other.name] < offsets[one.name] + one.size_bytes
-        )
-        if common and one.last < other.first and one.name in dominance and other.name in dominance:
-            assert dominance.dominates(other.name, one.name)
-
-
 def test_the_papers_figure():
     """Figure 3: Reduce.2 in the space of Reduce.1, Divide.1 in that of Exponential.1; 2 of 4 buffers are shared."""
-    flow = {
-        "dot": ("divide",), "divide": ("exponential", "reduce2"), "reduce2": ("exponential",),
-        "exponential": ("reduce1",), "reduce1": (),
-    }  # fmt: skip
     wanted = (
         SharedBuffer("reduce1", 256, 0, 1),
         SharedBuffer("exponential", 2048, 1, 3),
         SharedBuffer("reduce2", 256, 2, 3),
         SharedBuffer("divide", 2048, 3, 4, "exponential"),
     )
-    tree = dominators(flow, "dot")
-    assert tree == {
-        "dot": "dot",
-        "divide": "dot",
-        "exponential": "divide",
-        "reduce2": "divide",
-        "reduce1": "exponential",
-    }
     by_life = layout(wanted)
     assert by_life["divide"] == by_life["exponential"]
     assert by_life["reduce2"] == by_life["reduce1"]
@@ -189,7 +81,7 @@ def test_a_write_in_place_gives_way_to_what_is_in_the_way():
         SharedBuffer("c", 32, 2, 4, "a"),
     )
     offsets = layout(wanted)
-    assert overlaps(wanted, offsets) == []
+    assert clashes(wanted, offsets) == set()
     assert (offsets["b"] == offsets["a"]) != (offsets["c"] == offsets["a"])
 
 
@@ -229,39 +121,3 @@ def test_shrinking_takes_none_where_nothing_helps():
     assert relieved(wanted, 32, []) == []
     assert relieved(wanted, 32, ["b"]) == ["b"]
     assert relieved((), 0, ["a"]) == []
-
-
-# --- mutants --------------------------------------------------------------------------------------------
-
-
-def ends_too_early(wanted):
-    return tuple(
-        SharedBuffer(each.name, each.size_bytes, each.first, max(each.first, each.last - 1)) for each in wanted
-    )
-
-
-def too_small(wanted):
-    return tuple(
-        SharedBuffer(each.name, each.size_bytes - 16, each.first, each.last) if each.size_bytes > 16 else each
-        for each in wanted
-    )
-
-
-@pytest.mark.parametrize("mutation", [ends_too_early, too_small])
-def test_layouts_of_wrong_buffers_are_told(mutation):
-    """A layout made from lives or sizes that are too small is not sound for the true ones."""
-    wanted = (
-        SharedBuffer("a", 64, 0, 2),
-        SharedBuffer("b", 32, 1, 3),
-        SharedBuffer("c", 64, 2, 4),
-        SharedBuffer("d", 32, 3, 5),
-    )
-    assert overlaps(wanted, layout(wanted)) == []
-    assert overlaps(wanted, layout(mutation(wanted)))
-
-
-def test_a_shared_life_is_not_forgotten(monkeypatch):
-    """The planner with its test of lives broken."""
-    monkeypatch.setattr(shared_memory, "_first_fit", lambda size_bytes, spans: 0)
-    wanted = (SharedBuffer("a", 64, 0, 2), SharedBuffer("b", 64, 1, 3))
-    assert overlaps(wanted, layout(wanted)) == [("a", "b")]

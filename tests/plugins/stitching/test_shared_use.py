@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond_stitching.analysis import shared_use
-from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     BoxChunk,
@@ -19,6 +18,7 @@ from fusiond_stitching.analysis.plan import (
     Stage,
     StageResult,
 )
+from fusiond_stitching.analysis.shared_use import StageReads
 
 
 def thread(stage: Stage, element: int, threads: int) -> int:

@@ -1,4 +1,4 @@
-"""Look-ups in what is computed, and what was put side by side: against XLA, and by what is left of them."""
+"""Look-ups in what is computed: against XLA, and by what is left of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond_stitching.frontend import short_reduces, sunk_gathers
+from fusiond_stitching.frontend import sunk_gathers
 from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade
@@ -18,7 +18,6 @@ from .cases import Case
 from .checking import Batch
 
 X = np.random.default_rng(8).normal(size=(6, 40)).astype(np.float32)
-BIAS = np.random.default_rng(9).normal(size=(40,)).astype(np.float32)
 LABELS = np.array([0, 39, 7, 7, 50, -1], np.int32)
 
 
@@ -76,35 +75,8 @@ def test_where_much_is_looked_up_it_is_computed_once(runner: Any) -> None:
     found.check(runner, handmade.unfused(found.module))
 
 
-def shares(x: Any) -> Any:
-    best, at = jax.lax.top_k(x, 3)
-    weights = jnp.exp(best - best.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True), jax.nn.one_hot(at, 40).sum(1), at.sum(-1), best.min(-1)
-
-
-def stacked(x: Any) -> Any:
-    """Side by side along the first dimension, with another computation, and an init that counts."""
-    both = jnp.stack([x, x * 2 + BIAS]) + jnp.arange(2)[:, None, None]
-    return jax.lax.reduce(both, np.float32(0.5), jax.lax.max, (0,)), (both * both).prod(0), both[:, :, 0].sum(0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("function", [shares, stacked])
-def test_what_was_put_side_by_side_is_taken_as_it_was(function: Callable[..., Any], runner: Any) -> None:
-    found = batch("parts", function, X)
-    sources = [found.module[each.operands[0]].dims for each in found.module.instructions if each.opcode == "reduce"]
-    assert set(sources) <= {(6, 40)}
-    found.check(runner, handmade.unfused(found.module))
-
-
-@pytest.mark.parametrize(("what", "name"), [("the element of a broadcast", "a column"), ("the part", "shares")])
-def test_a_mutant_dies(what: str, name: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "the part":
-        part = short_reduces._Parts._part
-        monkeypatch.setattr(short_reduces._Parts, "_part", lambda self, name, at, number: part(self, name, at, 0))
-        found = batch(what, shares, X)
-    else:
-        monkeypatch.setattr(sunk_gathers, "_counted", lambda *_: {0: 0, 1: 1, 2: 1})
-        found = batch(what, LOOKED_UP[name], X, LABELS)
+def test_a_mutant_dies(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sunk_gathers, "_counted", lambda *_: {0: 0, 1: 1, 2: 1})
+    found = batch("the element of a broadcast", LOOKED_UP["a column"], X, LABELS)
     with pytest.raises(AssertionError):
         found.check(runner, handmade.unfused(found.module))

@@ -12,13 +12,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import BlockProgram, Shared, Stage
 from fusiond_stitching.frontend.graph import BYTES, HloModule
 
 ALIGNMENT = 16
+
+
+@dataclass(slots=True)
+class StageReads:
+    """What a stage reads. `own`: results of earlier stages of the same program -> whether all reads are at the
+    reader's own index; `by`: which of its results, by their places, read it."""
+
+    own: dict[str, bool] = field(default_factory=dict)
+    by: dict[str, set[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

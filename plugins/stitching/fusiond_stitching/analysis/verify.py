@@ -3,8 +3,7 @@
     exact cover     every output reaches its buffer; nothing is computed in two places; a value that is read has been
                     computed before, in another launch, behind a grid barrier, or earlier in the same block program
                     (so the quotient graph has no cycle); every element of a buffer is written, by one block
-    index sets      what a block reads of its own block program it has computed itself (`containment`: for all blocks
-                    at once, in a time that does not depend on the sizes)
+                    (`chunk_coverage`); what a block finds again in global memory it has written itself
     scatters        one in place changes what was stored in an earlier launch and nobody else reads; each update is
                     applied once
     shared memory   no two buffers with a byte in common are alive in one stage, but for a write in place; buffers and
@@ -16,13 +15,11 @@ Nothing of `shared_memory`, `stages` or `propagate` is used, here or in what thi
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis import containment, scan_memory, shared_use, verify_rows
-from fusiond_stitching.analysis.containment import StageReads
+from fusiond_stitching.analysis import chunk_coverage, scan_memory, shared_use, verify_rows
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Global,
@@ -36,6 +33,7 @@ from fusiond_stitching.analysis.plan import (
     StitchingPlan,
     TransposeTile,
 )
+from fusiond_stitching.analysis.shared_use import StageReads
 from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule
 
 
@@ -193,11 +191,18 @@ class _Checking:
         for stage in program.stages:
             self._stage(say, program, stage, kernel.threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
-        found = [shared_use.overlaps(self.module, program, reads), shared_use.races(program, reads, kernel.threads)]
-        if not any(containment.shape(each.chunk, each.dims) for each in program.stages):
-            found.append(containment.unproven(self.module, program, reads))
-        for problem in itertools.chain.from_iterable(found):
+        self._found_again(say, program, reads)
+        for problem in shared_use.overlaps(self.module, program, reads):
             say(problem)
+        for problem in shared_use.races(program, reads, kernel.threads):
+            say(problem)
+
+    def _found_again(self, say: _Saying, program: BlockProgram, reads: Sequence[StageReads]) -> None:
+        """What a block reads of its own program and has not in shared memory, it has written itself."""
+        chunks = {each.instruction: stage.chunk for stage in program.stages for each in stage.results}
+        for name in dict.fromkeys(name for read in reads for name in read.own):
+            if self.results[name].shared is None and not chunk_coverage.unique(chunks[name], program.blocks):
+                say(f"{name} is read from global memory, where another block writes it")
 
     def _in_rows(self, say: _Saying, here: _Place, program: BlockProgram, threads: int) -> None:
         def outside(reader: StageResult, name: str) -> bool:
@@ -222,9 +227,9 @@ class _Checking:
         if stage.dims != updates.dims:
             say(f"{name}: its stage is not over the updates")
             return
-        problem = containment.shape(stage.chunk, stage.dims)
-        problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
-        if not problem and not containment.unique(stage.chunk, program.blocks):
+        problem = chunk_coverage.shape(stage.chunk, stage.dims)
+        problem = problem or chunk_coverage.coverage(stage.chunk, stage.dims, program.blocks)
+        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
             problem = "two blocks apply the same updates"
         if problem:
             say(f"{name}: {problem}")
@@ -251,9 +256,9 @@ class _Checking:
             return
         if loop.by_block and (needed := scan_memory.layout(loop, stage.chunk.size).size) > program.shared_bytes:
             say(f"{loop.name} needs {needed} bytes of shared memory and has {program.shared_bytes}")
-        problem = containment.shape(stage.chunk, stage.dims)
-        problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
-        if not problem and not containment.unique(stage.chunk, program.blocks):
+        problem = chunk_coverage.shape(stage.chunk, stage.dims)
+        problem = problem or chunk_coverage.coverage(stage.chunk, stage.dims, program.blocks)
+        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
             problem = "two blocks compute the same part"
         if problem:
             say(problem)
@@ -277,9 +282,9 @@ class _Checking:
                 say(f"{each.instruction} is not computed by tiles")
             if each.homes != (Global(self.module.buffer_of(each.instruction)),):
                 say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
-        problem = containment.shape(stage.chunk, tile.dims)
-        problem = problem or containment.coverage(stage.chunk, tile.dims, program.blocks)
-        if not problem and not containment.unique(stage.chunk, program.blocks):
+        problem = chunk_coverage.shape(stage.chunk, tile.dims)
+        problem = problem or chunk_coverage.coverage(stage.chunk, tile.dims, program.blocks)
+        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
             problem = "two blocks write the same elements"
         if problem:
             say(problem)
@@ -307,14 +312,14 @@ class _Checking:
                 wanted = self.module.buffer_of(result.instruction)
                 if result.stored.buffer != wanted:
                     say(f"{result.instruction} goes to {result.stored.buffer}, not to {wanted}")
-                problem = containment.coverage(stage.chunk, stage.dims, program.blocks)
+                problem = chunk_coverage.coverage(stage.chunk, stage.dims, program.blocks)
                 if problem:
                     say(f"{result.instruction}: {problem}")
             if result.shared is not None:
                 size = math.prod(stage.chunk.local) * BYTES[instruction.dtype]
                 if result.shared.size_bytes < size:
                     say(f"{result.instruction} needs {size} bytes of shared memory and has {result.shared.size_bytes}")
-        problem = containment.shape(stage.chunk, stage.dims)
+        problem = chunk_coverage.shape(stage.chunk, stage.dims)
         if problem:
             say(f"stage of {', '.join(each.instruction for each in stage.results)}: {problem}")
         self._reduction(say, stage, reduces, threads)
@@ -345,7 +350,6 @@ class _Checking:
     def _reads(self, say: _Saying, here: _Place, program: BlockProgram, number: int) -> StageReads:
         stage = program.stages[number]
         reads = StageReads()
-        inlined: dict[str, None] = {}
         for at, result in enumerate(stage.results):
             instruction = self.module[result.instruction]
             seen: set[tuple[str, bool]] = set()
@@ -366,9 +370,7 @@ class _Checking:
                 if self.module.library(source) or source.opcode == "scatter":
                     say(f"{result.instruction} reads {name}, which nobody computes: {source.opcode} is not inlined")
                     continue
-                inlined[name] = None
                 stack += [(each, same and source.elementwise) for each in reversed(source.operands)]
-        reads.inlined = sorted(inlined, key=self.module.number.__getitem__, reverse=True)
         return reads
 
     def _read(self, say: _Saying, here: _Place, reader: StageResult, name: str, same: bool, reads: StageReads) -> None:

@@ -4,7 +4,6 @@
     place_windows        one window that is scattered is put in by its place; a slice whose place is known is cut there
     leave_scatters       scatters that nothing here would bring to an end are left to a library
     sink_gathers         a look-up in what is computed is computed of look-ups
-    part_reduces         what was put side by side and is reduced again is taken as it was before
     simplify             what changes nothing in row-major order is dropped (`copy`, a broadcast, reshape or transpose
                          that gives what it takes), equal instructions are merged, a transpose in front of a dot goes
                          into its dimension numbers, one behind it that swaps its sides swaps the operands
@@ -32,7 +31,6 @@ from fusiond_stitching.frontend import (
     scatter_updates,
     selected_scatters,
     shapes,
-    short_reduces,
     static_windows,
     sunk_gathers,
 )
@@ -96,10 +94,6 @@ def place_windows(graph: HloGraph) -> HloGraph:
 
 def sink_gathers(graph: HloGraph) -> HloGraph:
     return dataclasses.replace(graph, instructions=sunk_gathers.sunk(graph.instructions, graph.foreign))
-
-
-def part_reduces(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, instructions=short_reduces.taken_apart(graph.instructions, graph.foreign))
 
 
 def leave_scatters(graph: HloGraph) -> HloGraph:
@@ -277,7 +271,6 @@ PASSES: tuple[Pass, ...] = (
     place_windows,
     leave_scatters,
     sink_gathers,
-    part_reduces,
     simplify,
     drop_unit_dims,
     simplify,

@@ -3,19 +3,8 @@ docs/results-fusiond.md; `--page` does nothing else.
 
     best          `fusiond best` by name and of a job file from a cold shell, beside a bare Python
     store         look-ups among 100,000 records, and an acknowledged trial
-    store_scale   `best`, suggestions and the queue of a large store beside a small one, bytes a trial
-    http          look-ups over HTTP beside a running search, beside a bare uvicorn and starlette
-    tuner         what a trial costs beside building and running it, beside Optuna alone
-    isolation     planning in child processes, beside the same in one process
-    cpu_device    hist and maxpool on the cpu device, beside plain serial loops
-    pipeline      compiling and measuring at once, recorded times replayed, beside the ideal of the same work
-    worker        what a lost child process costs, beside a call to one that is there
-    verdict       how often the verdict is right, on simulated noise, beside pooled samples
     control       native against native on the cpu device: how often it is called faster
-    soak          two minutes of jobs, kills, look-ups and prunes; an hour by `python -m benchmarks.soak`
-    data_plane    inputs drawn once and kept, beside drawn for every run; what a checked run moves over the bus
     watching      what noting a launch costs a program that is captured on a GPU
-    proofs        proving stitching's plans of 10^9 elements, beside planning them; small ones beside the enumeration
 
 Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
 the times: these machines are shared and noisy.
@@ -36,11 +25,8 @@ from pathlib import Path
 from benchmarks import page
 
 HERE = Path(__file__).parent
-NAMES = (
-    *("best", "store", "store_scale", "http", "isolation", "tuner", "cpu_device", "pipeline", "worker", "verdict"),
-    *("control", "soak", "data_plane", "proofs", "watching"),
-)
-OPTIONS = {"control": ["--device", "cpu", "--most", "12"], "soak": ["--minutes", "2"]}
+NAMES = ("best", "store", "control", "watching")
+OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
 
 
 def main(arguments: list[str]) -> None:

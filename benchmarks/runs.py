@@ -24,7 +24,7 @@ Run = dict[str, Any]
 
 def new(benchmark: str, citation: str, command: str, evidence: str, device: dict[str, Any]) -> Run:
     """A document without figures. `evidence` is `measured`, `emulated`, or what it is instead: `static` (the
-    compiler's or the planner's word), `planning`, `peers`, `counted`, `halide`."""
+    compiler's or the planner's word), `planning`, `counted`."""
     return {
         "benchmark": benchmark,
         "evidence": evidence,

@@ -5,6 +5,5 @@ pairs.py      the 16 pairs, and what is swept in each
 static.py     what can be known without a GPU: registers, spills, occupancy, and what finding them out costs
 counted.py    what a GPU that is not here would pay, and how full its issue slots can be
 measure.py    the sweeps, through the ordinary tuner
-plots.py      the figures (needs matplotlib: pip install '.[bench]')
 page.py       docs/results-hfuse.md
 """

@@ -1,6 +1,6 @@
 """The horizontal fusion paper's figures 7 to 9 on the device at hand: `python -m benchmarks.hfuse`.
 
-    python -m benchmarks.hfuse                            on this machine's GPU: sweeps, counters, plots
+    python -m benchmarks.hfuse                            on this machine's GPU: sweeps and counters
     python -m benchmarks.hfuse --pairs hist+maxpool       only these
     python -m benchmarks.hfuse --arch sm_90               what is known without a GPU: registers, spills, occupancy
     python -m benchmarks.hfuse --counted h100             and what a GPU that is not here would pay
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks import commands, runs
 from benchmarks.commands import Place, say
-from benchmarks.hfuse import counted, measure, page, pairs, paper, plots, static
+from benchmarks.hfuse import counted, measure, page, pairs, paper, static
 from benchmarks.hfuse.pairs import Pair
 from benchmarks.runs import RESULTS, Run
 from fusiond.build import nvcc
@@ -71,7 +71,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
     parser.add_argument("--space", nargs="*", metavar="A+B", help=f"with --arch: whose space; default: {SPACE}")
     parser.add_argument("--store", type=Path, metavar="FILE", help="the tuner's store for this benchmark")
-    parser.add_argument("--no-plots", action="store_true")
     return parser
 
 
@@ -104,7 +103,6 @@ def _static(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> 
         run["spaces"].append(static.whole_space(registry, pair, given.arch, most_texts=most, say=say))
     runs.write(where, run)
     say(f"wrote {where}")
-    _draw(run, where.parent, given)
 
 
 def _counted(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
@@ -145,7 +143,6 @@ def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) ->
             commands.put(run["pairs"], measure.sweep(bench, pair), "pair")
             runs.write(where, run)
     say(f"wrote {where}" + (" (emulated)" if place.emulated else ""))
-    _draw(run, where.parent, given)
 
 
 def _described(place: Place) -> dict[str, object]:
@@ -155,21 +152,6 @@ def _described(place: Place) -> dict[str, object]:
         "mig": device.mig,
         "multiprocessors": device.limits.multiprocessors,
     }
-
-
-def _draw(run: Run, folder: Path, given: argparse.Namespace) -> None:
-    if given.no_plots:
-        return
-    if run["evidence"] == "emulated":
-        say("no plots: emulated times are never drawn")
-        return
-    try:
-        written = plots.draw(run, folder)
-    except ImportError:
-        say(plots.MISSING)
-        return
-    for each in written:
-        say(f"wrote {each}")
 
 
 if __name__ == "__main__":

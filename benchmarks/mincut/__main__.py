@@ -3,10 +3,7 @@
     python -m benchmarks.mincut                            on this machine's GPU, at the paper's sizes
     python -m benchmarks.mincut --only sobel unsharp       only these
     python -m benchmarks.mincut --device cpu --quick       try it out; its times are emulated, and no results
-    python -m benchmarks.mincut --planning                 what planning costs, up to 1,000 kernels; needs no device
-    python -m benchmarks.mincut --peers                    the same pipelines in JAX and OpenCV, wherever those run
     python -m benchmarks.mincut --counted                  what the kernels ask of a GPU, counted; needs nvcc, no GPU
-    python -m benchmarks.mincut --halide                   what Halide's schedules ask of a GPU, counted in the same way
     python -m benchmarks.mincut --page                     docs/results-mincut.md from the JSON files that are kept
 
 Everything is written as JSON, one file for each run, after each application.
@@ -22,10 +19,9 @@ from pathlib import Path
 
 from benchmarks import commands, runs
 from benchmarks.commands import say
-from benchmarks.mincut import counted, halide_peer, measure, page, paper, peers, planning
+from benchmarks.mincut import counted, measure, page, paper
 from benchmarks.runs import RESULTS, Run
 from fusiond.build.cache import default_folder
-from fusiond.errors import DeviceError
 from fusiond.inputs import documents
 from fusiond.store.database import Store
 from fusiond_mincut.frontend import parser
@@ -49,24 +45,10 @@ def main(argv: Sequence[str]) -> int:
         names = given.only or list(paper.APPLICATIONS)
         if given.page:
             commands.page(page.PAGE, page.render(kept()), kept())
-        elif given.planning:
-            run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --planning", "planning", {})
-            runs.write((given.out or RESULTS / "cpu") / "mincut-planning.json", run | {"planning": planning.run(say)})
         elif given.counted:
             run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --counted", "counted", {})
             found = counted.run({name: pipeline(name) for name in names}, say)
             runs.write((given.out or RESULTS / "cpu") / "mincut-counted.json", run | {"counted": found})
-        elif given.halide:
-            run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --halide", "halide", {})
-            try:
-                found = halide_peer.run({name: pipeline(name) for name in names}, say)
-            except ImportError:
-                raise DeviceError("Halide is not installed: pip install 'fusiond[peers]'") from None
-            runs.write((given.out or RESULTS / "cpu") / "mincut-halide.json", run | {"halide": found})
-        elif given.peers:
-            run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --peers", "peers", {})
-            found = peers.run({name: pipeline(name) for name in names}, say)
-            runs.write((given.out or RESULTS / "cpu") / "mincut-peers.json", run | {"peers": found})
         else:
             _measure(
                 names,
@@ -80,10 +62,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("mincut", __doc__, quick="small images, few trials")
     commands.only(parser, paper.APPLICATIONS)
-    parser.add_argument("--planning", action="store_true", help="measure planning, and nothing else")
-    parser.add_argument("--peers", action="store_true", help="measure JAX and OpenCV, and nothing else")
     parser.add_argument("--counted", action="store_true", help="count what the kernels ask of a GPU, and nothing else")
-    parser.add_argument("--halide", action="store_true", help="count what Halide makes of them, and nothing else")
     parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
     parser.add_argument("--blocks", type=int, help=f"measured by themselves; default: {BLOCKS}, with --quick none")
     parser.add_argument("--search-secs", type=float, default=1800, help="of each job, before its finals")
@@ -103,7 +82,7 @@ def kept(folder: Path = RESULTS) -> Iterator[Run]:
 
 
 def _measure(names: Sequence[str], given: argparse.Namespace, command: str) -> None:
-    place = commands.place("mincut", given, without="--planning, --counted and --peers", small="small images and ")
+    place = commands.place("mincut", given, without="--counted", small="small images and ")
     run = runs.new("mincut", paper.CITATION, command, place.device.evidence, place.described())
     run["applications"] = []
     run, where = commands.begun(place.folder, given, run)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from benchmarks.mincut import counted, halide_peer, paper, planning
+from benchmarks.mincut import counted, paper
 from benchmarks.pages import DOCS, table
 from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
@@ -29,9 +28,6 @@ def render(runs: Iterable[Run]) -> str:
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [_unmeasured()]),
         *(_counted(run) for run in newest(runs, "counted")),
-        *(_halide(run, newest(runs, "counted")) for run in newest(runs, "halide")),
-        *(_planning(run) for run in newest(runs, "planning")),
-        *(_peers(run) for run in newest(runs, "peers")),
     ])  # fmt: skip
 
 
@@ -109,87 +105,6 @@ def _counted(run: Run) -> str:
 ([counting.md](counting.md)). `rows` are strips (mincut-kernels.md). No times: what is fewer here need not be faster.
 
 {table(head, rows)}"""
-
-
-def _halide(run: Run, ours: Iterable[Run]) -> str:
-    best: dict[str, dict[str, Any]] = {}
-    for each in (row for kept in ours for row in kept["counted"]):
-        if each["way"].startswith("fused") and each["ptx_instructions"] is not None:
-            known = best.get(each["application"])
-            if known is None or each["ptx_instructions"] < known["ptx_instructions"]:
-                best[each["application"]] = each
-    rows = []
-    for each in run["halide"]:
-        own = best.get(each["application"], {})
-        cells = [each.get("problem") or each["failed"] or "", "", "", ""]
-        if not cells[0]:
-            cells = [str(each["launches"]), *(f"{each[key]:.1f}" for key in ("ptx_instructions", "dram_bytes"))]
-            cells.append("all" if each["equal"] == 1.0 else f"{100 * each['equal']:.3f} %")
-        rows.append([each["application"], each["schedule"], *cells,
-                     *(f"{own[key]:.1f}" if own else "" for key in ("ptx_instructions", "dram_bytes"))])  # fmt: skip
-    head = ("application", "schedule", "launches", "PTX instructions", "DRAM bytes", "pixels equal to ours",
-            "ours: PTX instructions", "ours: DRAM bytes")  # fmt: skip
-    return f"""\
-## Halide's schedules, under the same counter
-
-{_origin(run)} Halide's PTX for sm_80 with the launches of its own host code, of one pixel of {counted.SIDE} x
-{counted.SIDE}. `Li2018` and `Anderson2021` are its autoschedulers for GPUs, `tiles` is a schedule by hand (tiles of 32
-x 8 threads, local stages in shared memory). Its pipelines clamp the input only, so pixels within the reach of the edges
-are not compared; floats are compared to {halide_peer.TOLERANCE:g}, because powers and exponentials
-are its own (fewer instructions than those of CUDA, which are exact to a few last bits: `enhance` is little else). Ours
-is the fused way with the fewest instructions, all in one launch. Nothing here is a measured time.
-
-{table(head, rows)}"""
-
-
-def _planning(run: Run) -> str:
-    rows = [
-        [each["shape"], str(each["kernels"]), str(each["edges"]), f"{each['command_secs']:.1f}",
-         f"{each['json_bytes'] / 1000:.0f}", f"{each['read_secs']:.3f}",
-         f"{each['plan_secs']:.3f}", str(each["cuts"]), str(each["blocks"]), f"{each['benefit']:g}",
-         "" if each["optimum"] is None else f"{each['optimum']:g}"]
-        for each in run["planning"]
-    ]  # fmt: skip
-    head = (
-        "pipeline",
-        "kernels",
-        "edges",
-        "whole command, s",
-        "JSON, kB",
-        "to read, s",
-        "to plan, s",
-        "cuts",
-        "blocks",
-        "benefit",
-        "exact optimum",
-    )
-    most = max(each["command_secs"] for each in run["planning"])
-    return f"""\
-## What planning costs
-
-{_origin(run)} Processor seconds: of `fusiond plan JOB --json` as it is typed, all of its processes together (the
-longest took {most:.1f} s; the goal is {planning.GOAL_SECS:g} s for 1,000 kernels), and of two parts of it, reading and
-Algorithm 1 with all weights. Pipelines are generated. The exact optimum is looked for up to 64 kernels.
-
-{table(head, rows)}"""
-
-
-def _peers(run: Run) -> str:
-    rows = []
-    for each in run["peers"]:
-        cells = [
-            f"{each[name]['wall_us'] / 1000:.2f}" if each[name] else each[f"{name}_reason"]
-            for name in ("jax", "opencv")
-        ]
-        rows.append([each["application"], f"{each['width']} x {each['height']}", *cells])
-    said = sorted({each[name]["what"] for each in run["peers"] for name in ("jax", "opencv") if each[name]})
-    return f"""\
-## What users have today, on the processor
-
-{_origin(run)} Milliseconds of wall time, the median of several calls: {"; ".join(said)}. These times are a
-processor's and stand beside no GPU's.
-
-{table(("application", "image", "JAX", "OpenCV"), rows)}"""
 
 
 def _origin(run: Run) -> str:

@@ -11,5 +11,6 @@ with the reason.
     called      a function of a framework's arrays as a Loaded
     frameworks  NumPy, CuPy, PyTorch, JAX
     ways        other ways to issue our kernels: priorities, green contexts, programmatic dependent launch
-    hfuse, mincut, stitching        the rivals of a strategy
+    hfuse, mincut               the rivals of a strategy
+    named       rivals that a benchmark measures by means of its own
 """

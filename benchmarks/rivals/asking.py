@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 as ours it takes), `time_us`, `ours_us`, `clock`, `difference`, `samples`; `portion` where not
 all rivals are timed on the same portion of the work."""
 
-STRATEGIES = ("hfuse", "mincut", "stitching")
+STRATEGIES = ("hfuse", "mincut")
 TIMEOUT_SECS = 240.0
 NO_GPU = "rivals are measured on a GPU"
 
@@ -53,47 +53,26 @@ def rows(
 ) -> list[Row]:
     """A row for each rival of a strategy beside `ours` (None: there is no answer to be beside). `programs`: those that
     rivals run, by the names under which they ask for their bundles."""
-    return list(asked(bench, measurer, strategy, ours, about, programs=programs))
-
-
-def asked(
-    bench: benches.Bench,
-    measurer: Measurer,
-    strategy: str,
-    ours: Program | None,
-    about: About,
-    *,
-    programs: Mapping[str, Program] | None = None,
-    only: Collection[str] | None = None,
-) -> Iterator[Row]:
-    """The same one by one, so that each can be kept before the next is asked; `only` these, by name (None: all)."""
-    rivals = [each for each in of(strategy) if only is None or each.name in only]
-    if not rivals:
-        return
     bundle = None if bench.emulated or ours is None else measurer.bundle_now(ours)
     if not isinstance(bundle, Path):
         why = "there is nothing of ours to stand beside" if bundle is None else f"ours: {benches.problem(bundle)}"
-        yield from _without(rivals, NO_GPU if bench.emulated else why)
-        return
+        return without(strategy, NO_GPU if bench.emulated else why)
     made = {name: measurer.bundle_now(program) for name, program in (programs or {}).items()}
     bundles = {name: str(path) for name, path in made.items() if isinstance(path, Path)}
-    for rival in rivals:
+    rows = []
+    for rival in of(strategy):
         command = [
             sys.executable, "-m", "benchmarks.rivals.child", str(bundle), "--rival", f"{strategy}:{rival.name}",
             "--device", bench.device.name, "--about", json.dumps({**about, "bundles": bundles}),
         ]  # fmt: skip
-        found = row(rival, command)
-        bench.say(f"  {rival.name}: {said(found)}")
-        yield found
+        rows.append(row(rival, command))
+        bench.say(f"  {rival.name}: {said(rows[-1])}")
+    return rows
 
 
 def without(strategy: str, why: str) -> list[Row]:
     """All rivals of a strategy, none of them measured."""
-    return _without(of(strategy), why)
-
-
-def _without(rivals: Iterable[Rival], why: str) -> list[Row]:
-    return [{"name": rival.name, "what": rival.what, "problem": why} for rival in rivals]
+    return [{"name": rival.name, "what": rival.what, "problem": why} for rival in of(strategy)]
 
 
 def row(rival: Rival, command: Sequence[str], timeout_secs: float = TIMEOUT_SECS) -> Row:

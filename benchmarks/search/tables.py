@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from benchmarks.pages import table
 from benchmarks.search import drive
@@ -53,16 +53,3 @@ def row(name: str, curves: Sequence[Curve]) -> list[str]:
         ),
         f"{median:.0f}" if median <= longest else f">{longest}",
     ]
-
-
-def scores(found: Sequence[Mapping[str, Any]]) -> str:
-    """The community's score: a row for each sampler, its mean over the spaces first."""
-    packs = list(dict.fromkeys(each["pack"] for each in found))
-    samplers = list(dict.fromkeys(each["sampler"] for each in found))
-    by = {(each["sampler"], each["pack"]): each["score"] for each in found}
-    rows = []
-    for sampler in samplers:
-        known = [by.get((sampler, pack)) for pack in packs]
-        mean = statistics.mean(each for each in known if each is not None)
-        rows.append([sampler, f"{mean:.3f}", *("" if each is None else f"{each:.2f}" for each in known)])
-    return table(("sampler", "mean", *packs), rows)

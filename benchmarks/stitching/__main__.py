@@ -64,7 +64,6 @@ def _static(given: argparse.Namespace) -> None:
     run["multiprocessors"] = limits.multiprocessors
     run["xla"] = {key: modules.xla()[key] for key in ("target", "versions")}
     run["modules"] = static.counts(limits, say)
-    run["others"] = static.others(limits, say)
     run["growth"] = static.growth(limits, say)
     run["crossing"] = static.crossing(limits, say)
     _write(given.out or RESULTS / "static" / given.arch, run)

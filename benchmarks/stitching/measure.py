@@ -4,8 +4,7 @@ Every plan is checked against one kernel per instruction, then sampled in pairs 
 fusable portion), and everything with the library calls in the span. Those are the same plain kernels in every plan.
 From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts,
 beside the one that was measured. Where jax sees the same GPU, XLA's own executable is timed in turn with the fastest of
-the plans (`beside`). torch.compile stands beside the same plan as a rival (`benchmarks.rivals.stitching`), whole module
-beside whole module.
+the plans (`beside`).
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from fusiond_stitching.analysis import planner
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills
 
-STRATEGY = "stitching"
-NOT_ASKED = "not asked yet"
 Row = dict[str, Any]
 
 
@@ -39,38 +36,22 @@ class Bench(benches.Bench):
 
 
 def table(bench: Bench, names: Sequence[str], known: Iterable[Row] = ()) -> Iterator[Row]:
-    """A row for each module, which comes again with each rival that was asked: what is found does not wait for it.
-    `known`: rows of an earlier run, which stay as far as they go."""
+    """A row for each module. `known`: rows of an earlier run, which stay as far as they go."""
     earlier = {each["module"]: each for each in known if "best" in each}
     with bench.measurer() as measurer:
         for name in names:
-            row = earlier.get(name) or _plans(bench, measurer, name)
-            yield row
-            waiting = [each["name"] for each in row["rivals"] if each.get("problem") == NOT_ASKED]
-            ours = _fastest(bench, row) if waiting and not bench.emulated else None
-            for found in asking.asked(bench, measurer, STRATEGY, ours, {"module": name}, only=waiting):
-                found |= {"portion": "whole module"} if modules.module(name).library_calls else {}
-                rivals = [found if each["name"] == found["name"] else each for each in row["rivals"]]
-                row = {**row, "rivals": rivals}
-                yield row
+            yield earlier.get(name) or _plans(bench, measurer, name)
 
 
 def _plans(bench: Bench, measurer: Measurer, name: str) -> Row:
-    """A module's row, its rivals not yet asked."""
+    """A module's row."""
     row = _row(bench, measurer, name)
     times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
     theirs = row.get("xla", {})
     times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
     bench.say(f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
     why = "not timed in this run" if not bench.emulated else asking.NO_GPU
-    rivals = [*named.stitching(row, why=why), *asking.without(STRATEGY, NOT_ASKED)]
-    return {"module": name, **row, "rivals": rivals}
-
-
-def _fastest(bench: Bench, row: Row) -> Program | None:
-    """The fastest stitched plan, the whole module in its span; None where there is none."""
-    found = _programs(bench, row["module"])[row["best"]] if "best" in row else None
-    return bench.provider.normalise(emit.timed_whole(found)) if isinstance(found, Program) else None
+    return {"module": name, **row, "rivals": named.stitching(row, why=why)}
 
 
 def _programs(bench: Bench, name: str) -> dict[str, Program | Rejection]:

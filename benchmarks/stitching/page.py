@@ -30,9 +30,6 @@ became {paper.FUSION_SPEEDUP_MEAN} times as fast in the geometric mean ({paper.F
 
 **Against XLA today: not yet measured on a GPU.** Where jax sees the GPU, the same command times XLA's own executable of
 the same module in turn with the fastest plan. Only its kernels are counted so far, below.
-
-**Against torch.compile (with combo kernels, and tuned): not yet measured on a GPU.** Where PyTorch sees the GPU, the
-same command samples it in pairs with the fastest plan.
 """
 TITLES = {
     "unfused": "one per instruction", "xla_rules": "XLA's rules of 2018", "paper": "the paper's fusion",
@@ -60,7 +57,7 @@ def _filled(paragraph: str) -> str:
 
 
 def _static(run: Run) -> list[str]:
-    return [_kernels(run), *_others(run), _bytes(run), _shared(run), _growth(run)]
+    return [_kernels(run), _bytes(run), _shared(run), _growth(run)]
 
 
 # --- static ---------------------------------------------------------------------------------------------
@@ -99,39 +96,6 @@ today. The paper:
 check of plans (exact cover, order, shared memory, barriers, index sets).
 
 {table(head, lines)}"""
-
-
-def _others(run: Run) -> list[str]:
-    rows = run.get("others", {}).get("functions", [])
-    if not rows:
-        return []
-    whole = [each for each in rows if not each["boundaries"]]
-    lines = [
-        [each["module"], str(each["instructions"]), str(each["library_calls"]), ", ".join(each["boundaries"]),
-         *(str(each["plans"][plan]["kernels"]) for plan in PLANS), str(each["xla"]["opaque"])]
-        for each in rows
-    ]  # fmt: skip
-    ratios = [f"{static.geometric_mean(static.ratios(whole, plan)):.2f}" for plan in PLANS]
-    lines.append(["geometric mean over XLA today, without boundaries", "", "", "", *ratios, "1.00"])
-    more = [each["module"] for each in rows if each["plans"]["packed"]["kernels"] > each["xla"]["opaque"]]
-    fewer = sum(each["plans"]["packed"]["kernels"] < each["xla"]["opaque"] for each in whole)
-    head = ("function", "instructions", "library calls", "left to a library",
-            *(TITLES[plan] for plan in PLANS), "XLA today, dots opaque")  # fmt: skip
-    versions = ", ".join(f"{name} {version}" for name, version in run["others"]["versions"].items())
-    return [
-        f"""\
-## Kernels of other functions
-
-Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them for a GPU; counted as above
-({run["others"]["target"]}; {versions}),
-XLA's in the instructions of its executable. The bodies and conditions of loops, and branches, are
-counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in kernels of its
-own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. Of the
-{len(whole)} functions without a boundary the packed plan has fewer kernels than XLA for {fewer}. It has more for:
-{", ".join(more) or "none"}.
-
-{table(head, lines)}"""
-    ]
 
 
 def _bytes(run: Run) -> str:

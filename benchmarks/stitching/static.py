@@ -54,39 +54,6 @@ def _row(name: str, limits: DeviceLimits, say: Callable[[str], None]) -> dict[st
     return row
 
 
-def others(limits: DeviceLimits, say: Callable[[str], None]) -> dict[str, Any]:
-    """Kernels for functions that nobody tuned for; a `problem` where there is no jax to lower them."""
-    try:
-        from benchmarks.stitching import others as found
-    except ImportError as problem:
-        say(f"the other functions are left out: {problem}")
-        return {"problem": str(problem), "functions": []}
-    rows = []
-    for name, each in found.functions().items():
-        module = importer.read(each.text, name)
-        whole = (module, *module.all_frames)
-        row: dict[str, Any] = {
-            "module": name,
-            "instructions": len(module.instructions),
-            "library_calls": sum(1 for one in module.instructions if module.library(one)),
-            "boundaries": sorted({one[why].opcode for one in whole for why in one.foreign}),
-            "xla": found.xla()["functions"][name],
-            "plans": {},
-        }
-        for plan, policy in modules.policies(limits).items():
-            kernels = 0
-            for one in whole:
-                planned = planner.plan(one, policy, limits)
-                problems = [*planned.problems, *verify.problems(one, planned.plan, shared_limit=policy.shared_limit)]
-                if problems:
-                    raise ValueError(f"{name}, {one.name}, {plan}: {problems[0]}")
-                kernels += len(planned.plan.kernels)
-            row["plans"][plan] = {"kernels": kernels}
-        rows.append(row)
-    say(f"{len(rows)} other functions")
-    return {"functions": rows, "target": found.xla()["target"], "versions": found.xla()["versions"]}
-
-
 def _described(module: HloModule, plan: StitchingPlan) -> dict[str, Any]:
     kernels = plan.kernels
     shared = [each.shared_bytes for each in kernels]

@@ -6,16 +6,12 @@ python -m benchmarks.transfer --overlap                the last of these only
 python -m benchmarks.transfer --only fig2 horner       only these graphs
 python -m benchmarks.transfer --device cpu --quick     try it out; its times are emulated, and no results
 python -m benchmarks.transfer --planning               table 4, and planning for up to 100,000 kernels; no device
-python -m benchmarks.transfer --variants               what table 4 leaves open; no device
-python -m benchmarks.transfer --link                   how near chunks come to their ideal on a timed link; emulated
-python -m benchmarks.transfer --sizes                  messages, whole or in chunks, from 4 KB to 1 GB; emulated link
 python -m benchmarks.transfer --page                   docs/results-transfer.md from the JSON files that are kept
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +19,7 @@ from pathlib import Path
 from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
-from benchmarks.transfer import link, measure, overlap, page, paper, planning, readings, sizes, variants
-from fusiond.devices.cpu.link import parse
+from benchmarks.transfer import measure, overlap, page, paper, planning
 
 QUICK_LENGTHS = (4096,)
 QUICK_OVERLAP = (1 << 18,)
@@ -41,20 +36,6 @@ def main(argv: Sequence[str]) -> int:
             commands.page(page.PAGE, page.render(kept()), kept())
         elif given.planning:
             _plan(given)
-        elif given.variants:
-            run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --variants", "variants", {})
-            where = (given.out or RESULTS / "cpu") / "transfer-variants.json"
-            found = {"variants": variants.table(say), "readings": readings.table(say),
-                     "orders": readings.over_all_orders(say)}  # fmt: skip
-            runs.write(where, run | found)
-            say(f"wrote {where}")
-        elif given.link:
-            run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --link", "link", {})
-            where = (given.out or RESULTS / "cpu") / "transfer-link.json"
-            runs.write(where, run | {"link": link.table(say)})
-            say(f"wrote {where}")
-        elif given.sizes:
-            _sizes(given)
         else:
             _measure(given, commands.said(parser, given, ("device", "only", "overlap", "quick")))
 
@@ -64,13 +45,10 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("transfer", __doc__, quick="vectors of 4K elements only")
     parser.add_argument("--planning", action="store_true", help="table 4 and growth, and nothing else")
-    parser.add_argument("--variants", action="store_true", help="what table 4 leaves open, and nothing else")
     parser.add_argument(
         "--overlap", nargs="*", type=int, metavar="ELEMENTS",
         help="what chunks gain on a device, and nothing else; default: 64 MB to 1 GB",
     )  # fmt: skip
-    parser.add_argument("--link", action="store_true", help="chunks on a timed link, emulated, and nothing else")
-    parser.add_argument("--sizes", action="store_true", help="which way wins at which size on a timed link, emulated")
     commands.only(parser, measure.GRAPHS)
     return parser
 
@@ -84,23 +62,6 @@ def _plan(given: argparse.Namespace) -> None:
     run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --planning", "planning", {})
     run |= {"table_4": planning.table_4(say), "growth": planning.growth(say), "cg_step": planning.cg_step()}
     _write(given.out or RESULTS / "cpu", run)
-
-
-def _sizes(given: argparse.Namespace) -> None:
-    """A file that grows by a line for each size, so that a sweep that is stopped leaves what it had; with --go-on it
-    goes on over the same link."""
-    run = runs.new("transfer", paper.CITATION, "python -m benchmarks.transfer --sizes", "sizes", {})
-    where = (given.out or RESULTS / "cpu") / "transfer-sizes.json"
-    if given.go_on and where.exists():
-        run = json.loads(where.read_text(encoding="utf-8"))
-    rows = list(run.get("sizes", []))
-    done = {each["bytes"] for each in rows}
-    over = parse(rows[0]["link"]) if rows else sizes.equal_link()
-    wanted = [each for each in (sizes.SIZES[:3] if given.quick else sizes.SIZES) if each not in done]
-    for row in sizes.table(say, over, sizes=wanted):
-        rows.append(row)
-        runs.write(where, run | {"sizes": rows})
-    say(f"wrote {where}")
 
 
 def _measure(given: argparse.Namespace, command: str) -> None:

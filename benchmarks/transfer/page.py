@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.pages import DOCS, table
 from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
-from benchmarks.transfer import paper, readings
+from benchmarks.transfer import paper
 
 PAGE = DOCS / "results-transfer.md"
 
@@ -29,16 +29,13 @@ each vector, and fused, on a Quadro K2100M), which they will stand beside:
 
 
 def render(runs: Iterable[Run]) -> str:
-    """The page. Emulated times are left out: they are not results. Of chunks on an emulated link there are shares."""
+    """The page. Emulated times are left out: they are not results."""
     runs = list(runs)
     measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]
     if not measured:
         parts.append(UNMEASURED + "\n" + _papers(paper.TABLE_5))
     parts += [_planning(run) for run in newest(runs, "planning")]
-    parts += [_variants(run) + "\n" + _readings(run) for run in newest(runs, "variants")]
-    parts += [_link(run) for run in newest(runs, "link")]
-    parts += [_sizes(run) for run in newest(runs, "sizes")]
     return "\n".join(parts)
 
 
@@ -88,119 +85,6 @@ Random graphs of in-degree 2 and out-degree 1 to 2, half on the device: seconds 
 layout. {_rate(run["growth"])}
 
 {table(("kernels", "transfers", "saved", "fewest, s", "fewest and tightest, s", "us a kernel"), growth)}"""
-
-
-def _variants(run: Run) -> str:
-    rows = [
-        [each["row"], each["open"], str(each["variants"]), f"{each['least']} to {each['most']}", str(each["paper"]),
-         str(each["same"])]
-        for each in run["variants"]
-    ]  # fmt: skip
-    head = ("graph", "what is open", "variants", "they save", "the paper", "as many as the paper")
-    return f"""\
-### What table 4 does not determine
-
-{run["date"][:10]}, `{run["command"]}`. Each line has graphs (or runs of the heuristic)
-that fit the text of a row; where they save different numbers, the text does not determine the row's. Of ties the
-heuristic's savings, else exact ones in the order of the catalogue's kernels. Where none saves as many as the paper, the
-row is of another graph than these: four of Cholesky's ten blocks as inputs, which is what its column of inputs says,
-save too few, and all ten do what the paper prints, or one more or less, as ties fall. Conjugate gradient with two
-inputs saves what the paper prints whenever one output is wanted, whichever they are.
-
-{table(head, rows)}"""
-
-
-def _readings(run: Run) -> str:
-    names = list(dict.fromkeys(f"{each['best']}, {each['waits']}" for each in run["readings"]))
-    lines: dict[str, list[str]] = {}
-    for each in run["readings"]:
-        lines.setdefault(each["row"], [each["row"]]).append(
-            f"{each['greedy']} / {each['tight']} ({each['greedy_of_many']} / {each['tight_of_many']})"
-        )
-    everywhere = [name for name in names if readings.everywhere(run["readings"], name)]
-    orders = [[each["row"], each["waits"], f"{each['least']} to {each['most']}", str(each["paper"])]
-              for each in run["orders"]]  # fmt: skip
-    first = run["readings"][0]
-    return f"""\
-### Which reading of the heuristic gives table 4
-
-Section 4 keeps "the best" of several paths: the heaviest, or the one with the fewest messages. A tight upload crosses
-late where that is "still locally optimal": with any neighbour in memory, with a sibling (an operand of the same kernel,
-which has the "affinity bonus" that is "intended to bias the derived mappings for the tight choice"), or with a sibling
-if their kernel is the first to need both. Each cell: in how many of {first["runs"]} runs with other ties the greedy /
-the tight heuristic saves what the paper prints, with 4 attempts (with 400, of {first["runs_of_many"]} runs: the paper
-has no second number in these rows, so 400 must save as many).
-
-{table(("graph", *names), list(lines.values()))}
-Every number of these rows comes up in: **{"; ".join(everywhere) or "none"}**, which `paper_greedy` and `paper_tight`
-follow. Of the others, each fails in a row: with any neighbour, Horner's rule never saves as many; with any sibling, nor
-does the matrix product; and by the fewest messages, 400 attempts always find a startup more for Cholesky.
-
-Over all orders of the vectors in memory, whatever walk finds them, the tight rules save:
-
-{table(("graph", "a tight upload waits for", "they save", "the paper"), orders)}"""
-
-
-def _link(run: Run) -> str:
-    rows = [
-        [f"{each['elements']:,}", "the last ready" if each["late"] else "the first ready", str(each["chunks"]),
-         f"{each['whole_us'] / each['chunked_us']:.2f}", f"{each['share_of_ideal']:.3f}"]
-        for each in run["link"]
-    ]  # fmt: skip
-    head = ("elements", "an engine takes", "chunks", "whole / chunked", "share of the ideal")
-    return f"""\
-## Chunks on a timed link: emulated
-
-{run["date"][:10]}, `{run["command"]}`. A vector goes up, through an
-element-wise kernel, and down, over a link that is as fast as the kernel is on the processor. The ratios say how well
-chunks are issued, and nothing about a GPU. The ideal is the slowest engine and one chunk of the others.
-
-{table(head, rows)}"""
-
-
-def _sizes(run: Run) -> str:
-    rows = []
-    for each in run["sizes"]:
-        ways, least = each["ways"], each["winner"]["time_us"]
-        final = each["answer"]
-        ci95 = final["ci95"]
-        rows.append([
-            _bytes(each["bytes"]), each["winner"]["kind"], _config(each["winner"]["config"]),
-            *(f"{ways[kind]['time_us'] / least:.2f}" if kind in ways else "" for kind in SIZE_WAYS),
-            str(each["trials"]), final["verdict"],
-            "" if final["speedup"] is None else f"{final['speedup']:.2f}" + (
-                f" ({ci95[0]:.2f} to {ci95[1]:.2f})" if ci95 else ""),
-        ])  # fmt: skip
-    head = ("bytes that cross", "fastest", "its way", *(f"{kind} / fastest" for kind in SIZE_WAYS), "trials", "verdict",
-            "finals: over the fastest separate way")  # fmt: skip
-    return f"""\
-## Whole or in chunks, by size: emulated
-
-{run["date"][:10]}, `{run["command"]}`. Four vectors go up, through an element-wise kernel each, and down,
-over an emulated link of {run["sizes"][0]["link"]}, as fast as the kernels are on the processor. The tuner searches all
-that the strategy offers; where programs take long, its time limit ends the search before all trials are done. The
-ratios are of the search's times, those of the last column of the finals' pairs in fresh processes. They say where one
-way overtakes another on such a link, and nothing about a GPU.
-
-{table(head, rows)}"""
-
-
-SIZE_WAYS = ("separate", "fused, whole", "in chunks")
-
-
-def _bytes(size: int) -> str:
-    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
-
-
-def _config(config: dict[str, Any]) -> str:
-    """The way in words: `interval_stabbing, overlapped, 4 chunks`."""
-    words = [str(config[name]) for name in ("grouping", "when", "issue", "memory") if name in config]
-    if int(config.get("chunks", 1)) > 1:
-        words += [f"{config['chunks']} chunks", str(config["streams"]), str(config["chunk_order"])]
-    return ", ".join(words)
 
 
 def _rate(growth: Sequence[dict[str, Any]]) -> str:

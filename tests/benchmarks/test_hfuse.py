@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
-from benchmarks.hfuse import counted, measure, page, pairs, paper, plots, static
+from benchmarks.hfuse import counted, measure, page, pairs, paper, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
 from benchmarks.runs import Run
 from fusiond.counting.model import gpu_named
@@ -263,7 +263,7 @@ def test_writing_a_candidate_asks_no_compiler(real: Registry, monkeypatch: pytes
     assert found["median_ms"] < 50 * 4  # the goal is 50; machines that run tests are busy
 
 
-# --- files, page, plots ---------------------------------------------------------------------------------
+# --- files, page ----------------------------------------------------------------------------------------
 
 ONE = {"registers": 32, "spill_bytes": 0, "occupancy": 1.0, "threads": 512, "barriers": 1, "shared_bytes": 80,
        "limited_by": "threads"}  # fmt: skip
@@ -384,22 +384,10 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     assert list(command.kept(tmp_path)) == [run | {"vouched": False}]
 
 
-def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="emulated"):
-        plots.draw(measured_run("emulated"), Path("nowhere"))
+def test_emulated_times_are_not_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:
     inside = str(runs.RESULTS / "cpu")
     assert command.main(["--device", "cpu", "--quick", "--out", inside]) == 2
     assert "not results" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # matplotlib's own
-@pytest.mark.parametrize(("run", "count"), [(static_run(), 2), (measured_run(), 6)], ids=["static", "measured"])
-def test_the_figures_are_drawn(run: Run, count: int, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
-    written = plots.draw(run, tmp_path)
-    assert len(written) == count
-    assert all(each.stat().st_size > 1000 for each in written)
 
 
 def test_unknown_pairs_and_architectures_are_mistakes(capsys: pytest.CaptureFixture[str]) -> None:

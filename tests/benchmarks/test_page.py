@@ -18,6 +18,6 @@ def test_every_benchmark_has_its_section_and_every_section_its_benchmark() -> No
 
 
 def test_figures_come_from_the_file() -> None:
-    run = json.loads((page.KEPT / "pipeline.json").read_text())
-    run["result"]["table"][0]["of_ideal"] = 0.123
-    assert "12.3 %" in page.render({"pipeline": run})
+    run = json.loads((page.KEPT / "best.json").read_text())
+    run["result"]["ratio_name_to_bare"] = 12.34
+    assert "12.34 times" in page.render({"best": run})

@@ -10,14 +10,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks.search import community, constants, cost, drive, page, samplers
+from benchmarks.search import drive, samplers
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
 from fusiond.model import Config
-from fusiond.search import sampler, values
 from fusiond.search.study import Study
 from fusiond_replay import t4
 
@@ -112,83 +110,3 @@ def test_donors_are_spaces_of_the_same_parameters(small: Path, tmp_path: Path) -
     tried = samplers.named(samplers.DONORS, spaces)(spaces[0], 0, 6, 1)
     assert curve(spaces[0], tried, 6).trials_to_near == 1
     assert samplers.named(samplers.DONORS, spaces[:1])(spaces[0], 0, 6, 1) == ()
-
-
-def test_the_best_so_far_at_each_second(small: Path) -> None:
-    """Each config takes half a second; what failed takes as long, and brings nothing."""
-    recorded = Recorded(t4.read(small))
-    order = [Config.of({"x": x, "y": "abc"[y]}) for x, y in ((3, 2), (3, 1), (1, 1), (2, 0), (1, 0))]
-    seconds = np.array([0.0, 0.4, 0.6, 1.0, 1.2, 1.6, 2.1, 2.6, 9.0])
-    found = community._best_ms(recorded, order, seconds, 10.0)
-    assert found.tolist() == [10, 10, 10, 7, 7, 5, 3, 2, 2]
-
-
-def test_the_community_s_score(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the optimum at once 1, of random choice about 0; of what never comes to anything far below."""
-    pytest.importorskip("autotuning_methodology", reason="needs the community's score: pip install 'fusiond[peers]'")
-    lines: list[Any] = [{"replay": 1, "name": "line", "parameters": {"x": list(range(400))}, "warmups": 0}]
-    lines += [[[x], [1.0 + x], 0.5] for x in range(400)]
-    path = small.parent / "line.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
-    recorded = Recorded(t4.read(path))
-    order = list(recorded.rows)
-    searches = [samplers.named("random", ())(recorded, seed, 100, 1) for seed in range(200)]
-    assert community.score(recorded, [order[:100]]) > 0.9
-    assert community.score(recorded, searches) == pytest.approx(0.0, abs=0.1)
-    assert community.score(recorded, [order[:-100:-1]]) < -1
-    assert main([str(path), "--sampler", "random", "--trials", "50", "--seeds", "2", "--score", "--json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)
-    assert (said["pack"], said["sampler"], said["runs"], said["trials"]) == ("line", "random", 2, 50)
-
-
-def test_every_ask_of_a_case_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    case = next(iter(cost.CASES.values()))
-    small = cost.Case(name="small", space=case.space, trials=14, goal="none")
-    monkeypatch.setattr(cost, "CASES", {"small": small})
-    assert main(["--cost", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["trials"] == 14
-    assert 0 < found["median_ms"] <= found["most_ms"]
-    assert main(["--cost"]) == 0
-    assert "| small |" in capsys.readouterr().out
-
-
-def test_constants_are_chosen_in_the_other_spaces(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """START=6 is a gain in two of three spaces and a loss in the first, so only the first is searched with it, where
-    the searches are those that were made before."""
-    packs = [small, *(small.with_name(f"{name}.jsonl.gz") for name in ("second", "third"))]
-    for each in packs[1:]:
-        each.write_bytes(small.read_bytes())
-    near = {"": (50, 50, 50), "sampler.START=6": (None, 20, 20), "sampler.START=16": (60, 60, 60)}
-    spaces: list[Recorded] = []
-    searched: list[tuple[str, int, int]] = []
-
-    def search(setting: str, space: Recorded, seed: int) -> int | None:
-        if space not in spaces:
-            spaces.append(space)
-        searched.append((setting, spaces.index(space), seed))
-        return near[setting][spaces.index(space)]
-
-    monkeypatch.setattr(constants, "TRIED", "sampler.START=6,16")
-    monkeypatch.setattr(constants, "_searched", search)
-    for _ in range(2):
-        found = constants.main(small.with_name("found"), 2, packs)
-        assert found[1] == ["sampler.START=6", "66.7%", "+30.0 ± 120.0"]
-        assert found[3] == ["chosen in the other spaces", "66.7%", "+50.0 ± 100.0"]
-        assert capsys.readouterr().out == "small: sampler.START=6\nsecond: as kept\nthird: as kept\n"
-    assert sorted(searched) == sorted(itertools.product(near, range(3), range(2)))
-
-
-def test_a_search_has_the_constants_that_are_named(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, seen = (sampler.START, values.CLIPPED), []
-    monkeypatch.setattr(samplers, "own", lambda *given: seen.append((sampler.START, values.CLIPPED)) or ())
-    recorded = Recorded(t4.read(small))
-    assert constants._searched("sampler.START=6,values.CLIPPED=0.5", recorded, 0) is None
-    assert seen == [(6, 0.5)]
-    assert kept == (sampler.START, values.CLIPPED)
-
-
-def test_the_page_is_what_is_kept() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.render(page.kept())

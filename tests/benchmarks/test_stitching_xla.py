@@ -11,7 +11,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="XLA comes with jax")
 
-from benchmarks.rivals import asking, named  # noqa: E402
+from benchmarks.rivals import named  # noqa: E402
 from benchmarks.stitching import __main__ as command  # noqa: E402
 from benchmarks.stitching import beside, modules, page, xla  # noqa: E402
 from benchmarks.stitching.beside import Round  # noqa: E402
@@ -213,8 +213,8 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
         "over_xla": {"fusion_speedup": 1.5, "interval": [1.25, 1.75], "end_to_end": 1.1},
     }  # fmt: skip
     row["xla"]["rounds"] = [{"ours_us": each} for each in (9.0, 8.0, 10.0)]
-    row["rivals"] = [*named.stitching(row, why="not asked"), *asking.without("stitching", "not asked yet")]
-    assert [each["name"] for each in row["rivals"]][:2] == ["XLA", "torch.compile"]
+    row["rivals"] = named.stitching(row, why="not asked")
+    assert [each["name"] for each in row["rivals"]] == ["XLA"]
     assert (row["rivals"][0]["ratio"], row["rivals"][0]["ours_us"]) == (1.5, 9.0)
     run = {
         **kept, "evidence": "measured", "driver": "580", "device": {"model": "NVIDIA H200", "arch": "sm_90"},
@@ -223,7 +223,6 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
     }  # fmt: skip
     written = page.render([run])
     assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 | 1.50 (XLA) |" in written
-    assert "- torch.compile (lr_step): not asked yet" in written
     assert "The geometric mean is 1.50; slower than XLA on 0 of 1 modules." in written.replace("\n", " ")
     without = page.render([{**run, "measured": [], "xla_executable": {"problem": "jax is not installed"}}])
     assert "XLA today was not timed in this run: jax is not installed." in without

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.runs import newest
 from benchmarks.transfer import __main__ as command
-from benchmarks.transfer import measure, page, paper, planning, readings, variants
+from benchmarks.transfer import measure, page, paper, planning
 from fusiond.program import problems
-from fusiond_transfer.analysis import affinity, cost, heuristic, intervals
+from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
-from fusiond_transfer.frontend import verify
 from fusiond_transfer.frontend.graph import Mix
 
 SPEEDUPS = {"fig2": 49.6, "random24": 170.9, "horner": 11.8, "cholesky": 11.6, "matmul": 28.9, "cg": 5.0}
@@ -117,72 +114,6 @@ def test_the_page_shows_measurements_and_no_emulated_times() -> None:
     emulated = measured_run() | {"evidence": "emulated"}
     assert page.render([emulated]) == page.render([])
     assert "Not yet measured" in page.render([emulated])
-
-
-def test_what_the_page_says_of_variants_is_what_they_save() -> None:
-    (run,) = newest(command.kept(), "variants")
-    kept = {(each["row"], each["open"]): each for each in run["variants"]}
-    for (row, what), each in kept.items():
-        if what.startswith("which 4 blocks"):
-            assert each["most"] < each["paper"], row
-        if what in (variants.TIES, variants.GREEDY_TIES):
-            assert each["least"] <= each["paper"] <= each["most"], row
-    again = {(each["row"], each["open"]): each for each in variants.table(lambda line: None, seeds=5)}
-    for key, each in again.items():
-        if key[1].startswith("which"):  # nothing is drawn
-            assert each == kept[key]
-        else:
-            assert kept[key]["least"] <= each["least"] <= each["most"] <= kept[key]["most"]
-
-
-def test_one_reading_gives_every_number_of_table_4() -> None:
-    (run,) = newest(command.kept(), "variants")
-    kept = {(each["row"], each["best"], each["waits"]): each for each in run["readings"]}
-    names = {f"{best}, {waits}" for _, best, waits in kept}
-    assert len(names) == 6
-    assert [name for name in names if readings.everywhere(run["readings"], name)] == ["heaviest, needed siblings"]
-    assert (
-        heuristic.HeuristicReading()
-        == heuristic.HeuristicReading(best="heaviest", waits="needed siblings")
-        == heuristic.TAKEN
-    )
-    for (row, best, waits), each in kept.items():  # what the page says of the others
-        if waits == "neighbours" and row == "Horner's rule":
-            assert each["tight"] == each["tight_of_many"] == 0
-        if waits == "siblings" and row.startswith("matrix"):
-            assert each["tight"] == each["tight_of_many"] == 0
-        if best == "fewest" and row == "Cholesky, 4x4 blocks":
-            assert each["greedy_of_many"] == 0
-            assert each["greedy_of_many_least"] == each["greedy_of_many_most"] == 15
-    again = readings.table(lambda line: None, runs=3, runs_of_many=0)
-    for each in again:
-        then = kept[each["row"], each["best"], each["waits"]]
-        for kind in ("greedy", "tight"):
-            assert then[f"{kind}_least"] <= each[f"{kind}_least"] <= each[f"{kind}_most"] <= then[f"{kind}_most"]
-
-
-def test_what_all_orders_save_is_what_each_of_them_saves() -> None:
-    """By dynamic programming, and by every order of figure 2's vectors; what is kept is what is found again."""
-    (run,) = newest(command.kept(), "variants")
-    kept = {(each["row"], each["waits"]): (each["least"], each["most"]) for each in run["orders"]}
-    matmul, example = planning.catalogued("matmul"), planning.catalogued("fig2")
-    crossings = intervals.crossings(example)
-    for waits in heuristic.WAITS:
-        assert readings.extremes(matmul, waits) == kept["matrix product, 2x2 blocks", waits]
-        emission = heuristic.Emission(crossings, affinity.affinity(example, crossings), tight=True, waits=waits)
-        fewest = most = 0
-        for up in (True, False):
-            numbers = [number for number, each in enumerate(crossings) if each.up is up]
-            found = [emission.slots(order).messages for order in itertools.permutations(numbers)]
-            fewest, most = fewest + min(found), most + max(found)
-        assert readings.extremes(example, waits) == (len(crossings) - most, len(crossings) - fewest)
-
-
-def test_an_input_that_is_left_out_is_read_by_nobody() -> None:
-    step = planning.catalogued("cg_step")
-    left = variants._with_inputs(step, ("p", "rr"))
-    assert [each.reads for each in left.kernels][2:4] == [("rr", "pq", "p"), ("rr", "pq", "q")]
-    assert list(verify.problems(left)) == []
 
 
 def test_wrong_requests_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -212,24 +212,6 @@ def _long(box: Box, device: str, out: Path) -> Iterator[Unit]:
             forced=not gpu,
             result=f"job-{job.stem}.json",
         )  # fmt: skip
-    yield Unit(
-        name="data_plane",
-        what="what a checked run of hist and maxpool costs beside its kernels, and moves over the bus",
-        command=(python, "-m", "benchmarks.data_plane", "--device", device,
-                 "--bundle", str(box.bundles / "hfuse" / "hist+maxpool" / "native")),
-        call=LONG,
-        needs=("numpy", "pycuda", "pluggy", "yaml"),
-        skip=_gpu_only(device) or _lacking(box, "hfuse"),
-        result="data_plane.json",
-    )  # fmt: skip
-    yield Unit(
-        name="worker",
-        what="what a lost child process costs",
-        command=(python, str(box.source / "benchmarks" / "worker.py"), "--device", device),
-        call=LONG,
-        needs=("numpy", "pluggy", "yaml"),
-        result="worker.json",
-    )
     sanitizer = tool("compute-sanitizer")
     yield Unit(
         name="sanitize",

@@ -10,10 +10,9 @@ The paper leaves open how the search is biased and how ties are broken. Here it 
 unvisited neighbour of the greatest affinity, a random one among equals; from a dead end it starts again. The choices
 are drawn from a seeded generator: the same graph gives the same answer.
 
-Nor does it say in so many words when a tight upload waits. `HeuristicReading` has what its text allows. By the first
-one, which is taken, the bonus for siblings decides ("also intended to bias the derived mappings for the tight choice");
-of those that were tried it is the only one that gives what table 4 prints in every row
-(`benchmarks.transfer.readings`).
+Nor does it say in so many words when a tight upload waits. Of the readings that its text allows, this is the only one
+that gives what its table 4 prints in every row: two operands of a kernel wait for each other where that kernel is the
+first to need them both ("also intended to bias the derived mappings for the tight choice").
 """
 
 from __future__ import annotations
@@ -35,21 +34,6 @@ MOST_VECTORS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeuristicReading:
-    """What of section 4 can be read in several ways."""
-
-    waits: str = "needed siblings"
-    """Tight uploads wait: `needed siblings`, two operands of a kernel that is the first to need them both; `siblings`,
-    two operands of a kernel, as long as both can; `neighbours`, whoever has a follower in memory to share with."""
-    best: str = "heaviest"
-    """Of the candidates: the `heaviest` path, or the one with the `fewest` messages."""
-
-
-TAKEN = HeuristicReading()
-WAITS = ("needed siblings", "siblings", "neighbours")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeuristicSlots:
     """What the heuristic came to: crossings by number, in memory order, and the slot of each."""
 
@@ -65,20 +49,15 @@ def search(
     tight: bool,
     tries: int = TRIES,
     seed: int = 0,
-    reading: HeuristicReading = TAKEN,
 ) -> HeuristicSlots:
     """The best of so many randomised attempts."""
     edges = affinity(graph, crossings)
     parts = components(edges)
     generator = random.Random(f"{seed}")
-    emission = Emission(crossings, edges, tight=tight, waits=reading.waits)
+    emission = _Emission(crossings, edges, tight=tight)
     orders = [[_path(part, edges, generator) for part in parts] for _ in range(max(1, tries))]
-    if reading.best == "heaviest":
-        chosen = [max((order[part] for order in orders), key=lambda path: _weight(path, edges))
-                  for part in range(len(parts))]  # fmt: skip
-        return emission.slots([number for path in chosen for number in path])
-    found = (emission.slots([number for path in order for number in path]) for order in orders)
-    return min(found, key=lambda each: each.messages)
+    heaviest = (max(candidates, key=lambda path: _weight(path, edges)) for candidates in zip(*orders, strict=True))
+    return emission.slots([number for path in heaviest for number in path])
 
 
 def _path(part: Sequence[int], edges: Affinity, generator: random.Random) -> list[int]:
@@ -105,7 +84,7 @@ def _weight(path: Sequence[int], edges: Affinity) -> float:
 # --- slots in memory order ------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
+class _Run(NamedTuple):
     """A message as far as it goes: the slots that all of its vectors have, the last of them, and what is known of it
     otherwise."""
 
@@ -117,21 +96,19 @@ class Run(NamedTuple):
     """Two siblings for which it waited: nobody else makes them cross earlier."""
 
 
-class Emission:
+class _Emission:
     """The rules by which vectors in memory order become messages."""
 
-    def __init__(self, crossings: Sequence[Crossing], edges: Affinity, *, tight: bool, waits: str) -> None:
+    def __init__(self, crossings: Sequence[Crossing], edges: Affinity, *, tight: bool) -> None:
         self._crossings = crossings
         self._edges = edges
         self._tight = tight
-        self._neighbours = waits == "neighbours"
-        self._needed = waits == "needed siblings"
 
     def slots(self, order: Sequence[int]) -> HeuristicSlots:
         """The slot of each crossing, for an order in memory."""
         groups: list[list[int]] = []
-        windows: list[Run] = []
-        run: Run | None = None
+        windows: list[_Run] = []
+        run: _Run | None = None
         for number, follower in itertools.zip_longest(order, order[1:]):
             run, new = self.step(run, number, follower)
             if new:
@@ -145,31 +122,27 @@ class Emission:
                 slots[number] = window.high if self._tight and self._crossings[number].up else window.low
         return HeuristicSlots(order=tuple(order), slots=tuple(slots), messages=len(groups))
 
-    def step(self, run: Run | None, number: int, follower: int | None) -> tuple[Run, bool]:
+    def step(self, run: _Run | None, number: int, follower: int | None) -> tuple[_Run, bool]:
         """The run with one vector more, or the new one that begins with it. `follower` is next in memory."""
         each = self._crossings[number]
         if run is not None and self._crossings[run.last].up is each.up:
             first, last = max(run.low, each.earliest), min(run.high, each.latest)
             if first <= last and not (self._tight and each.up and self._stays_away(run, number, last, follower)):
                 waiting = run.waiting or (not run.several and self._waited(run.last, number))
-                return Run(first, last, number, True, waiting), False
-        return Run(each.earliest, each.latest, number, False, False), True
+                return _Run(first, last, number, True, waiting), False
+        return _Run(each.earliest, each.latest, number, False, False), True
 
-    def _stays_away(self, run: Run, number: int, last: int, follower: int | None) -> bool:
+    def _stays_away(self, run: _Run, number: int, last: int, follower: int | None) -> bool:
         """Whether a tight upload begins a message though it could cross with those before it, at `last`."""
-        if last < run.high and (run.several if self._neighbours else run.waiting):
+        if last < run.high and run.waiting:
             return True  # what shares a message already does not come earlier for one more
         each = self._crossings[number]
         if follower is None or each.latest <= last:
             return False
-        other = self._crossings[follower]
-        if self._neighbours:  # it still shares a message, later
-            return other.up and other.earliest <= each.latest <= other.latest
-        return self._waited(number, follower) and min(each.latest, other.latest) > last
+        return self._waited(number, follower) and min(each.latest, self._crossings[follower].latest) > last
 
     def _waited(self, number: int, other: int) -> bool:
         """Whether two tight uploads are siblings that wait for each other."""
         a, b = self._crossings[number], self._crossings[other]
-        if not self._tight or self._neighbours or not a.up or self._edges[number].get(other, 0.0) <= 1.0:
-            return False
-        return not self._needed or a.latest == b.latest
+        siblings = self._edges[number].get(other, 0.0) > 1.0
+        return self._tight and a.up and siblings and a.latest == b.latest

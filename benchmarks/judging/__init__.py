@@ -1,1 +1,0 @@
-"""Whether the referee lets every right kernel pass."""

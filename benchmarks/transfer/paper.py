@@ -77,7 +77,7 @@ TABLE_4 = (
     _known("in-bound tree, all on the device", 15, 16, 15, 8, 0.2, "in_tree"),
     _known("in-bound tree, half on the device", 15, 16, 14, 11, 0.2, None, "in_tree"),
     _known("in-bound tree of 31, all on the device", 31, 32, 31, 16, 0.5, "in_tree31"),
-    _known("in-bound tree of 31, half on the device", 31, 32, 27, 17, 0.5, None, "in_tree"),
+    _known("in-bound tree of 31, half on the device", 31, 32, 27, 17, 0.5, None, "in_tree31"),
     _known("Horner's rule", 20, 12, 11, 11, 0.3, "horner"),
     _known("Cholesky, 4x4 blocks", 20, 4, 14, 14, 0.2, "cholesky"),
     _known("Cholesky, SYRK on the host", 20, 4, 9, 8, 0.2, "cholesky_host_syrk"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.program import Alloc, Free, HostCall, Launch, Pointer, Program, Role, Scalar
-from fusiond_transfer.codegen import simulate
+from fusiond.program import Step as ProgramStep
 from fusiond_transfer.frontend.graph import Graph
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -121,8 +121,8 @@ def least_bytes(graph: Graph) -> int:
     return most
 
 
-def run(program: Program, steps: Sequence[Step], given: Arrays, order: str | int = "listed") -> Arrays:
-    """The outputs of a Program of float64, in an order that it allows."""
+def run(program: Program, steps: Sequence[Step], given: Arrays, seed: int | None = None) -> Arrays:
+    """The outputs of a Program of float64, in the order of its list, or in a random one that it allows."""
     memory: dict[str, NDArray[np.float64]] = {}
     places: dict[str, tuple[str, int, int]] = {}
     for each in program.buffers:
@@ -139,7 +139,7 @@ def run(program: Program, steps: Sequence[Step], given: Arrays, order: str | int
     for each in program.buffers:
         if each.role is Role.INPUT:
             at(each.name)[:] = given[each.name]
-    for step in simulate.ordered(program.steps, order):
+    for step in program.steps if seed is None else _ordered(program.steps, seed):
         if isinstance(step, Launch | HostCall):
             name = step.name.partition("#")[0]
             own = by_name.get(name) or by_name[name.rpartition("_i")[0]]
@@ -152,6 +152,16 @@ def run(program: Program, steps: Sequence[Step], given: Arrays, order: str | int
         for source, target in step.messages:
             at(target)[:] = at(source)
     return {each.name: at(each.name).copy() for each in program.buffers if each.role is Role.OUTPUT}
+
+
+def _ordered(steps: Sequence[ProgramStep], seed: int) -> Iterator[ProgramStep]:
+    draw, waiting, done = random.Random(seed), list(steps), set[str]()
+    while waiting:
+        first = {each.stream: each for each in reversed(waiting)}
+        step = draw.choice([each for each in first.values() if done.issuperset(each.after)])
+        waiting.remove(step)
+        done.add(step.name)
+        yield step
 
 
 def looped(seed: int, length: int = LENGTH) -> Drawn:

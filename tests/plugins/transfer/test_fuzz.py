@@ -119,7 +119,7 @@ def _every_way(seed: int, kernels: int) -> None:
                 continue
             made = program(plan, execution, name="x")
             assert problems(made) == (), (seed, name, execution)
-            assert simulate.faults(plan, made, seeds=(seed % 97,)) == (), (seed, name, execution)
+            assert simulate.faults(plan, made) == (), (seed, name, execution)
 
 
 @given(seed=st.integers(0, 10**9), kernels=st.integers(1, 7))

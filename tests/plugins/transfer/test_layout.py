@@ -110,7 +110,7 @@ def test_storage_in_place_breaks_the_bound_and_says_so() -> None:
     assert not schedules.min_residency_proven
     assert "storage is shared in place" in claims(schedules)[0]
     plan = script(least.schedule)
-    assert simulate.faults(plan, program(plan, Execution(issue="overlapped"), name="x"), seeds=(1, 2)) == ()
+    assert simulate.faults(plan, program(plan, Execution(issue="overlapped"), name="x")) == ()
 
 
 def test_a_tangle_too_large_to_try_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_programs_in_place_compute_what_the_graph_does() -> None:
     for grouping in ("separate", "paper_greedy", "interval_stabbing", "min_residency"):
         plan = script(schedules.grouping(grouping))
         for issue in ("one_stream", "overlapped"):
-            found = simulate.faults(plan, program(plan, Execution(issue=issue), name="x"), seeds=(1, 2, 3))
+            found = simulate.faults(plan, program(plan, Execution(issue=issue), name="x"))
             assert found == (), (grouping, issue)
 
 
@@ -156,7 +156,7 @@ def test_a_gap_that_nobody_needs_is_copied_along() -> None:
     assert found.proven
     plan = script(found.schedule)
     for issue in ("one_stream", "overlapped"):
-        assert simulate.faults(plan, program(plan, Execution(issue=issue), name="x"), seeds=(1, 2)) == ()
+        assert simulate.faults(plan, program(plan, Execution(issue=issue), name="x")) == ()
 
 
 def test_a_gap_that_holds_something_is_skipped() -> None:

@@ -52,7 +52,7 @@ def test_random_loops_compute_what_they_should(send: str) -> None:
             for issue in ("one_stream", "overlapped"):
                 made = program(plan, Execution(issue=issue, send=send), name="x")
                 assert problems(made) == (), seed
-                assert simulate.faults(plan, made, seeds=(seed,)) == (), (seed, grouping, issue)
+                assert simulate.faults(plan, made) == (), (seed, grouping, issue)
     assert wrapped >= 5
 
 

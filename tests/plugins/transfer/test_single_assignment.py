@@ -32,24 +32,23 @@ def _statements(seed: int) -> list[tuple[str, str, tuple[str, ...], str]]:
     return found
 
 
-def _text(seed: int, way: str) -> str:
+def _text(seed: int) -> str:
     kernels = "".join(
         f'  - {{name: k{number}, on: {on}, reads: [{", ".join(reads)}], writes: [{written}], body: "{text}"}}\n'
         for number, (on, written, reads, text) in enumerate(_statements(seed))
     )
     written = dict.fromkeys(each[1] for each in _statements(seed))
-    head = f"graph: again\nelements: 40\ndtype: float64\nwritten_again: {way}\ninputs: [u, v, w]\n"
+    head = "graph: again\nelements: 40\ndtype: float64\ninputs: [u, v, w]\n"
     return f"{head}outputs: [{', '.join(written)}]\nkernels:\n{kernels}"
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("way", ["rename", "in_place"])
 def test_the_last_value_of_each_name_comes_out(
-    way: str, seed: int, graph: Callable[..., Graph], device: Any, gxx_here: None
+    seed: int, graph: Callable[..., Graph], device: Any, gxx_here: None
 ) -> None:
-    found = graph(_text(seed, way))
+    found = graph(_text(seed))
     draw = np.random.default_rng(seed)
     inputs = {name: draw.uniform(-2, 2, 40) for name in NAMES}
     values: dict[str, Any] = dict(inputs)
@@ -62,21 +61,6 @@ def test_the_last_value_of_each_name_comes_out(
     last = dict(zip(dict.fromkeys(each[1] for each in _statements(seed)), found.outputs, strict=True))
     for name, output in last.items():
         np.testing.assert_allclose(out[output], values[name], rtol=1e-12, atol=1e-12, err_msg=name)
-
-
-def test_in_place_is_where_the_kernel_reads_what_it_overwrites(graph: Callable[..., Graph]) -> None:
-    text = (
-        "graph: g\nelements: 8\nwritten_again: in_place\ninputs: [a]\noutputs: [a]\nkernels:\n"
-        "  - {name: k0, on: device, reads: [a], writes: [a]}\n  - {name: k1, on: device, reads: [a], writes: [b]}\n"
-        "  - {name: k2, on: host, reads: [b], writes: [a]}\n"
-    )
-    found = graph(text)
-    assert [each.in_place for each in found.kernels] == [(("a_2", "a"),), (), ()]
-    assert [(each.reads, each.writes) for each in found.kernels] == [
-        (("a",), ("a_2",)), (("a_2",), ("b",)), (("b",), ("a_3",)),
-    ]  # fmt: skip
-    assert found.outputs == ("a_3",)
-    assert graph(text.replace("in_place\n", "rename\n")).kernels[0].in_place == ()
 
 
 def test_names_that_are_taken_are_passed_over(graph: Callable[..., Graph]) -> None:
@@ -94,10 +78,8 @@ def test_from_python_too() -> None:
     graph.device("k0", reads=(a,), writes=("a",), body={"a": "a + 1"})
     graph.host("k1", reads=(a,), writes=("a",), body={"a": "2 * a"})
     graph.outputs("a")
-    graph.written_again_in_place()
     built = graph.build()
     assert [each.body.texts for each in built.kernels] == [("a + 1",), ("2 * a_2",)]  # type: ignore[union-attr]
-    assert built.cell["a_3"] == built.cell["a"]
     twice = KernelGraph("h", elements=4)
     twice.device("k0", writes=("a", "a"))
     twice.outputs("a")

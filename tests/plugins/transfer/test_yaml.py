@@ -12,8 +12,8 @@ from fusiond.errors import RequestError
 from fusiond.model import Workload
 from fusiond.program import Fill
 from fusiond_transfer.frontend.generator import Shape, random_graph
-from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Vector
-from fusiond_transfer.python import KernelGraph, written
+from fusiond_transfer.frontend.graph import Formula, Graph
+from fusiond_transfer.python import KernelGraph
 
 GOOD = """graph: good
 sizes: {n: 8}
@@ -27,7 +27,6 @@ kernels:
 MISTAKES = [
     # what is replaced, with what, the line of the file, what fusiond says
     ("writes: [c]}", "writes: [c, c]}", 7, "c has two writers: k0, twice"),
-    ("outputs: [d]", "outputs: [d]\nwritten_again: twice", 6, "is 'twice'; it can be rename, in_place"),
     ("reads: [c]", "reads: [z]", 8, "k1 reads z, which is not a vector of this graph"),
     ("reads: [a, b]", "reads: [a, d]", 7, "the kernels form a cycle: k0 -> k1 -> k0"),
     ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is not a vector of this graph"),
@@ -40,8 +39,6 @@ MISTAKES = [
     ("name: k1", "name: k0", 8, "two kernels are called 'k0'"),
     ("name: k1", "name: 'k 1'", 8, "'k 1' is not a name"),
     ("on: host", "on: gpu", 8, "is 'gpu'; it can be host, device"),
-    ("on: host", "on: device:1", 8, "is 'device:1', and graphs over several devices are not planned any more"),
-    ("on: host", "on: either", 8, "is 'either', and the side of a kernel is not searched for any more"),
     ("on: host, ", "", 8, "the key 'on' is missing"),
     ("writes: [d]", "write: [d]", 8, "unknown key 'write'; did you mean 'writes'?"),
     ("graph: good", "graph: good\ninput: [a]", 2, "unknown key 'input'; did you mean 'inputs'?"),
@@ -251,7 +248,7 @@ def test_everything_that_python_can_say_survives_the_file(parse: Callable[..., W
 def test_a_mistake_in_python_is_one_line() -> None:
     graph = python_graph()
     graph.device("k5", reads=("Z",), writes=("N",))
-    with pytest.raises(RequestError, match="graph fig2: k5 reads Z, which is not a vector of this graph"):
+    with pytest.raises(RequestError, match=r"graph fig2:\d+: .*k5 reads Z, which is not a vector of this graph"):
         graph.build()
     other = python_graph()
     other.device("k5", reads=("A",), writes=("N",), body={"N": "B + 1"})
@@ -276,12 +273,12 @@ def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]
     ("spoil", "says"),
     [
         (lambda graph: graph.device("k5", reads="AB", writes=("N",)), "reads is the text 'AB'"),
-        (lambda graph: graph.device("k5", reads=("A",), writes=("N", "O"), body="A"), "one formula for 2 outputs"),
+        (lambda graph: graph.device("k5", reads=("A",), writes=("N", "O"), body="A"), "there is no formula for O"),
         (lambda graph: graph.device("k5", reads=("A",), writes="N"), "writes is the text 'N'"),
         (lambda graph: graph.loop({}), "nothing is carried"),
         (
             lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5),
-            "2.5 elements; expected a whole number",
+            "is 2.5; a whole number is wanted",
         ),
     ],
 )
@@ -296,34 +293,12 @@ def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], say
         build()
 
 
-def test_the_packages_own_graphs_are_the_generators(graph: Callable[..., Graph]) -> None:
-    from fusiond_transfer.frontend import generator
-
-    for name, made in (
-        ("chain", generator.chain(20)), ("out_tree", generator.out_tree(15)), ("in_tree", generator.in_tree(15)),
-        ("in_tree31", generator.in_tree(31)),
-    ):  # fmt: skip
-        assert graph(name).kernels == made.kernels
-
-
 def test_horners_rule_has_the_papers_size(graph: Callable[..., Graph]) -> None:
     found = graph("horner")
     assert (len(found.kernels), len(found.inputs)) == (20, 12)
     assert all(isinstance(kernel.body, Formula) for kernel in found.kernels)
     assert (len(graph("cholesky").kernels), len(graph("matmul").kernels)) == (20, 12)
     assert len(graph("cg").kernels) == 7
-
-
-def test_a_source_of_its_own_cannot_be_written() -> None:
-    from fusiond_transfer.frontend.graph import Text
-
-    graph = Graph(
-        name="g", vectors=(Vector(name="a"), Vector(name="b")),
-        kernels=(GraphKernel(name="k", on="host", reads=("a",), writes=("b",), body=Text(text="x", entry="f")),),
-        inputs=("a",), outputs=("b",),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="k has a source of its own"):
-        written(graph)
 
 
 def test_paths_are_not_part_of_the_key(parse: Callable[..., Workload], tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 Every buffer starts as poison, but for the inputs. A copy carries values over, a kernel makes new ones out of what it
 reads (its entry, its scalars, and which output it is), an allocation poisons its arena. Whoever reads poison, touches
-what is not allocated, or hands out another value than the plain run of the graph, is a line. Orders other than the
-listed one are tried: whatever streams and `after` allow, copies as late and as early as they can be. And two steps that
-touch the same, one of them to write it, are a line where nothing orders them: so a Program without a line gives in
-every order that the plan allows what it gives in the listed one.
+what is not allocated, or hands out another value than the plain run of the graph, is a line. So are two steps that
+touch the same, one of them to write it, where nothing orders them: a Program without a line gives in every order that
+the plan allows what it gives in the listed one.
 
 Memory is known by ranges of elements (`contents`): a buffer that is part of another, a piece of a vector or a chunk, is
 a range of it. A kernel that is called for a chunk reads and writes the rows that its pointers name.
@@ -14,7 +13,6 @@ a range of it. A kernel that is called for a chunk reads and writes the rows tha
 from __future__ import annotations
 
 import bisect
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +20,6 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.program import (
     Alloc,
     Argument,
-    Copy,
     Free,
     HostCall,
     Launch,
@@ -49,8 +46,6 @@ from fusiond_transfer.codegen.contents import (
 )
 from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel
 from fusiond_transfer.frontend.row_wise import RowWise
-
-ORDERS = ("listed", "late", "early")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +113,10 @@ def _computed(
                         rows or (0, int(how.rows)))  # fmt: skip
 
 
-def run(script: Script, program: Program, *, order: str | int = "listed") -> SimulatedRun:
-    """Carry out a Program. `order`: listed, late, early, or a seed for a random one that the plan allows."""
+def run(script: Script, program: Program) -> SimulatedRun:
+    """Carry out a Program, in the order of its list."""
     machine = _Machine(script, program)
-    for step in ordered(program.steps, order):
+    for step in program.steps:
         machine.do(step)
     outputs = {each.name: machine.content(each.name) for each in program.buffers if each.role is Role.OUTPUT}
     for each in program.buffers:
@@ -130,54 +125,15 @@ def run(script: Script, program: Program, *, order: str | int = "listed") -> Sim
     return SimulatedRun(problems=tuple(machine.problems), outputs=outputs, peak_bytes=machine.peak_bytes)
 
 
-def faults(script: Script, program: Program, *, seeds: Sequence[int] = ()) -> tuple[str, ...]:
-    """What is wrong with a Program, in any of the orders that are tried; empty when it gives what the graph gives."""
-    wanted = plain(script.graph)
-    found = list(unordered(script, program))
-    orders: list[str | int] = [*ORDERS, *seeds]
-    for order in orders:
-        outcome = run(script, program, order=order)
-        found += [f"{order}: {line}" for line in outcome.problems]
-        found += [
-            f"{order}: {name} is not what the graph computes" for name, value in wanted.items()
-            if outcome.outputs.get(name) != value
-        ]  # fmt: skip
-    return tuple(found)
-
-
-def ordered(steps: Sequence[Step], order: str | int) -> list[Step]:
-    """The steps in an order that streams and `after` allow."""
-    if order == "listed":
-        return list(steps)
-    before = _predecessors(steps)
-    place = {step.name: index for index, step in enumerate(steps)}
-    level = dict.fromkeys(place, 0)
-    if order == "late":
-        for step in reversed(steps):
-            for name in before[step.name]:
-                level[name] = min(level[name], level[step.name] - 1)
-        return sorted(steps, key=lambda step: (level[step.name], -place[step.name]))
-    if order == "early":
-        for step in steps:
-            level[step.name] = 1 + max((level[name] for name in before[step.name]), default=0)
-        return sorted(steps, key=lambda step: (level[step.name], not isinstance(step, Copy), place[step.name]))
-    generator = random.Random(order)
-    waiting = {step.name: len(before[step.name]) for step in steps}
-    behind: dict[str, list[str]] = {}
-    for name, names in before.items():
-        for each in names:
-            behind.setdefault(each, []).append(name)
-    by_name = {step.name: step for step in steps}
-    ready = [name for name, count in waiting.items() if not count]
-    found = []
-    while ready:
-        name = ready.pop(generator.randrange(len(ready)))
-        found.append(by_name[name])
-        for each in behind.get(name, ()):
-            waiting[each] -= 1
-            if not waiting[each]:
-                ready.append(each)
-    return found
+def faults(script: Script, program: Program) -> tuple[str, ...]:
+    """What is wrong with a Program; empty when it gives what the graph gives, in every order that the plan allows."""
+    outcome = run(script, program)
+    wrong = (name for name, value in plain(script.graph).items() if outcome.outputs.get(name) != value)
+    return (
+        *unordered(script, program),
+        *outcome.problems,
+        *(f"{name} is not what the graph computes" for name in wrong),
+    )
 
 
 def _predecessors(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Seeded random graphs with the paper's parameters, and its regular shapes (Kessler, section 5.1).
+"""Seeded random graphs with the paper's parameters (Kessler, section 5.1).
 
 A random graph has so many kernels and inputs; every kernel reads and writes a number of vectors drawn evenly from an
 interval, and is on the device with a probability. What it reads is drawn evenly from all vectors there are by then;
@@ -8,7 +8,7 @@ what nobody reads is an output. The paper gives neither its seeds nor how it dra
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fusiond.language.dtypes import is_float, whole_numbers
 from fusiond.program import Fill
@@ -38,74 +38,23 @@ class Shape:
     seed: int = 0
 
 
-@dataclass(slots=True)
-class _Growing:
-    elements: int
-    names: list[str] = field(default_factory=list)
-    kernels: list[GraphKernel] = field(default_factory=list)
-
-    def finished(self, name: str, inputs: int) -> Graph:
-        read = {each for kernel in self.kernels for each in kernel.reads}
-        made = [each for kernel in self.kernels for each in kernel.writes]
-        vectors = tuple(Vector(name=each, elements=self.elements, fill=WORDS) for each in self.names)
-        return Graph(
-            name=name,
-            vectors=vectors,
-            kernels=tuple(self.kernels),
-            inputs=tuple(self.names[:inputs]),
-            outputs=tuple(each for each in made if each not in read),
-        )
-
-
 def random_graph(shape: Shape, *, elements: int = 4096, name: str = "random") -> Graph:
     """The random graph of a shape and its seed."""
     generator = random.Random(f"transfer {shape.seed}")
-    graph = _Growing(elements, [f"v{number}" for number in range(shape.inputs)])
+    names = [f"v{number}" for number in range(shape.inputs)]
+    kernels: list[GraphKernel] = []
     for number in range(shape.kernels):
         on = DEVICE if generator.randrange(100) < shape.device_percent else HOST
         wanted = generator.randint(*shape.indegree)
-        reads = generator.sample(range(len(graph.names)), min(wanted, len(graph.names)))
-        writes = [f"v{len(graph.names) + each}" for each in range(generator.randint(*shape.outdegree))]
-        kernel = GraphKernel(
-            name=f"k{number}", on=on, reads=tuple(graph.names[each] for each in reads), writes=tuple(writes)
-        )
-        graph.kernels.append(kernel)
-        graph.names += writes
-    return graph.finished(name, shape.inputs)
-
-
-def out_tree(kernels: int, *, elements: int = 4096, device_percent: int = 100, seed: int = 0) -> Graph:
-    """Each kernel reads one vector and writes two; the first reads the input."""
-    sides = _sides(kernels, device_percent, seed)
-    graph = _Growing(elements, ["v0"])
-    for number, on in enumerate(sides):
-        writes = (f"v{2 * number + 1}", f"v{2 * number + 2}")
-        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=writes))
-        graph.names += writes
-    return graph.finished("out_tree", 1)
-
-
-def in_tree(kernels: int, *, elements: int = 4096, device_percent: int = 100, seed: int = 0) -> Graph:
-    """Each kernel reads two vectors and writes one; the last writes the output."""
-    sides = _sides(kernels, device_percent, seed)
-    graph = _Growing(elements, [f"v{number}" for number in range(kernels + 1)])
-    for number, on in enumerate(sides):
-        reads, write = (f"v{2 * number}", f"v{2 * number + 1}"), f"v{kernels + 1 + number}"
-        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=reads, writes=(write,)))
-        graph.names.append(write)
-    return graph.finished("in_tree", kernels + 1)
-
-
-def chain(kernels: int, *, elements: int = 4096, device_percent: int = 100, seed: int = 0) -> Graph:
-    """Each kernel reads what the one before wrote."""
-    sides = _sides(kernels, device_percent, seed)
-    graph = _Growing(elements, ["v0"])
-    for number, on in enumerate(sides):
-        graph.kernels.append(GraphKernel(name=f"k{number}", on=on, reads=(f"v{number}",), writes=(f"v{number + 1}",)))
-        graph.names.append(f"v{number + 1}")
-    return graph.finished("chain", 1)
-
-
-def _sides(kernels: int, device_percent: int, seed: int) -> list[str]:
-    generator = random.Random(f"transfer sides {seed}")
-    return [DEVICE if generator.randrange(100) < device_percent else HOST for _ in range(kernels)]
+        reads = tuple(names[each] for each in generator.sample(range(len(names)), min(wanted, len(names))))
+        writes = tuple(f"v{len(names) + each}" for each in range(generator.randint(*shape.outdegree)))
+        kernels.append(GraphKernel(name=f"k{number}", on=on, reads=reads, writes=writes))
+        names += writes
+    read = {each for kernel in kernels for each in kernel.reads}
+    return Graph(
+        name=name,
+        vectors=tuple(Vector(name=each, elements=elements, fill=WORDS) for each in names),
+        kernels=tuple(kernels),
+        inputs=tuple(names[: shape.inputs]),
+        outputs=tuple(each for each in names[shape.inputs :] if each not in read),
+    )

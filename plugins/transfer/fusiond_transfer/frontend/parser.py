@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs import values
+from fusiond.inputs import documents, values
 from fusiond.inputs.documents import Node
 from fusiond.language import expressions, extents
 from fusiond.language.dtypes import DTYPES
@@ -40,7 +40,6 @@ from fusiond_transfer.frontend.graph import (
     Graph,
     GraphKernel,
     Mix,
-    RegionDocument,
     Text,
     Vector,
 )
@@ -49,7 +48,7 @@ from fusiond_transfer.frontend.sub_vectors import Span
 KEYS = (
     "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
     "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent", "regions",
-    "written_again", "memory",
+    "memory",
 )  # fmt: skip
 VECTOR_KEYS = ("dtype", "elements", "fill", "compare", "memory")
 KERNEL_KEYS = (
@@ -88,12 +87,8 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
         if name not in known:
             raise UnknownName("size", name, known, where=size_where.get(name, where))
     known |= sizes
-    reader = _Reader(inputs, path, keys, {name: extents.size(name, value) for name, value in known.items()})
-    graph = dataclasses.replace(reader.graph(), sizes=tuple(known.items()))
-    again = keys["written_again"].choice(*single_assignment.WAYS) if "written_again" in keys else ""
-    if not graph.cut:  # pieces have their own names, and are written once
-        graph = single_assignment.renamed(graph, in_place=again == single_assignment.IN_PLACE)
-    _refuse(graph, document, keys)
+    reader = _Reader(inputs, path, keys, known)
+    graph = _checked(reader, document)
     return Read(
         graph=graph,
         sizes=known,
@@ -103,19 +98,35 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     )
 
 
-class _Reader:
-    """The parts of one file."""
+def of_text(text: str, path: str) -> Graph:
+    """The graph of a file's text that names no other file; `path` is for messages. RequestError."""
+    document = documents.parse(text, path)
+    keys = document.mapping(known=KEYS, required=("graph",))
+    return _checked(_Reader(None, path, keys, values.sizes(keys.get("sizes"))), document)
 
-    def __init__(self, inputs: Inputs, path: str, keys: Mapping[str, Node], sizes: Mapping[str, int]) -> None:
+
+def _checked(reader: _Reader, document: Node) -> Graph:
+    graph = dataclasses.replace(reader.graph(), sizes=tuple(reader.sizes.items()))
+    if not graph.cut:  # pieces have their own names, and are written once
+        graph = single_assignment.renamed(graph)
+    _refuse(graph, document, reader.keys)
+    return graph
+
+
+class _Reader:
+    """The parts of one file. `inputs`: where other files are read from; None where there are none."""
+
+    def __init__(self, inputs: Inputs | None, path: str, keys: Mapping[str, Node], sizes: Mapping[str, int]) -> None:
         self._inputs = inputs
         self._path = path
-        self._keys = keys
-        self._sizes = sizes
+        self.keys = keys
+        self.sizes = sizes
+        self._sizes = {name: extents.size(name, value) for name, value in sizes.items()}
         self.sources: dict[str, str] = {}
         self.paths: dict[str, str] = {}
 
     def graph(self) -> Graph:
-        keys = self._keys
+        keys = self.keys
         default = self._default()
         if "generate" in keys:
             return self._generated(keys["generate"], default)
@@ -146,25 +157,25 @@ class _Reader:
             carried=tuple((name, node.text()) for name, node in carried.items()),
             limit_bytes=self._limit(),
             adjacent=tuple(_names(node) for node in self._listed("adjacent")),
-            regions=tuple(self._region(node, vectors) for node in self._listed("regions")),
+            regions=tuple(regions.read(node, self._beside, self._sizes, vectors) for node in self._listed("regions")),
             iterations=self._iterations(loop=loop),
         )
         return sub_vectors.resolved(graph, spans) if spans else graph
 
     def _listed(self, key: str) -> Sequence[Node]:
-        return self._keys[key].sequence() if key in self._keys else ()
+        return self.keys[key].sequence() if key in self.keys else ()
 
     def _iterations(self, *, loop: bool) -> int:
-        if "iterations" not in self._keys:
+        if "iterations" not in self.keys:
             return DEFAULT_ITERATIONS if loop else 1
-        iterations = self._integer(self._keys["iterations"])
+        iterations = self._integer(self.keys["iterations"])
         if not 1 <= iterations <= 1000:
-            raise self._keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
+            raise self.keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
         return iterations
 
     def _vectors(self, inputs: Sequence[str], drafts: Sequence[GraphKernel], default: Vector) -> dict[str, Vector]:
         """What is read in or written, with what the file says of it."""
-        own = self._keys["vectors"].mapping() if "vectors" in self._keys else {}
+        own = self.keys["vectors"].mapping() if "vectors" in self.keys else {}
         written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
         found = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
         for name, node in own.items():
@@ -197,15 +208,15 @@ class _Reader:
         return expressions.parse_formula(text).integer(self._sizes)
 
     def _limit(self) -> int | None:
-        if "limits" not in self._keys:
+        if "limits" not in self.keys:
             return None
-        limits = self._keys["limits"].mapping(known=("device_bytes",), required=("device_bytes",))
+        limits = self.keys["limits"].mapping(known=("device_bytes",), required=("device_bytes",))
         return int(self._integer(limits["device_bytes"]))
 
     def _generated(self, node: Node, default: Vector) -> Graph:
         for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions"):
-            if name in self._keys:
-                raise self._keys[name].fail("stands beside 'generate', which makes all of it")
+            if name in self.keys:
+                raise self.keys[name].fail("stands beside 'generate', which makes all of it")
         keys = node.mapping(known=GENERATE_KEYS, required=GENERATE_KEYS[:4])
         shape = Shape(
             kernels=keys["kernels"].integer(least=1, most=MAX_GENERATED),
@@ -215,17 +226,14 @@ class _Reader:
             device_percent=keys["device_percent"].integer(least=0, most=100) if "device_percent" in keys else 50,
             seed=keys["seed"].integer(least=0) if "seed" in keys else 0,
         )
-        graph = generator.random_graph(shape, elements=default.elements, name=self._keys["graph"].text())
+        graph = generator.random_graph(shape, elements=default.elements, name=self.keys["graph"].text())
         vectors = tuple(dataclasses.replace(default, name=each.name) for each in graph.vectors)
         return dataclasses.replace(graph, vectors=vectors, limit_bytes=self._limit())
-
-    def _region(self, node: Node, vectors: Mapping[str, Vector]) -> RegionDocument:
-        return regions.read(node, self._beside, self._sizes, vectors)
 
     # --- vectors ---
 
     def _default(self) -> Vector:
-        keys = self._keys
+        keys = self.keys
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else "uint32"
         elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
         fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual_fill(dtype)
@@ -256,7 +264,7 @@ class _Reader:
         in_place = keys["in_place"].mapping() if "in_place" in keys else {}
         return GraphKernel(
             name=keys["name"].text(),
-            on=_side(keys["on"]),
+            on=keys["on"].choice(HOST, DEVICE),
             reads=_names(keys["reads"]) if "reads" in keys else (),
             writes=_names(keys["writes"]),
             in_place=tuple((new, old.text()) for new, old in in_place.items()),
@@ -278,7 +286,7 @@ class _Reader:
         if "entry" not in keys:
             raise node.fail("the key 'entry' is missing")
         return Text(
-            text=self._source(keys["source"]),
+            text=self._beside(keys["source"])[1],
             entry=_identifier(keys["entry"]),
             values=tuple(self._word(each) for each in keys["values"].sequence()) if "values" in keys else (),
             grid=self._dims(keys.get("grid"), MOST_GRID),
@@ -286,11 +294,10 @@ class _Reader:
             shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
         )
 
-    def _source(self, node: Node) -> str:
-        return self._beside(node)[1]
-
     def _beside(self, node: Node) -> tuple[str, str]:
         """(path, text) of a file beside the graph's."""
+        if self._inputs is None:
+            raise node.fail("names a file, and there are no files here")
         name = node.text()
         path = self._inputs.beside(self._path, name, where=node.where)
         self.paths[name] = path
@@ -326,6 +333,8 @@ class _Reader:
 
     def _file(self, node: Node) -> tuple[str, str]:
         """An .npy file beside the graph's, and the key of what it holds."""
+        if self._inputs is None:
+            raise node.fail("names a file, and there are no files here")
         path = self._inputs.beside(self._path, node.text(), where=node.where)
         return path, self._inputs.digest(path, where=node.where)
 
@@ -352,15 +361,6 @@ def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Fo
         if problem:
             raise node.fail(problem)
     return Formula(texts=texts)
-
-
-def _side(node: Node) -> str:
-    """Where a kernel runs. What older versions took beside `host` and `device` is refused by name."""
-    if re.fullmatch(rf"{DEVICE}:\d{{1,2}}", node.text()):
-        raise node.fail(f"is {node.text()!r}, and graphs over several devices are not planned any more; say device")
-    if node.text() == "either":
-        raise node.fail("is 'either', and the side of a kernel is not searched for any more; say host or device")
-    return node.choice(HOST, DEVICE)
 
 
 def _identifier(node: Node) -> str:

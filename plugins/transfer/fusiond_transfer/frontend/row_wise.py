@@ -1,11 +1,10 @@
 """Which kernels work row by row, so that they can be cut into chunks that follow each other.
 
 A kernel is row-wise over R rows when row r of all that it writes is made of row r of the operands that are split, and
-of others that are read whole. Three ways to know:
+of others that are read whole. Two ways to know:
 
     formula, default    element by element, of vectors of one length: seen from the formula
-    source, proven      element by element, by its index expressions (`index_expressions`)
-    source, declared    `rows: height` in the graph's file: the kernel at another `height` is the kernel of so many rows
+    source              `rows: height` in the graph's file: the kernel at another `height` is the kernel of so many rows
 
 A chunk is then the same entry on parts of the vectors, with the lengths, values and grid of so many rows.
 """
@@ -15,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusiond.language import expressions, extents
-from fusiond.language.extents import Extent, ceil_div, least, text_of
+from fusiond.language.extents import Extent, text_of
 from fusiond.words import counted
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Text
-from fusiond_transfer.frontend.index_expressions import ElementWise, element_wise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +28,6 @@ class RowWise:
     split: tuple[str, ...]
     declared: str = ""
     """The size that counts the rows, where the file says so; else a row is an element."""
-    count: int | None = None
-    """Of a source that was proven: which of its values is the number of elements."""
 
 
 def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
@@ -48,7 +44,7 @@ def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
 def _row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     body = kernel.body
     if isinstance(body, Text):
-        return _declared(graph, kernel) if kernel.rows else _proven(graph, kernel, body)
+        return _declared(graph, kernel) if kernel.rows else "nothing declares its rows"
     if isinstance(body, FusedBody):
         return "another strategy made it"
     lengths = {int(graph.operand(name).elements) for name in kernel.write_operands}
@@ -56,10 +52,10 @@ def _row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
         return "its outputs differ in length"
     if isinstance(body, Formula) and any(formula.parse(text).summed for text in body.texts):
         return "it sums over all elements"
-    return _of_elements(graph, kernel, None)
+    return _of_elements(graph, kernel)
 
 
-def _of_elements(graph: Graph, kernel: GraphKernel, count: int | None) -> RowWise | str:
+def _of_elements(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     first = kernel.write_operands[0]
     rows = graph.operand(first).elements
     if int(rows) == 1:
@@ -71,25 +67,11 @@ def _of_elements(graph: Graph, kernel: GraphKernel, count: int | None) -> RowWis
             split.append(name)
         elif elements != 1 or name in kernel.write_operands:
             return f"{name} has {counted(int(elements), 'element')} where {first} has {int(rows)}"
-    return RowWise(rows=rows, split=tuple(split), count=count)
+    return RowWise(rows=rows, split=tuple(split))
 
 
 def _operands(kernel: GraphKernel) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*kernel.read_operands, *kernel.write_operands)))
-
-
-def _proven(graph: Graph, kernel: GraphKernel, body: Text) -> RowWise | str:
-    if body.grid[1:] != (1, 1) or body.block[1:] != (1, 1):
-        return "its launch has more than one dimension, and nothing declares its rows"
-    operands = (*kernel.read_operands, *kernel.write_operands)
-    lengths = {name: int(graph.operand(name).elements) for name in operands}
-    found = element_wise(body.text, body.entry, operands, len(body.values), lengths, device=kernel.device)
-    if not isinstance(found, ElementWise):
-        return found
-    rows = graph.operand(kernel.write_operands[0]).elements
-    if body.values[found.count] != rows:
-        return f"it counts up to {int(body.values[found.count])} of {int(rows)} elements"
-    return _of_elements(graph, kernel, found.count)
 
 
 def _declared(graph: Graph, kernel: GraphKernel) -> RowWise | str:
@@ -135,11 +117,6 @@ def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int) -> Text:
     """A source's values, grid and shared memory for so many rows (an Extent, or a number)."""
     body = kernel.body
     assert isinstance(body, Text)
-    if how.count is not None:
-        values = tuple(rows if number == how.count else value for number, value in enumerate(body.values))
-        grid = (least(body.grid[0], ceil_div(rows, body.block[0])), 1, 1)
-        return Text(text=body.text, entry=body.entry, values=values, grid=grid, block=body.block,
-                    shared_bytes=body.shared_bytes)  # fmt: skip
 
     def moved(number: int) -> int:
         return _substituted(number, graph, how.declared, rows)

@@ -20,7 +20,6 @@ from fusiond.inputs.schemas import (
 from fusiond.language.dtypes import DTYPES
 from fusiond_transfer.frontend.graph import DEVICE, HOST, MEMORIES
 from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
-from fusiond_transfer.frontend.single_assignment import WAYS
 
 _DTYPE = {"enum": list(DTYPES)}
 _DIMS = {"anyOf": [EXPRESSION, list_of(EXPRESSION, least=1, most=3)]}
@@ -88,7 +87,6 @@ def graph() -> dict[str, Any]:
             "iterations": EXPRESSION,
             "limits": closed({"device_bytes": EXPRESSION}, ["device_bytes"]),
             "adjacent": list_of(names()),
-            "written_again": {"enum": list(WAYS), "default": WAYS[0]},
             "regions": list_of(
                 {
                     "type": "object",

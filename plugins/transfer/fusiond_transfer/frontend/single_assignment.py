@@ -2,9 +2,8 @@
 
     k0 writes v; k1 reads v, writes v; k2 reads v   -->   k0 writes v; k1 reads v, writes v_2; k2 reads v_2
 
-A read is of what was written last before it, an output of what was written last of all. With `in_place` the new
-vector is stored where the old one was, where the kernel reads that; else each has a place of its own, and messages can
-be moved past the kernel.
+A read is of what was written last before it, an output of what was written last of all. Each name has a place of its
+own, so that messages can be moved past the kernel, unless the kernel's `in_place` says that both share one.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from dataclasses import replace
 
 from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
 
-IN_PLACE = "in_place"
-WAYS = ("rename", IN_PLACE)
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\s*\()")
 
 
-def renamed(graph: Graph, *, in_place: bool = False) -> Graph:
+def renamed(graph: Graph) -> Graph:
     """The graph with every vector written once; the very same where it is so already."""
     count = Counter(name for kernel in graph.kernels for name in dict.fromkeys(kernel.writes))
     count.update(name for name in graph.inputs if name in count)
@@ -42,7 +39,7 @@ def renamed(graph: Graph, *, in_place: bool = False) -> Graph:
                 after[name] = _fresh(name, taken)
                 of[after[name]] = name
         now.update(after)
-        kernels.append(_kernel(kernel, before, after, in_place=in_place and not graph.loop))
+        kernels.append(_kernel(kernel, before, after))
     vectors = tuple(replace(graph.vector(old), name=new) for new, old in of.items() if old in graph.index)
     return replace(
         graph,
@@ -61,18 +58,13 @@ def _fresh(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
-def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, str], *, in_place: bool) -> GraphKernel:
-    pairs = [(after.get(new, new), before.get(old, old)) for new, old in kernel.in_place]
-    if in_place:
-        stored = {new for new, _ in pairs}
-        pairs += [(new, before[name]) for name, new in after.items()
-                  if new not in stored and before.get(name, new) != new]  # fmt: skip
+def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, str]) -> GraphKernel:
     return replace(
         kernel,
         reads=tuple(before[name] for name in kernel.reads),
         writes=tuple(after.get(name, name) for name in kernel.writes),
         whole=tuple(before.get(name, name) for name in kernel.whole),
-        in_place=tuple(pairs),
+        in_place=tuple((after.get(new, new), before.get(old, old)) for new, old in kernel.in_place),
         body=_body(kernel.body, before),
     )
 

@@ -146,24 +146,6 @@ def median(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"median": cv2.medianBlur(images["src"], 3)}
 
 
-def _morphology(steps: str, size: int) -> str:
-    before, kernels = "src", []
-    for number, step in enumerate(steps):
-        name, kind = f"k{number}", "smallest" if step == "e" else "largest"
-        kernels.append(f"  {name}: {{pattern: local, mask: [{size}, {size}], border: clamp, reads: [{before}],"
-                       f' body: "{kind}(box, {before})"}}\n')  # fmt: skip
-        before = name
-    return (f"image: {{width: 97, height: 61, dtype: uint8}}\ninputs: [src]\noutputs: [{before}]\n"
-            f"masks: {{box: {_ones(size, size)}}}\nkernels:\n{''.join(kernels)}")  # fmt: skip
-
-
-@foreign(_morphology("eded"[:2] + "de", 5))
-def open_close(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image, box = images["src"], {"size": (5, 5), "mode": "nearest"}
-    opened = ndimage.grey_dilation(ndimage.grey_erosion(image, **box), **box)
-    return {"k3": ndimage.grey_erosion(ndimage.grey_dilation(opened, **box), **box)}
-
-
 NEAR, FAR = gauss(5, 1.0), gauss(9, 1.6)
 
 
@@ -303,25 +285,6 @@ def guided(images: Mapping[str, Array]) -> Mapping[str, Array]:
 
 @foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
-inputs: [src]
-outputs: [normal]
-masks: {{box: {_ones(9, 9)}}}
-kernels:
-{_means({"mean": "src"}, 4)}
-  centred: {{pattern: point, reads: [src, mean], body: "src - mean"}}
-  square: {{pattern: point, reads: [centred], body: "centred * centred"}}
-{_means({"variance": "square"}, 4)}
-  normal: {{pattern: point, reads: [centred, variance], body: "centred / max(sqrt(variance), 0.01f)"}}
-""", tolerance=1e-4)  # fmt: skip
-def lcn(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = images["src"].astype(np.float64)
-    centred = image - ndimage.uniform_filter(image, 9, mode="reflect")
-    spread = np.sqrt(ndimage.uniform_filter(centred * centred, 9, mode="reflect"))
-    return {"normal": (centred / np.maximum(spread, 0.01)).astype(np.float32)}
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: float32}}
 inputs: [before, after]
 outputs: [u, v]
 masks: {{gx: {SOBEL_X}, gy: {SOBEL_Y}, box: {_ones(5, 5)}}}
@@ -377,20 +340,6 @@ def perona_malik(images: Mapping[str, Array]) -> Mapping[str, Array]:
 
 
 @foreign("""\
-image: {width: 97, height: 61, dtype: uint8}
-inputs: [src]
-outputs: [stretched]
-kernels:
-  least: {pattern: global, reads: [src], body: src, reduce: min, dtype: int32}
-  most: {pattern: global, reads: [src], body: src, reduce: max, dtype: int32}
-  stretched: {pattern: point, reads: [src, least, most], body: "(src - least) * 255 / (most - least)"}
-""")
-def contrast_stretch(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = _int(images["src"])
-    return {"stretched": ((image - image.min()) * 255 // (image.max() - image.min())).astype(np.uint8)}
-
-
-@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [mixed]
@@ -439,104 +388,6 @@ def isp(images: Mapping[str, Array]) -> Mapping[str, Array]:
 # --- ten more -------------------------------------------------------------------------------------------
 
 
-@foreign(_morphology("ed", 3).replace("outputs: [k1]", "outputs: [hat]")
-          + '  hat: {pattern: point, reads: [src, k1], body: "src - k1"}\n')  # fmt: skip
-def top_hat(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    return {"hat": cv2.morphologyEx(images["src"], cv2.MORPH_TOPHAT, np.ones((3, 3), np.uint8),
-                                    borderType=cv2.BORDER_REPLICATE)}  # fmt: skip
-
-
-@foreign(
-    """\
-image: {width: 97, height: 61, dtype: uint8}
-inputs: [src]
-outputs: [gradient]
-masks: {disc: [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 0]]}
-kernels:
-  gradient: {pattern: local, mask: [5, 5], border: reflect, reads: [src],
-    body: "largest(disc, src) - smallest(disc, src)"}
-""".replace("{{", "{").replace("}}", "}")
-)
-def gradient_of_a_disc(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    disc = np.ones((5, 5), bool)
-    disc[[0, 0, -1, -1], [0, -1, 0, -1]] = False
-    grown = ndimage.grey_dilation(images["src"], footprint=disc, mode="reflect")
-    return {"gradient": grown - ndimage.grey_erosion(images["src"], footprint=disc, mode="reflect")}
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: uint8}}
-inputs: [src]
-outputs: [marked]
-masks: {{box: {_ones(11, 11)}}}
-kernels:
-  total: {{pattern: local, mask: [11, 11], border: clamp, reads: [src], dtype: int32, body: "sum(box, src)"}}
-  marked: {{pattern: point, reads: [src, total], body: "src > (total + 60) / 121 - 5 ? 255 : 0"}}
-""")
-def adaptive_threshold(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = np.ascontiguousarray(images["src"].reshape(images["src"].shape[:2]))
-    return {"marked": cv2.adaptiveThreshold(image, 255, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY, 11, 5)}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: int32}
-inputs: [src]
-outputs: [size]
-masks: {gx: [[-3, 0, 3], [-10, 0, 10], [-3, 0, 3]], gy: [[-3, -10, -3], [0, 0, 0], [3, 10, 3]]}
-kernels:
-  dx: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(gx, src)"}
-  dy: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(gy, src)"}
-  size: {pattern: point, reads: [dx, dy], body: "abs(dx) + abs(dy)"}
-""")
-def scharr(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = images["src"].astype(np.int16)
-    dx, dy = cv2.Scharr(image, cv2.CV_32F, 1, 0), cv2.Scharr(image, cv2.CV_32F, 0, 1)
-    return {"size": (np.abs(dx) + np.abs(dy)).astype(np.int32)}
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: float32}}
-inputs: [src]
-outputs: [peak]
-masks: {{box: {_ones(7, 7)}}}
-kernels:
-  most: {{pattern: local, mask: [7, 7], border: clamp, reads: [src], body: "largest(box, src)"}}
-  peak: {{pattern: point, reads: [src, most], dtype: uint8, body: "src == most && src > 0.5f"}}
-""")
-def peaks(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = images["src"]
-    return {"peak": ((ndimage.maximum_filter(image, 7, mode="nearest") == image) & (image > 0.5)).astype(np.uint8)}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: uint8, channels: 3}
-inputs: [src]
-outputs: [gray]
-kernels:
-  gray: {pattern: point, channels: 1, reads: [src], body: "(src.r * 9798 + src.g * 19235 + src.b * 3735 + 16384) >> 15"}
-""")
-def gray(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    return {"gray": cv2.cvtColor(images["src"], cv2.COLOR_RGB2GRAY)}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: int32}
-inputs: [src]
-outputs: [zero]
-masks: {laplace: [[0, 1, 0], [1, -4, 1], [0, 1, 0]], gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}
-kernels:
-  soft: {pattern: local, mask: [3, 3], border: reflect, reads: [src], body: "sum(gauss, src)"}
-  bent: {pattern: local, mask: [3, 3], border: reflect, reads: [soft], body: "sum(laplace, soft)"}
-  zero: {pattern: local, mask: [3, 3], border: clamp, reads: [bent],
-    body: "bent > 0 && (bent[1, 0] < 0 || bent[-1, 0] < 0 || bent[0, 1] < 0 || bent[0, -1] < 0)"}
-""")
-def zero_crossings(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    soft = _correlate(images["src"], [[1, 2, 1], [2, 4, 2], [1, 2, 1]], "reflect")
-    bent = ndimage.laplace(soft, mode="reflect")
-    least = ndimage.grey_erosion(bent, footprint=[[0, 1, 0], [1, 1, 1], [0, 1, 0]], mode="nearest")
-    return {"zero": ((bent > 0) & (least < 0)).astype(np.int32)}
-
-
 @foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
@@ -550,37 +401,3 @@ def local_tone_mapping(images: Mapping[str, Array]) -> Mapping[str, Array]:
     image = images["src"].astype(np.float64)
     base = ndimage.correlate(image, gauss(21, 4.0).astype(np.float64), mode="mirror")
     return {"lit": np.clip((image - base) * 1.5 + base * 0.8, 0, 1).astype(np.float32)}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: uint8}
-inputs: [src]
-outputs: [alive]
-masks: {around: [[1, 1, 1], [1, 0, 1], [1, 1, 1]]}
-kernels:
-  life: {pattern: point, reads: [src], body: "src & 1"}
-  near: {pattern: local, mask: [3, 3], border: repeat, reads: [life], body: "sum(around, life)"}
-  next: {pattern: point, reads: [life, near], body: "near == 3 || (life && near == 2)"}
-  count: {pattern: local, mask: [3, 3], border: repeat, reads: [next], body: "sum(around, next)"}
-  alive: {pattern: point, reads: [next, count], body: "count == 3 || (next && count == 2)"}
-""")
-def game_of_life(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    alive = images["src"] & 1
-    for _ in range(2):
-        count = _correlate(alive, [[1, 1, 1], [1, 0, 1], [1, 1, 1]], "grid-wrap")
-        alive = ((count == 3) | ((alive == 1) & (count == 2))).astype(np.uint8)
-    return {"alive": alive}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: int32}
-inputs: [src]
-outputs: [emboss]
-masks: {tilt: [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]}
-kernels:
-  relief: {pattern: local, mask: [3, 3], border: {constant: 128}, reads: [src], body: "sum(tilt, src)"}
-  emboss: {pattern: point, reads: [relief], body: "clamp(relief + 128, 0, 255)"}
-""")
-def emboss(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    relief = ndimage.correlate(images["src"], np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]), mode="constant", cval=128)
-    return {"emboss": np.clip(relief + 128, 0, 255)}

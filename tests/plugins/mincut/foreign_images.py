@@ -38,25 +38,6 @@ def opencv_canny(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"edges": cv2.Canny(images["src"], 300, 700)}
 
 
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: uint8}}
-inputs: [src]
-outputs: [quarter]
-masks: {{gauss: {GAUSS5.tolist()}}}
-kernels:
-  half: {{pattern: local, mask: [5, 5], step: 2, border: mirror, reads: [src], body: "(sum(gauss, src) + 128) / 256"}}
-  quarter:
-    pattern: local
-    mask: [5, 5]
-    step: 2
-    border: mirror
-    reads: [half]
-    body: "(sum(gauss, half) + 128) / 256"
-""")
-def pyramid(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    return {"quarter": cv2.pyrDown(cv2.pyrDown(images["src"]))}
-
-
 @foreign(
     f"""\
 image: {{width: 97, height: 61, dtype: float32}}
@@ -89,21 +70,6 @@ def laplacian_pyramid(images: Mapping[str, Array]) -> Mapping[str, Array]:
     src = images["src"]
     height, width = src.shape
     return {"detail": src - cv2.pyrUp(cv2.pyrDown(src))[:height, :width]}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: uint8}
-inputs: [src, {name: table, size: [256, 1]}]
-outputs: [toned]
-masks: {cross: [[0, 1, 0], [1, 0, 1], [0, 1, 0]]}
-kernels:
-  smooth: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(cross, src) / 4"}
-  toned: {pattern: point, reads: [smooth, table], body: "lookup(table, smooth)"}
-""")
-def look_up_table(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    cross = np.asarray([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32)
-    smooth = cv2.filter2D(images["src"], cv2.CV_32F, cross, borderType=cv2.BORDER_REFLECT_101) // 4
-    return {"toned": cv2.LUT(smooth.astype(np.uint8), images["table"].reshape(256))}
 
 
 @foreign(

@@ -17,12 +17,6 @@ from fusiond_mincut.frontend import borders
 
 PAD = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap"}
 SCIPY = {"clamp": "nearest", "mirror": "mirror", "reflect": "reflect", "repeat": "grid-wrap", "constant": "constant"}
-OPENCV = {
-    "clamp": "BORDER_REPLICATE",
-    "mirror": "BORDER_REFLECT_101",
-    "reflect": "BORDER_REFLECT",
-    "repeat": "BORDER_WRAP",
-}
 
 
 @pytest.mark.parametrize("mode", borders.MAPPED)
@@ -41,15 +35,6 @@ def test_a_shifted_image_is_what_scipy_gives(mode, offset):
     wanted = ndimage.correlate1d(line, weights, mode=SCIPY[mode], cval=77)
     got = [borders.index(mode, i + offset, 5) for i in range(5)]
     assert [77 if i is None else line[i] for i in got] == wanted.tolist()
-
-
-@pytest.mark.parametrize("mode", borders.MAPPED)
-def test_an_index_is_what_opencv_interpolates(mode):
-    cv2 = pytest.importorskip("cv2", reason="OpenCV is the oracle: pip install '.[dev]'")
-    outside = getattr(cv2, OPENCV[mode])
-    for n in (1, 2, 3, 7):
-        for i in range(-3 * n, 4 * n):
-            assert borders.index(mode, i, n) == cv2.borderInterpolate(i, n, outside)
 
 
 def test_an_unknown_mode_is_an_error():

@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.codegen import emit, tiles
+from fusiond_mincut.codegen import emit
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
 from .running import (
     APPLICATIONS,
     Case,
-    Runner,
     application,
     check,
-    compare,
     emitted,
     pipeline,
     rebordered,
     resized,
-    wanted,
     whole,
 )
 
@@ -150,44 +147,6 @@ kernels:
 """
 
 
-def test_what_repeats_is_filled_outside_the_image(runner):
-    given = pipeline(REPEATED)
-    block = whole(given).blocks[0]
-    assert tiles.periodic(given, block) == {"a", "b", "c"}
-    text = emit.block_kernel(given, block, SMALL).text
-    assert "c_near" not in text
-    assert "f_near" not in text
-    assert {name for name, tile in tiles.layout(given, block, 8, 8, "tile").tiles.items() if tile.wrapped} == {"d", "f"}
-    assert "far_side(" in text
-    check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
-
-
-DEEP = """
-pipeline: deep
-image: {width: 8, height: 8, dtype: int32}
-inputs: [src]
-outputs: [k5]
-kernels:
-"""
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.slow
-@pytest.mark.parametrize("modes", ["cccccr", "mmrrmr", "rrrrrc", "rcrcrc", "{constant: 3}crmrr"])
-def test_repeated_chains(runner, modes):
-    """The far side of the image is computed with the borders of all stages before it."""
-    names = {"c": "clamp", "m": "mirror", "r": "repeat"}
-    written = [names.get(each, each) for each in (["{constant: 3}", *modes[13:]] if "{" in modes else modes)]
-    lines = [
-        f"  k{number}: {{pattern: local, mask: [3, 3], border: {mode}, reads: [{before}],"
-        f' body: "{before}[1, 1] * 3 - {before}[-1, 0] + {before}[0, 1]"}}\n'
-        for number, (before, mode) in enumerate(zip(["src", "k0", "k1", "k2", "k3", "k4"], written, strict=True))
-    ]
-    given = pipeline(DEEP + "".join(lines))
-    params = [SMALL, BlockParams(block_x=32, block_y=2, pixels=4, local="rows", across=2)]
-    check(runner, [Case(given, whole(given), each) for each in params], SIZES)
-
-
 MIXED = """
 pipeline: mixed
 image: {width: 8, height: 8, dtype: int32}
@@ -203,20 +162,6 @@ kernels:
   out: {pattern: local, mask: [3, 5], border: BORDER, reads: [e, c], body: "e[1, -2] - c[-1, 0] * 7 + e"}
   end: {pattern: local, mask: [3, 1], border: BORDER, reads: [b], body: "b[1, 0] - b[-1, 0]"}
 """
-
-
-@pytest.mark.parametrize(
-    "border", ["repeat", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mirror", "{constant: 9}"))]
-)
-def test_points_computed_again_from_tiles(runner, border):
-    given = pipeline(MIXED.replace("BORDER", border))
-    block = whole(given).blocks[0]
-    assert emit.choices(given, block) == ("tile", "recompute", "mixed")
-    assert set(tiles.layout(given, block, 8, 8, "mixed").tiles) == {"a", "d"}
-    text = emit.block_kernel(given, block, SMALL_MIXED).text
-    assert ("c_fromnear(" in text) == (border == "repeat")
-    assert ("c_from(" in text) == (border != "repeat")
-    check(runner, [Case(given, whole(given), SMALL_MIXED)], SIZES)
 
 
 DIAMOND = """
@@ -238,17 +183,6 @@ kernels:
 """
 
 
-@pytest.mark.slow
-def test_fan_out_fan_in_and_several_outputs(runner):
-    given = pipeline(DIAMOND.replace("left: constant}", "left: {constant: 200}}"))
-    assert blocks.block(given, whole(given).blocks[0].kernels).outputs == ("left", "top", "join")
-    found = cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN)
-    for groups in ("root+left|right|top+bent+join", "root+right|left+top|bent+join", "root|left|right+top|bent|join"):
-        part = blocks.partition(given, [each.split("+") for each in groups.split("|")])
-        found.append(Case(given, part, SMALL))
-    check(runner, found, SIZES)
-
-
 COLOURS = """
 pipeline: colours
 image: {width: 8, height: 8, dtype: uint8, channels: 3}
@@ -266,73 +200,9 @@ kernels:
 """
 
 
-@pytest.mark.slow
-def test_colours(runner):
-    given = pipeline(COLOURS)
-    check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
-
-
-SHAPES = [
-    BlockParams(block_x=x, block_y=y, pixels=rows, local=local)
-    for x, y, rows, local in (
-        (1, 1, 1, "tile"), (32, 1, 3, "tile"), (3, 5, 1, "tile"), (64, 16, 1, "tile"), (2, 2, 8, "tile"),
-        (5, 1, 3, "recompute"), (64, 8, 1, "recompute"),
-    )
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_every_shape_of_block_gives_the_same(runner):
-    given = chain("mirror", "clamp")
-    check(runner, [Case(given, whole(given), each) for each in SHAPES], ((7, 11), (67, 41)))
-
-
-REDUCED = """
-pipeline: reduced
-image: {width: 8, height: 8, dtype: int32, channels: 3}
-inputs: [{name: src, fill: {integers: [-2000000000, 2000000000]}}, {name: real, dtype: float32, channels: 1}]
-outputs: [scaled, least, small, mean]
-kernels:
-  total: {pattern: global, reduce: sum, reads: [src], body: "src * 3"}
-  least: {pattern: global, reduce: min, reads: [src], body: "src"}
-  most: {pattern: global, reduce: max, reads: [src, least], body: {r: "src.g - least.r", g: "src.r", b: "src"}}
-  small: {pattern: global, reduce: sum, dtype: uint8, reads: [src], body: "src"}
-  mean: {pattern: global, reduce: sum, dtype: float32, channels: 1, reads: [real], body: "real / 100"}
-  peak: {pattern: global, reduce: max, dtype: float32, channels: 1, reads: [real], body: "-real"}
-  scaled: {pattern: local, mask: [3, 3], border: clamp, reads: [src, total, most, peak],
-    body: "src[-1, 1] / 5 + total - most + int(peak * 100)"}
-"""
-
-
-@pytest.mark.slow
-def test_global_kernels_are_launches_of_their_own(runner):
-    given = pipeline(REDUCED)
-    found = [
-        Case(given, blocks.unfused(given), BlockParams(block_x=x, block_y=y)) for x, y in ((32, 8), (7, 3), (1, 1))
-    ]
-    check(runner, found, ((1, 1), (13, 5), (67, 41)))
-
-
-@pytest.mark.slow
-def test_a_reduction_over_many_blocks_uses_all_of_them(runner):
-    given = resized(pipeline(REDUCED), 120, 100)
-    program = emitted(given, blocks.unfused(given), BlockParams(block_x=8, block_y=2))
-    step = next(each for each in program.steps if each.name == "total_kernel")
-    assert step.grid == (47, 1, 1)
-    compare(given, runner.run(program), wanted(given))
-
-
 def test_threads_in_any_order_give_the_same(runner):
     given = chain("repeat", "reflect")
     program = emitted(resized(given, 37, 23), whole(given), SMALL)
     first = runner.run(program)
     for order in (1, 2, 3):
         np.testing.assert_array_equal(runner.run(program, order=order)["second"], first["second"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("harris", marks=pytest.mark.campaign), "unsharp"])
-def test_at_the_papers_size(tmp_path, scheduler_library, name):
-    given = application(name, 2048, 2048)
-    quick = Runner(tmp_path, scheduler_library, optimise="-O2")
-    compare(given, quick.run(emitted(given, whole(given)), checked=False), wanted(given))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks, syntax
-from fusiond_mincut.frontend.expr import Operations, TypeProblem
+from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.graph import ImageKernel
 from fusiond_mincut.frontend.syntax import BodyScope, Readable
 
@@ -169,18 +169,6 @@ def test_types(text: str, dtype: str) -> None:
     assert parsed(text).dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("a", (0, 0)), ("a + a * 2", (2, 0)), ("b * 0.5f", (2, 0)), ("c * 2", (1, 0)), ("sqrt(c) + exp(c)", (1, 2)),
-        ("clamp(a, 1, 2)", (2, 0)), ("sum(ones, a)", (1, 0)), ("sum(plus, c)", (4, 0)), ("a > 3 ? 1 : 2", (2, 0)),
-        ("product(ones, a)", (1, 0)), ("-3", (0, 0)), ("uchar(c)", (1, 0)),
-    ],
-)  # fmt: skip
-def test_operations_are_counted_on_the_tree(text: str, count: tuple[int, int]) -> None:
-    assert tree.operations(parsed(text)) == Operations(alu=count[0], sfu=count[1])
-
-
 def test_a_hole_is_no_access_and_a_window_shifts_what_it_holds() -> None:
     assert [(each.dx, each.dy) for each in tree.accesses(parsed("sum(ones, a[0, 2] * b)"))] == [
         (-1, 2), (-1, 0), (1, 2), (1, 0),
@@ -267,16 +255,3 @@ def test_any_text_is_an_expression_or_one_line(text: str) -> None:
     except TypeProblem as problem:
         assert str(problem)
         assert len(str(problem).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (((1, 2),), "odd sides"), (((1,), (1, 2, 3)), "differ in length"), (((0, None, 0),), "nothing but holes"),
-        (((1,), (2,)), "odd sides"), (((2**31,),), "does not fit int32"), (((1e39,),), "does not fit float32"),
-        (((float("nan"),),), "not a finite number"),
-    ],
-)  # fmt: skip
-def test_masks_that_are_none(rows: tuple[tuple[float, ...], ...], said: str) -> None:
-    with pytest.raises(TypeProblem, match=said):
-        masks.checked("m", rows)

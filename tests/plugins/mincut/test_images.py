@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from fractions import Fraction
 from typing import Any
 
@@ -16,16 +15,16 @@ from fusiond.build.nvcc import NvccFacts
 from fusiond.errors import RequestError
 from fusiond.inputs import documents
 from fusiond.model import BuildFailed
-from fusiond.program import Fill, Launch, Program, Role, unsized
+from fusiond.program import Fill, Program
 from fusiond_mincut.analysis import blocks, legality
 from fusiond_mincut.analysis.benefit import PAPER
-from fusiond_mincut.codegen import block_configs, emit, streams
+from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend import parser, printer
 from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.trace import C, mask, stage, table, traced
 
 from .image_pipelines import SIZES, TEXTS, WAYS, cuts, given
-from .running import Runner, batched, compare, edited, pipeline, resized, wanted
+from .running import Runner, batched, compare, pipeline, resized, wanted
 
 
 @pytest.mark.sampled(10)
@@ -55,22 +54,6 @@ def test_two_levels_of_a_pyramid_are_one_kernel() -> None:
     (source,) = emit.program(of, whole).sources
     assert "half_width" in source.text
     assert source.text.count("__global__") == 1
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_what_is_written_is_read_again(name: str) -> None:
-    of = given(name)
-    assert parser.read(documents.parse(printer.text(of), "again.yaml")) == of
-
-
-@pytest.mark.sampled(10)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_program_moved_to_a_size_is_the_one_that_is_emitted_there(name: str) -> None:
-    of, other = given(name), resized(given(name), 131, 77)
-    for text in cuts(of):
-        moved = emit.program(of, blocks.read(of, text)).at({"width": 131, "height": 77})
-        assert unsized(moved) == unsized(emit.program(other, blocks.read(other, text)))
 
 
 def test_parameters_of_the_launch_are_no_part_of_the_text(runner: Runner) -> None:
@@ -104,13 +87,6 @@ def test_what_can_be_fused(name: str, block: str) -> None:
     assert (found.rule if found else None) == REFUSED[name, block]
 
 
-def test_the_paper_fuses_equal_iteration_spaces_only() -> None:
-    of = given("down_up")
-    for pair in (("eased", "half"), ("sharp", "detail")):
-        assert next(legality.paper(of, pair, PAPER)).rule == "iteration_space"
-    assert next(legality.paper(of, ("half", "sharp"), PAPER), None) is None
-
-
 def test_what_is_read_at_coordinates_lies_in_memory() -> None:
     text = TEXTS["warp"].replace(
         "inputs: [src, {name: field, channels: 2}]", "inputs: [first, {name: field, channels: 2}]"
@@ -119,24 +95,6 @@ def test_what_is_read_at_coordinates_lies_in_memory() -> None:
     of = pipeline(f"pipeline: two\n{text}")
     for rules in (legality.general(of, ("src", "bent")), legality.paper(of, ("src", "bent"), PAPER)):
         assert next(rules).rule == "gather"
-
-
-def test_images_of_two_sizes_do_not_leave_one_block() -> None:
-    of = dataclasses.replace(given("down_up"), outputs=("half", "eased", "detail"))
-    assert next(legality.general(of, ("eased", "half"))).rule == "iteration_space"
-
-
-def test_a_reader_on_a_stream_of_its_own_waits_for_the_last_launch_of_a_boundary() -> None:
-    of = given("edges")
-    concurrent = streams.concurrent(emit.program(of, blocks.unfused(of)))
-    done: dict[str, set[str]] = {}
-    last: dict[int, str] = {}
-    for step in concurrent.steps:
-        assert isinstance(step, Launch)
-        before = [*step.after, *([last[step.stream]] if step.stream in last else [])]
-        done[step.name] = {step.name}.union(*(done[each] for each in before))
-        last[step.stream] = step.name
-    assert {"kept_init", "kept_merge", "kept_mark", "kept_kernel"} <= done["linked_kernel"]
 
 
 HEAD = "pipeline: p\nimage: {width: 16, height: 12, dtype: int32}\ninputs: [src]\noutputs: [a]\nkernels:\n  a: "
@@ -246,41 +204,6 @@ def test_what_cannot_be_traced_is_one_line(changed: Any, said: str) -> None:
 
 
 # --- broken on purpose ----------------------------------------------------------------------------------
-
-WRONG = {
-    ("down_up", "whole", "a step that is forgotten"): (r"eased_x0 = x \* 2", "eased_x0 = x"),
-    ("crop", "whole", "the width of another image"): (r"src_image\[(.*?)\* src_width", r"src_image[\1* width"),
-    ("crop", "whole", "an origin that is forgotten"): (r"\+ 7\b", ""),
-    ("crop", "whole", "an interior without end"): (r"if \(x0 >= 0[\s\S]*?_height\)\n", "if (true)\n"),
-    ("warp", "unfused", "the border of another image"): (r"reflect_index\(x\.v", "clamp_index(x.v"),
-    ("remap_constant", "unfused", "no border"): (r"if \(\(unsigned\)x\.v >= .*\n.*return.*;", ""),
-    ("tables", "unfused", "an index that is not led inside"): (r"::min\(::max\(i\.v, 0\), 3\)", "(i.v & 3)"),
-    ("windowed_positions", "whole", "the place of the window's centre"): (r", x \+ 1, ", ", x, "),
-    ("halves", "unfused", "a half that is not rounded"): (r"__half\(2\.0f", "__half(2.01f"),
-    ("equalised", "unfused", "a scan that starts again"): (r"before = before \+ Int\(lanes.*;", ""),
-    ("equalised", "unfused", "counts of the launch before"): (r"counts_image\[i\] = 0;", ";"),
-    ("tiles_of_histograms", "unfused", "every row in the first"): (r"row \* bins \+ bin", "bin"),
-    ("integral", "unfused", "lines above that are left out"): (r"line < ty", "line < ty - 1"),
-    ("edges", "unfused", "a neighbour that is left out"): (r"if \(x \+ 1 < width && y > 0.*\n", "\n"),
-    ("edges", "unfused", "neighbours round the edge"): (r"if \(x > 0 && parent", "if (i > 0 && parent"),
-    ("edges", "unfused", "weak ones that are strong"): (r"\) >= 2\)", ") >= 1)"),
-}
-
-
-@pytest.mark.sampled(12)
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "part", "mistake"), WRONG)
-def test_a_wrong_text_is_seen(runner: Runner, name: str, part: str, mistake: str) -> None:
-    of = resized(given(name), 61, 47)
-    whole = blocks.partition(of, [[each.name for each in of.kernels]]) if part == "whole" else blocks.unfused(of)
-    program = emit.program(of, whole, {str(each): WAYS[0] for each in whole.blocks})
-    pattern, new = WRONG[name, part, mistake]
-    wrong = edited(program, lambda text: re.sub(pattern, new, text))
-    dirty = {
-        each.name: np.full(each.elements, 3, each.dtype) for each in program.buffers if each.role is not Role.INPUT
-    }
-    with pytest.raises(AssertionError):
-        compare(of, runner.run(wrong, dirty, order=3), wanted(of))
 
 
 @pytest.mark.campaign

@@ -17,7 +17,6 @@ from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 from .running import Runner, edited, emitted, images, pipeline, resized, wanted, whole
-from .test_emit import ONE_SIDED
 
 TWO = """
 pipeline: two
@@ -101,71 +100,6 @@ def test_no_index_exchange(runner, given, monkeypatch, params):
     """The window of the producer at the position outside, not at the pixel that the position means."""
     monkeypatch.setitem(borders.FUNCTIONS, "mirror", "__device__ int mirror_index(int i, int n) { return i; }\n")
     assert killed(runner, given, emitted(given, whole(given), params))
-
-
-FAR = """
-pipeline: far
-image: {width: 29, height: 21, dtype: int32}
-inputs: [src]
-outputs: [c]
-kernels:
-  a: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "src[1, 1] - 3 * src[-1, 0]"}
-  b: {pattern: local, mask: [3, 3], border: mirror, reads: [a], body: "a[1, 1] + a[-1, -1] * 2"}
-  c: {pattern: local, mask: [3, 3], border: repeat, reads: [b], body: "b[1, 1] * 5 + b[-1, 0]"}
-"""
-
-
-def test_a_tile_that_is_thought_to_hold_what_it_does_not(runner, monkeypatch):
-    far = pipeline(ONE_SIDED.replace("BORDER", "mirror"), 29, 21)
-    small = BlockParams(block_x=2, block_y=2, pixels=1)
-    assert not killed(runner, far, emitted(far, whole(far), small))
-    monkeypatch.setattr(borders, "stays_near", lambda *arguments: True)
-    assert killed(runner, far, emitted(far, whole(far), small))
-
-
-def test_a_point_stage_that_is_computed_from_the_wrong_place(runner, monkeypatch):
-    """Computed again from tiles that do not hold the pixel (`mixed`)."""
-    squared = FAR.replace("  c: {", '  p: {pattern: point, reads: [b], body: "b * 3 + 1"}\n  c: {')
-    far = pipeline(
-        squared.replace('reads: [b], body: "b[1', 'reads: [p], body: "p[1').replace("+ b[-1, 0]", "+ p[-1, 0]")
-    )
-    far = resized(far, 29, 21)
-    params = dataclasses.replace(PARAMS, local="mixed")
-    right = emitted(far, whole(far), params)
-    assert "p_fromnear(" in right.sources[0].text
-    assert not killed(runner, far, right)
-    monkeypatch.setattr(borders, "stays_near", lambda *arguments: True)
-    wrong = emitted(far, whole(far), params)
-    assert "p_from(" in wrong.sources[0].text
-    assert killed(runner, far, wrong)
-
-
-def test_a_stage_that_is_thought_to_be_periodic(runner, monkeypatch):
-    far = pipeline(FAR, 29, 21)
-    monkeypatch.setattr(tiles, "periodic", lambda *arguments: {"a", "b"})
-    assert killed(runner, far, emitted(far, whole(far), PARAMS)) == "image"
-
-
-WRAPPED = {
-    "no pass": (r"if \(u != 0 \|\| v != 0\) far_side.*?;", ";"),
-    "not the left neighbour": (r"int left = .*?;", "int left = 0;"),
-    "not the neighbours below": (r"v >= -\(\(y0.*?height\); --v", "v >= 0; --v"),
-    "the height for the width": (r"x0 \+ u \* width", "x0 + u * height"),
-}
-
-
-@pytest.mark.parametrize("mistake", WRAPPED)
-def test_a_pass_of_the_far_side(runner, mistake):
-    far = resized(pipeline(FAR.replace("border: mirror, reads: [a]", "border: clamp, reads: [a]")), 29, 21)
-    right = emitted(far, whole(far), PARAMS)
-    assert not killed(runner, far, right)
-    pattern, new = WRAPPED[mistake]
-    assert killed(runner, far, edited(right, lambda text: re.sub(pattern, new, text, flags=re.DOTALL)))
-
-
-def test_no_barrier_behind_the_tile(runner, given):
-    wrong = edited(emitted(given, whole(given), PARAMS), lambda text: text.replace("__syncthreads();", ""))
-    assert killed(runner, given, wrong) == "image"
 
 
 # --- mistakes in the text -------------------------------------------------------------------------------

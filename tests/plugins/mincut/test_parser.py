@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.errors import RequestError
 from fusiond.inputs import documents
-from fusiond_mincut.frontend import graph, parser, printer
+from fusiond_mincut.frontend import graph, parser
 from fusiond_mincut.frontend.graph import Border, Pipeline
 
 GOOD = """\
@@ -62,21 +62,6 @@ def test_sizes_of_the_job_replace_those_of_the_file() -> None:
     made = read(GOOD, width=7, height=5)
     assert (made.width, made.height) == (7, 5)
     assert read(GOOD).kernels == made.kernels  # width and height of a body are those of the launch
-
-
-def test_a_body_of_several_lines_is_wrong_at_one_of_them() -> None:
-    body = "kernels:\n  a:\n    pattern: point\n    reads: [src]\n    body: |\n      src +\n      src / 0\n"
-    head = "pipeline: p\nimage: {width: 16, height: 16, dtype: int32}\ninputs: [src]\noutputs: [a]\n"
-    with pytest.raises(RequestError, match=r"made.yaml:11: kernels.a.body: column 5: / by the constant 0"):
-        read(head + body)
-    assert read(head + body.replace("/ 0", "/ 2")).kernels[0].name == "a"
-
-
-def test_the_order_of_kernels_in_the_file_does_not_matter() -> None:
-    head, _, kernels = GOOD.partition("kernels:\n")
-    parts = re.split(r"(?m)^(?=  \w+:)", kernels)[1:]
-    backwards = head + "kernels:\n" + "".join(reversed(parts))
-    assert read(backwards) == read(GOOD)
 
 
 PLAIN = """\
@@ -193,19 +178,6 @@ def test_an_empty_list_of_kernels() -> None:
         read(PLAIN.split("kernels:")[0] + "kernels: {}\n")
 
 
-def test_problems_are_found_without_a_file_too() -> None:
-    made = read(PLAIN)
-    (first, second) = made.kernels
-    backwards = Pipeline(
-        name="p", width=16, height=16, inputs=made.inputs, outputs=("b", "x"), kernels=(second, first, first)
-    )
-    assert graph.problems(backwards) == (
-        ("b", "reads 'a', which is not made before it"),
-        ("a", "there are two writers of this image: an input, or a kernel, has its name"),
-        ("x", "is not a kernel, so it cannot be an output"),
-    )
-
-
 def test_a_cycle_is_named() -> None:
     with pytest.raises(ValueError, match=r"^(a -> c -> b -> a|b -> a -> c -> b|c -> b -> a -> c)$"):
         graph.topological({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})
@@ -217,20 +189,3 @@ def test_a_pipeline_s_name_can_stand_in_file_names_and_comments(name: str) -> No
     text += "kernels: {a: {pattern: point, reads: [s], body: s}}\n"
     with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is not a pipeline's name"):
         parser.read(documents.parse(text, "made.yaml"))
-
-
-def test_an_image_may_be_called_constant() -> None:
-    text = PLAIN.replace("inputs: [src]", "inputs: [constant]")
-    text = text.replace('reads: [src], body: "src + 1"', 'reads: [constant], body: "constant + 1"')
-    text = text.replace('reads: [a], body: "a[1, 1] - a[-1, -1]"', 'reads: [constant], body: "constant[1, 1]"')
-
-    text = text.replace("outputs: [b]", "outputs: [a, b]")
-
-    def borders(border: str) -> dict[str, Border]:
-        made = read(text.replace("border: clamp", f"border: {border}"))
-        assert read(printer.text(made)) == made
-        return dict(made.kernel("b").borders)
-
-    assert borders("{constant: 7}") == {"constant": Border(mode="constant", value=7)}
-    assert borders("{constant: mirror}") == {"constant": Border(mode="mirror")}
-    assert borders("{constant: {constant: 7}}") == {"constant": Border(mode="constant", value=7)}

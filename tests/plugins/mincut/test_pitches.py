@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from fusiond_mincut.frontend import parser, printer
 from fusiond_mincut.frontend.graph import Pipeline, rows
 
 from .image_pipelines import TEXTS, WAYS, cuts, given
-from .running import Runner, batched, compare, edited, resized, wanted
+from .running import Runner, batched, compare, resized, wanted
 
 
 def apart(program: Program, gap: int) -> Program:
@@ -80,22 +79,3 @@ def test_what_is_read_at_coordinates_has_its_pitch() -> None:
     (source, *_) = emit.program(of, blocks.partition(of, [["bent", "scaled"]])).sources
     assert "bent_src_at(src_image, src_image_width, src_image_height, src_image_row, " in source.text
     assert "width, height, src_pitch" in source.text
-
-
-PITCH = {
-    ("crop", "a row that is taken for dense"): (r"y \* src_pitch", "y * src_width * 4"),
-    ("remap_constant", "a strip that goes on densely"): (r"spread_next \+= spread_pitch", "spread_next += width"),
-    ("integral", "an output that is dense"): (r"i / width \* down_pitch", "i / width * width * 3"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "mistake"), PITCH)
-def test_a_wrong_pitch_is_seen(runner: Runner, name: str, mistake: str) -> None:
-    plain = given(name)
-    of = dataclasses.replace(plain, pitched=rows(plain))
-    partition = blocks.read(of, cuts(of)[-1 if name == "crop" else 0])
-    ways = {str(each): block_configs.fitted(of, each, WAYS[2]) for each in partition.blocks}
-    wrong = edited(emit.program(of, partition, ways), lambda text: re.sub(*PITCH[name, mistake], text))
-    with pytest.raises(AssertionError):
-        compared_apart(runner, plain, wrong, 16)

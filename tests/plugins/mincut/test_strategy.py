@@ -13,20 +13,16 @@ import pytest
 
 from fusiond.errors import RequestError
 from fusiond.model import Analysis, CompileFacts, Config, Job, Record, Rejection, Verdict, Workload
-from fusiond.program import Launch, Program, Role, Source, problems
+from fusiond.program import Launch, Program, Source, problems
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
-from fusiond.requests.planning import target_for_arch
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
-from fusiond_mincut import plugin, strategy
-from fusiond_mincut.codegen import block_configs, emit, probes, reductions
+from fusiond_mincut import plugin
+from fusiond_mincut.codegen import block_configs, probes
 from fusiond_mincut.strategy import Mincut
 
-from . import generated
-
-ROOT = Path(__file__).parents[3]
 CPU = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
 SM_90 = Target(arch="sm_90", limits=GPU, facts=lambda source: None)
 STRATEGY = Mincut()
@@ -92,29 +88,6 @@ def test_all_sizes_are_free(registry: Registry, path: Path) -> None:
             assert each.fixed == ()
 
 
-def test_a_reduction_moved_to_a_large_image_has_no_more_blocks_than_it_may(registry: Registry) -> None:
-    analysis = STRATEGY.analyse(parsed(registry, "pipeline: ./mixed.yaml\nblocks: 0\n", FILES / "job.yaml"), CPU)
-    sequential = STRATEGY.baselines(analysis)[0]
-    program = sequential.emit(next(sequential.space.points()))
-    moved = program.at({"width": 4096, "height": 4096})
-    grids = {each.name: each.grid for each in moved.steps if isinstance(each, Launch)}
-    assert grids["level_kernel"] == (reductions.MOST_BLOCKS, 1, 1)
-    assert moved.buffer("level.partial").elements == reductions.MOST_BLOCKS
-    assert grids["near_kernel"] == (128, 512, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "alone"),
-    [
-        ("pipeline: harris\nblock: [sx]\n", True),
-        ("pipeline: harris\nblock: [sx, gx]\n", False),
-        ("pipeline: harris\nblocks: 0\n", False),
-    ],
-)
-def test_one_kernel_is_alone(registry: Registry, text: str, alone: bool) -> None:
-    assert analysed(registry, text).alone is alone
-
-
 # --- jobs -----------------------------------------------------------------------------------------------
 
 
@@ -142,27 +115,6 @@ def test_a_job_that_is_wrong_is_one_line(registry: Registry, text: str, said: st
     assert len(str(found.value).splitlines()) == 1
 
 
-def test_a_pipeline_of_ones_own(registry: Registry, tmp_path: Path) -> None:
-    text = (plugin.PIPELINES / "unsharp.yaml").read_text()
-    (tmp_path / "mine.yaml").write_text(text.replace("pipeline: unsharp", "pipeline: mine"))
-    found = parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
-    assert found.name == "mine"
-    (tmp_path / "mine.yaml").write_text(text.replace("2 * src - gauss", "3 * * src"))
-    with pytest.raises(RequestError, match=r"mine\.yaml:\d+: kernels\.sharp\.body: column 5: unexpected '\*'"):
-        parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
-
-
-def test_a_kernel_that_cannot_be_computed_by_itself_is_one_line(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(pipeline: object, block: object) -> Rejection | None:
-        return Rejection(rule="block_size", nodes=("dx",), detail="is too much") if "gy" in str(block) else None
-
-    monkeypatch.setattr(emit, "refused", refused)
-    with pytest.raises(RequestError, match=r"harris\.yaml: gy is too much \(block_size\)"):
-        parsed(registry, "pipeline: harris\n")
-
-
 def test_keys(registry: Registry) -> None:
     large, small = parsed(registry, "pipeline: harris\n"), parsed(registry, "pipeline: harris\nsizes: {width: 64}\n")
     assert large.key != small.key
@@ -174,21 +126,6 @@ def test_keys(registry: Registry) -> None:
     assert block.name == "harris:sx+gx"
     assert block.members == ("sx", "gx")
     assert block.key not in (large.key, parsed(registry, "pipeline: harris\nblock: [sy, gy]\n").key)
-
-
-def test_a_change_elsewhere_leaves_the_record_of_a_block(registry: Registry, tmp_path: Path) -> None:
-    text = (plugin.PIPELINES / "harris.yaml").read_text()
-    keys = []
-    for number, changed in enumerate((text, text.replace('"dy * dy"', '"dy * dy + 1"'))):
-        (tmp_path / f"{number}.yaml").write_text(changed)
-        keys.append(
-            [
-                parsed(registry, f"pipeline: ./{number}.yaml\nblock: [{names}]\n", tmp_path / "job.yaml").key
-                for names in ("sx, gx", "sy, gy")
-            ]
-        )
-    assert keys[0][0] == keys[1][0]
-    assert keys[0][1] != keys[1][1]
 
 
 # --- the analysis ---------------------------------------------------------------------------------------
@@ -220,32 +157,6 @@ def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
     assert lines[at + 1 : at + 7] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
 
 
-def test_a_pipeline_of_many_kernels_is_planned_and_not_measured_block_by_block(
-    registry: Registry, tmp_path: Path
-) -> None:
-    (tmp_path / "many.yaml").write_text(generated.text(1, 70, reach=3))
-    found = parsed(registry, "pipeline: ./many.yaml\n", tmp_path / "job.yaml")
-    analysis = STRATEGY.analyse(found, CPU)
-    assert analysis.report["optimum"] is None
-    assert analysis.report["to_measure"] == {"single": 0, "several": 0, "of": 0, "complete": False}
-    assert STRATEGY.parts(analysis) == ()
-    space = STRATEGY.space(analysis, {})
-    seeds = STRATEGY.seeds(analysis, space, {})
-    assert [name for name, _ in seeds][:2] == ["algorithm1", "unfused"]
-    assert all(space.problems(config) == () for _, config in seeds)
-    assert isinstance(STRATEGY.emit(analysis, seeds[0][1], {}), Program)
-
-
-def test_a_block_that_can_be_computed_in_no_way_says_why(registry: Registry) -> None:
-    night = parsed(registry, "pipeline: night\n").payload.pipeline
-    block = ("atrous0", "atrous1")
-    assert strategy._impossible(night, block, GPU.shared_bytes_per_block) is None
-    refused = strategy._impossible(night, block, 100)  # no room for a tile, and too much to compute again
-    assert refused is not None
-    assert refused.nodes == block
-    assert refused.rule == "shared_memory"
-
-
 @pytest.mark.parametrize(
     ("registers", "spilled", "rule"), [(40, 0, None), (255, 64, "spills"), (255, 0, None), (300, 0, "launch")]
 )
@@ -269,13 +180,6 @@ def test_a_block_that_spills_or_cannot_be_launched_is_rejected(
     alone = analysed(registry, "pipeline: harris\nblock: [gx]\n", target)  # what is not fused is launched anyhow
     space = STRATEGY.space(alone, {})
     assert isinstance(STRATEGY.emit(alone, next(space.points()), {}), Program)
-
-
-def test_every_refusal_is_explained(registry: Registry) -> None:
-    found = analysed(registry, "pipeline: harris\n").rejections
-    illegal = {each.nodes for each in found if len(each.nodes) == 2}
-    assert len(illegal) == 7
-    assert all(each.detail and each.rule for each in found)
 
 
 # --- parts and what becomes of them ---------------------------------------------------------------------
@@ -392,15 +296,6 @@ def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) 
     assert ("x_row|x_column|y_row|y_column|magnitude", 50.0) in sums
 
 
-def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> None:
-    analysis = analysed(registry, "pipeline: sobel\n")
-    known = knowledge(registry, analysis, {})
-    lacking = dict(list(known.items())[1:])
-    space = STRATEGY.space(analysis, lacking)
-    names = [name for name, _ in STRATEGY.seeds(analysis, space, lacking)]
-    assert not any(name.startswith("composed") for name in names)
-
-
 def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) -> None:
     """Each kernel at its own best is among the baselines; as a candidate it would be called a fusion."""
     analysis = analysed(registry, "pipeline: sobel\n", SM_90)
@@ -417,29 +312,6 @@ def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) 
     (shape,) = STRATEGY.space(alone, {}).parameters
     assert set(shape.values) <= offered["at.x_row"]
     assert {each.replace("recompute", "tile") for each in block_configs.UNIFORM} <= offered["shapes"]
-
-
-ONLY_ALONE = """\
-pipeline: alone
-image: {width: 16, height: 16, dtype: int32}
-inputs: [src]
-outputs: [b]
-kernels:
-  a: {pattern: global, reads: [src], body: "src", reduce: sum}
-  b: {pattern: point, reads: [src, a], body: "src - a"}
-"""
-
-
-def test_a_pipeline_in_which_nothing_can_be_fused(registry: Registry, tmp_path: Path) -> None:
-    (tmp_path / "alone.yaml").write_text(ONLY_ALONE)
-    analysis = STRATEGY.analyse(parsed(registry, "pipeline: ./alone.yaml\n", tmp_path / "job.yaml"), CPU)
-    assert analysis.report["blocks"] == [["a"], ["b"]]
-    known = knowledge(registry, analysis, {})
-    space = STRATEGY.space(analysis, known)
-    seeds = STRATEGY.seeds(analysis, space, known)
-    assert [name for name, _ in seeds] == ["algorithm1", "algorithm1_in_strips"]
-    assert all(space.problems(config) == () for _, config in seeds)
-    assert "measured" not in {config["shapes"] for config in space.points()}
 
 
 def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) -> None:
@@ -474,18 +346,6 @@ def test_probes_calibrate_the_model(registry: Registry) -> None:
     assert STRATEGY.probes(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
 
 
-@pytest.mark.slow
-@pytest.mark.needs_nvcc
-def test_probes_compile_and_spill_nothing(registry: Registry) -> None:
-    facts = target_for_arch("sm_90").facts
-    for probe in STRATEGY.probes(analysed(registry, "pipeline: sobel\n", SM_90)):
-        (source,) = probe.program.sources
-        found = facts(source)
-        assert isinstance(found, Mapping), found
-        (known,) = found.values()
-        assert known.spill_load_bytes == known.stack_bytes == 0
-
-
 # --- emitting -------------------------------------------------------------------------------------------
 
 
@@ -502,19 +362,6 @@ def test_what_is_no_config_is_a_rejection(registry: Registry, values: dict[str, 
     found = STRATEGY.emit(analysed(registry, "pipeline: harris\n"), Config.of(values), {})
     assert isinstance(found, Rejection)
     assert found.rule == "not_in_space"
-
-
-def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> None:
-    analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
-    config = Config.of({"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": block_configs.DEFAULT})
-    program = STRATEGY.emit(analysis, config, {})
-    assert isinstance(program, Program)
-    stored = {each.name for each in program.buffers if each.role is Role.SCRATCH}
-    assert stored == {"dx", "dy", "gx", "gxy", "gy"}
-    assert len(program.steps) == 6
-    unfused = STRATEGY.unfused(analysis, config)
-    assert unfused is not None
-    assert len(unfused.steps) == 9
 
 
 def test_blocks_can_be_launched_on_streams_and_as_a_graph(registry: Registry) -> None:
@@ -548,14 +395,3 @@ def test_streams_order_readers_after_writers(registry: Registry) -> None:
     for producer, consumer in (("dx", "sx"), ("dx", "sxy"), ("dy", "sxy"), ("sx", "gx"), ("gx", "hc"), ("gxy", "hc")):
         assert f"{producer}_kernel" in before[f"{consumer}_kernel"]
     assert "dy_kernel" not in before["gx_kernel"]  # independent
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "jobs").glob("mincut-*.yaml")), ids=lambda each: each.stem)
-def test_every_job_that_comes_with_fusiond(registry: Registry, path: Path) -> None:
-    for found in jobs.read(path):
-        jobs.check_keys(found, STRATEGY.job_keys)
-        analysis = STRATEGY.analyse(STRATEGY.parse(found, JobInputs(registry, found)), SM_90)
-        space = STRATEGY.space(analysis, {})
-        (_, first), *_ = STRATEGY.seeds(analysis, space, {})
-        assert space.problems(first) == ()
-        assert isinstance(STRATEGY.emit(analysis, first, {}), Program)

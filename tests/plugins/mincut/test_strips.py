@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-
 import pytest
 
 from fusiond.model import Rejection
@@ -19,16 +16,13 @@ from .running import (
     application,
     check,
     compare,
-    edited,
-    emitted,
     pipeline,
     rebordered,
     resized,
     wanted,
     whole,
 )
-from .test_emit import CHAIN, COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
-from .test_mutants import killed
+from .test_emit import COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
 
 
 def rows(rows: int, across: int, warps: int = 2) -> BlockParams:
@@ -37,10 +31,6 @@ def rows(rows: int, across: int, warps: int = 2) -> BlockParams:
 
 SIZES = ((1, 1), (5, 7), (67, 41), (131, 40), (260, 64))
 """Some have whole strips inside, some widths are multiples of what a lane has."""
-
-
-def possible(given, part, params):
-    return all(emit.refused(given, each, params) is None for each in part.blocks)
 
 
 def fused_and_apart(given, *params):
@@ -95,21 +85,6 @@ def test_graphs(runner, text):
     check(runner, [Case(given, whole(given), each) for each in (rows(4, 2, 1), rows(3, 4, 3))], SIZES)
 
 
-BYTES = """
-pipeline: bytes
-image: {width: 8, height: 8, dtype: uint8}
-inputs: [src, {name: other, dtype: float32}]
-outputs: [doubled, edges, real]
-masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
-kernels:
-  doubled: {pattern: point, reads: [src], body: "src * 2 + 1"}
-  edges: {pattern: local, mask: [3, 3], border: reflect, reads: [doubled],
-    body: "largest(box, doubled) - smallest(box, doubled)"}
-  real: {pattern: local, mask: [3, 1], border: clamp, reads: [other, edges], dtype: float32,
-    body: "other[-1, 0] * edges[1, 0]"}
-"""
-
-
 SHORTS = """
 pipeline: shorts
 image: {width: 8, height: 8, dtype: uint16, channels: 4}
@@ -141,17 +116,6 @@ def test_integers_of_sixteen_bits_and_one_to_four_channels(runner):
         for size in ((5, 7), (264, 24)):
             sized = resized(given, *size)
             compare(sized, runner.run(emit.program(sized, cut, fitting), order=4), wanted(sized), f"{size} {each}")
-
-
-@pytest.mark.slow
-def test_bytes_are_moved_sixteen_at_a_time(runner):
-    given = pipeline(BYTES)
-    params = [rows(4, across, 1) for across in (4, 16)]
-    texts = [emit.block_kernel(given, whole(given).blocks[0], each).text for each in params]
-    assert "load_uchar16(" in texts[-1]
-    assert "load_uchar4(" in texts[0]
-    assert "store_float4(" in texts[-1]
-    check(runner, fused_and_apart(given, *params), (*SIZES[1:3], (1024, 24)))
 
 
 def test_a_strip_that_holds_too_much_is_refused():
@@ -207,37 +171,4 @@ def test_separated_windows_are_exact(runner):
     check(runner, [Case(each, whole(each), rows(8, 2, 1)) for each in found], ((130, 20),))
 
 
-def test_labels_of_strips():
-    for each in itertools.product((8, 16), (1, 2, 4), (2, 4)):
-        params = rows(*each)
-        assert block_configs.read(block_configs.label(params)) == params
-    with pytest.raises(ValueError, match="32x8"):
-        block_configs.read("32x8*1 row2")
-
-
 # --- broken on purpose ----------------------------------------------------------------------------------
-
-MISTAKES = {
-    "a lane that should not store": (r"threadIdx\.x >= 1", "threadIdx.x >= 0"),
-    "the other neighbour": (r"from_left\(first_rows", "from_right(first_rows"),
-    "a ring that does not turn": (r"src_rows\[0\]\[i\] = src_rows\[1\]\[i\];", ";"),
-    "a row too early": (r"first_next \+= width", "first_next += 0"),
-    "a frame too small": (r"y >= 2 && y < height - 2\) return", "y >= 1 && y < height - 1) return"),
-    "an interior without end": (r"if \(x0 >= 4 .*\n.* == 0\)", "if (true)"),
-    "one step too few": (r"int t = -4;", "int t = -3;"),
-    "no frame": (r"frame\(src_image", "if (false) frame(src_image"),
-}
-
-
-@pytest.mark.sampled(10)
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_wrong_strip(runner, mistake):
-    """Two outputs, so that the first is stored while it is read below."""
-    text = CHAIN.replace("outputs: [second]", "outputs: [first, second]")
-    given = pipeline(text.replace("BORDER1", "clamp").replace("BORDER2", "mirror"))
-    given = resized(given, 260, 41)
-    right = emitted(given, whole(given), rows(8, 4, 1))
-    assert not killed(runner, given, right)
-    pattern, new = MISTAKES[mistake]
-    assert killed(runner, given, edited(right, lambda text: re.sub(pattern, new, text)))

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from fusiond.cuda.limits import limits
-from fusiond.requests.planning import NvccFacts
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen import emit, separation, windows
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
-from .running import Case, Runner, check, compare, edited, emitted, images, pipeline, rebordered, wanted, whole
+from .running import Case, check, emitted, images, pipeline, rebordered, whole
 
 PARAMS = BlockParams(block_x=8, block_y=4, pixels=2)
 AGAIN = dataclasses.replace(PARAMS, local="recompute")
@@ -133,39 +131,3 @@ def test_floats_are_split_and_contracted_where_that_is_allowed(runner):
 
 
 needs_nvcc = pytest.mark.needs_nvcc
-
-
-@needs_nvcc
-@pytest.mark.slow
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("size", [31, 63])
-@pytest.mark.parametrize("kind", ["whole numbers", "floats", "box"])
-def test_nothing_spills(kind, size):
-    mask = [[1] * size] * size if kind == "box" else matrix(size, size, whole_numbers=kind == "whole numbers")
-    given = one(size, size, "sum(m, src)", mask, dtype="float32" if kind == "floats" else "int32")
-    program = emitted(given, whole(given))
-    (facts,) = NvccFacts("sm_90")(program.sources[0]).values()
-    assert facts.spill_store_bytes == facts.spill_load_bytes == 0
-    assert facts.registers <= 128
-    assert program.steps[0].shared_bytes <= limits("sm_90").shared_bytes_per_block
-
-
-MISTAKES = {
-    "a factor of the next column": ("j * 13 + i", "j * 13 + (i + 1) % 13"),
-    "one column too few": ("i < 13", "i < 12"),
-    "one row too few": ("j < 11", "j < 10"),
-    "a row added twice": ("big_sum_0 = big_sum_0 + row;", "big_sum_0 = big_sum_0 + row + row;"),
-    "the tile of another row": ("[ty + j][", "[ty + j + 1]["),
-}
-
-
-@pytest.mark.sampled(12)
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_wrong_loop(runner: Runner, mistake: str):
-    given = dataclasses.replace(LARGE["floats"], width=37, height=23)
-    right = emitted(given, whole(given), PARAMS)
-    compare(given, runner.run(right), wanted(given))
-    wrong = edited(right, lambda text: text.replace(*MISTAKES[mistake]))
-    got = runner.run(wrong)
-    assert not isinstance(got, dict) or not np.allclose(images(given, got)["big"], wanted(given)["big"], rtol=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from typing import Any
 
 import jax
@@ -16,8 +15,6 @@ from jax import lax
 from fusiond_stitching.analysis import planner, scan_memory, verify
 from fusiond_stitching.frontend import importer, scans
 from fusiond_stitching.frontend.graph import HloModule
-from fusiond_stitching.frontend.loop_maps import Maps
-from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_loop import Loop
 
 from . import oracle
@@ -25,7 +22,6 @@ from .cases import Case
 from .checking import Batch
 from .policies import LIMITS
 from .scan_cases import RULES, SLOW, drawn, wide
-from .test_codegen_mutants import killed, with_text
 
 _NUMBERS = np.random.default_rng(5)
 
@@ -279,58 +275,3 @@ def test_a_plan_has_room_for_the_state() -> None:
 
 
 # --- broken on purpose ----------------------------------------------------------------------------------
-
-BARRIER = r"__syncthreads\(\);"
-MUTANTS = [
-    ("the next trip begins too early", "plain", rf"(trip_0 = 0;(?s:.)*?{BARRIER}(?s:.)*?){BARRIER}", r"\1"),
-    ("the state is changed while it is read", "heat", r"\(~trip_0 & 1\)", "(trip_0 & 1)"),
-    ("the state before the last trip", "plain", r"last_0 = state_0 \+ \d+;", "last_0 = state_0;"),
-    ("a product too few", "gru", r"k_0 < 40;", "k_0 < 39;"),
-    ("the same columns", "lstm", r"lane_0 \+ 256 : 287", "lane_0 : 287"),
-    ("the rows of another block", "many rows", r"\? 8 \* block \+", "? 7 * block +"),
-    ("a row too many", "many rows", r"< 699 \?", "< 698 ?"),
-    ("the product is read too early", "lstm", rf"(kept_0\[.*\n\s*}}\n\s*}}\n\s*}}\n\s*){BARRIER}", r"\1"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
-def test_a_mutant_of_a_block_s_loop_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
-    found = batch(name)
-    program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
-    assert killed(runner, found, program) == ""
-    assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["begin", "trips"])
-def test_a_mutant_of_the_sums_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "begin":  # what was there before the loop
-        take = Sums.take
-
-        def lost(self: Sums, at: int, result: Any) -> bool:
-            found = take(self, at, result)
-            for name, each in self.totals.items():
-                self.totals[name] = dataclasses.replace(each, operands=(each.operands[1], each.operands[1]))
-            return found
-
-        monkeypatch.setattr(Sums, "take", lost)
-    else:  # of a backward loop's map, the parts of other trips
-        piece = Maps._piece
-        monkeypatch.setattr(Maps, "_piece", lambda *given: (piece(*given)[0], abs(piece(*given)[1])))
-    inputs = (floats(5, 3, 40), floats(40, 40, scale=0.2), floats(40, 40), floats(40))
-    function = lambda *given: sums(*given)[0][:4]  # noqa: E731
-    found = Batch.made((Case(name=what, group="scans", function=function, inputs=inputs),), "scans")
-    assert killed(runner, found, found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan))
-
-
-@pytest.mark.slow
-def test_products_of_other_trips_are_wrong(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop runs backwards: what is multiplied before it lies in the order of its trips."""
-    piece = Maps._piece
-    monkeypatch.setattr(Maps, "_piece", lambda *given: (piece(*given)[0], abs(piece(*given)[1])))
-    batch.cache_clear()
-    found = batch("gru")
-    batch.cache_clear()
-    assert killed(runner, found, found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan))

@@ -13,9 +13,9 @@ from jax import lax
 
 from fusiond.errors import RequestError
 from fusiond_stitching.analysis import planner
-from fusiond_stitching.frontend import complex_numbers, importer
+from fusiond_stitching.frontend import importer
 
-from . import handmade, oracle
+from . import oracle
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -141,25 +141,3 @@ def test_what_is_no_complex_number_is_said(line: str, said: str) -> None:
     with pytest.raises(RequestError, match=r"m\.hlo:4") as problem:
         importer.read(text, "m.hlo")
     assert said in str(problem.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("step", "wrong", "name"),
-    [
-        ("_multiply", "_conjugate", "arithmetic"),
-        ("_divide", "_multiply", "arithmetic"),
-        ("_imag", "_real", "parts"),
-    ],
-)
-def test_another_arithmetic_is_seen(step: str, wrong: str, name: str, runner: Any, monkeypatch: Any) -> None:
-    making = complex_numbers._Making
-    multiply = making._multiply
-
-    def conjugate(self: Any, a: Any, b: Any) -> Any:
-        return multiply(self, a, complex_numbers.Complex(b.real, self._make("negate", b.imag)))
-
-    monkeypatch.setattr(making, step, conjugate if wrong == "_conjugate" else getattr(making, wrong))
-    found = batch(name)
-    program = found.program(handmade.unfused(found.module))
-    assert found.differences(program, runner.run(program, found.given()))

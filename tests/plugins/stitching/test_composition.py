@@ -34,7 +34,6 @@ from .policies import LIMITS
 from .recorded_parts import FOUND, TWICE, analysed, known
 
 BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
-DEFAULT = Way(threads=256, grain=8192, exchange="warp", shared="device", rows="16")
 
 
 OTHER = Way(threads=128, grain=2048, exchange="shared", shared="paper", rows="shared")
@@ -71,20 +70,6 @@ def test_nothing_is_composed_before_something_is_known(folder):
     found = known(analysis, {}, rest=OTHER)
     names = [name for name, _ in strategy.seeds(analysis, strategy.space(analysis, found), found)]
     assert names[:4] == ["packed", "packed_as_measured", "barriers", "barriers_as_measured"]
-
-
-@pytest.mark.parametrize("name", ["speech_fwd", "lr_step"])
-def test_parts_that_are_fastest_as_everything_is_anyway_change_nothing(name):
-    analysis = analysed(f"module: {name}\ngroups: 50")
-    found = known(analysis, {}, rest=DEFAULT)
-    assert found
-    strategy = Stitching()
-    plainly = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))
-    for seed in ("packed", "barriers"):
-        _, program = measured(analysis, found, f"{seed}_as_measured")
-        given = strategy.emit(analysis, plainly[seed], {})
-        assert isinstance(given, Program)
-        assert program.key == given.key
 
 
 def test_each_group_takes_its_own_way_wherever_it_stands(folder):
@@ -165,21 +150,6 @@ def test_a_config_that_says_what_cannot_be_is_rejected(change, rule, folder):
     assert rule in refused.detail
 
 
-def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
-    """Four elements for a block: the rows of a softmax do not go together."""
-    analysis = analysed("module: twice.hlo", folder)
-    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
-    name = analysis.report["parts"][0]["name"]
-    tiny = Config.of({**config, f"at.{name}": "128/4/shared/paper/shared"})
-    made = Stitching().emit(analysis, tiny, {})
-    assert isinstance(made, Program)
-    rest = {name: value for name, value in config.items() if not name.startswith("at.")}
-    plainly = Stitching().emit(analysis, Config.of({**rest, "schedules": "uniform"}), {})
-    assert isinstance(plainly, Program)
-    assert made.key == plainly.key
-    assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
-
-
 RULES = FusionPolicy(
     layers=False, merge=True, recompute=True, middle=True, spill=True, warp=True, lift=True, packing=True, grain=64,
     threads=64, shared_limit=4096, multiprocessors=4,
@@ -218,27 +188,6 @@ def test_any_graph_can_be_taken_apart_and_put_together(written, seed):
         made = composed(module, found, again, ways, rules, {"device": 4096, "paper": 1024}, LIMITS)
         assert verify.problems(module, made.plan, shared_limit=4096) == ()
         assert len(made.plan.steps) == len(found.plan.steps)
-
-
-def crossed(part: parts.Part) -> parts.Part:
-    """The part with its sum and its quotient taken for each other."""
-    first, second = (
-        next(each.name for each in part.module.instructions if each.opcode == opcode) for opcode in ("reduce", "divide")
-    )
-    names = {**part.names, first: part.names[second], second: part.names[first]}
-    return dataclasses.replace(part, names=names)
-
-
-def test_a_plan_that_is_put_together_wrongly_is_refused(monkeypatch, folder):
-    analysis = analysed("module: twice.hlo", folder)
-    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
-    of_plan = parts.of_plan
-    monkeypatch.setattr(
-        parts, "of_plan", lambda *given, **more: {root: crossed(each) for root, each in of_plan(*given, **more).items()}
-    )
-    refused = Stitching().emit(analysis, config, {})
-    assert isinstance(refused, Rejection)
-    assert refused.rule == "invariant"
 
 
 @pytest.mark.slow

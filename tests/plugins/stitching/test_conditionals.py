@@ -166,21 +166,3 @@ def test_the_bound_is_twice_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     text = oracle.lowered(function, PREDICATE, *[wide(64, 64)] * 4)
     assert importer.read(text, "m.hlo").foreign
-
-
-@pytest.mark.parametrize("asked", [0, 1, 2])
-def test_another_branch_than_the_one_asked_for_is_seen(
-    asked: int, runner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A mutant of the importer: branches count from one."""
-    number = importer._Import._is
-
-    def from_one(self: Any, raw: Any, index: str, value: int, prefix: str) -> str:
-        return number(self, raw, index, value + 1, prefix)
-
-    monkeypatch.setattr(importer._Import, "_is", from_one)
-    inputs = [np.array(asked, np.int32), np.array([1, 2, 3, 4, 5], np.float32)]
-    module = importer.read(BRANCHES, "m.hlo")
-    batch = Batch(BRANCHES, module, tuple(inputs), ("y[0]",), tuple(oracle.run(BRANCHES, inputs)))
-    program = batch.program(handmade.unfused(module))
-    assert batch.differences(program, runner.run(program, batch.given()))

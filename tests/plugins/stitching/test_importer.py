@@ -1,4 +1,4 @@
-"""Raw HLO to the graph: against XLA on the processor, with a small interpreter in NumPy in between."""
+"""Raw HLO to the graph: against XLA on the processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fusiond.errors import RequestError
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
 
-from . import oracle
+from . import handmade, oracle
+from .checking import Batch
 
 pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
 
@@ -24,52 +25,6 @@ add_f32 {
 
 def entry(*lines: str) -> str:
     return "\n".join(["HloModule m", "", ADD, "ENTRY main {", *(f"  {each}" for each in lines), "}", ""])
-
-
-def evaluated(module: HloModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a module of few opcodes, on float32."""
-    found: dict[str, np.ndarray] = {}
-    for each in module.instructions:
-        values = [found[name] for name in each.operands]
-        at = each.attributes
-        match each.opcode:
-            case "parameter":
-                found[each.name] = inputs[at["number"]].reshape(each.dims)
-            case "constant":
-                found[each.name] = np.array(at["values"], np.float32).reshape(each.dims)
-            case "copy":
-                found[each.name] = values[0]
-            case "negate":
-                found[each.name] = -values[0]
-            case "add":
-                found[each.name] = values[0] + values[1]
-            case "multiply":
-                found[each.name] = values[0] * values[1]
-            case "reshape":
-                found[each.name] = values[0].reshape(each.dims)
-            case "transpose":
-                found[each.name] = values[0].transpose(at["dimensions"])
-            case "broadcast":
-                kept = np.expand_dims(
-                    values[0], tuple(i for i in range(len(each.dims)) if i not in at["dimensions"])
-                ) if list(at["dimensions"]) == sorted(at["dimensions"]) else None  # fmt: skip
-                assert kept is not None
-                found[each.name] = np.broadcast_to(kept, each.dims)
-            case "reduce":
-                found[each.name] = values[0].sum(axis=at["dimensions"]) + values[1]
-            case "dot":
-                lhs, rhs = (list(range(a, a + v.ndim)) for a, v in zip((0, 10), values, strict=True))
-                for mine, theirs in zip(at["lhs_batch"] + at["lhs_contracting"],
-                                        at["rhs_batch"] + at["rhs_contracting"], strict=True):  # fmt: skip
-                    rhs[theirs] = lhs[mine]
-                batch = [lhs[i] for i in at["lhs_batch"]]
-                left = [i for i in lhs if i not in rhs]
-                right = [i for i in rhs if i not in lhs]
-                found[each.name] = np.einsum(values[0], lhs, values[1], rhs, [*batch, *left, *right])
-            case _:
-                raise AssertionError(each.opcode)
-        assert found[each.name].shape == each.dims, each
-    return [found[name] for name in module.outputs]
 
 
 SAME = {
@@ -92,23 +47,25 @@ SAME = {
     "transposes in front of a dot": [
         "x = f32[3,4]{1,0} parameter(0)", "y = f32[5,4]{1,0} parameter(1)",
         "t = f32[4,3]{1,0} transpose(x), dimensions={1,0}", "u = f32[4,5]{1,0} transpose(y), dimensions={1,0}",
-        "ROOT d = f32[3,5]{1,0} dot(t, u), lhs_contracting_dims={0}, rhs_contracting_dims={0}",
+        "d = f32[3,5]{1,0} dot(t, u), lhs_contracting_dims={0}, rhs_contracting_dims={0}",
+        "ROOT n = f32[3,5]{1,0} negate(d)",
     ],
     "a batched dot of transposes": [
         "x = f32[2,3,4]{2,1,0} parameter(0)", "y = f32[2,5,4]{2,1,0} parameter(1)",
         "t = f32[4,2,3]{2,1,0} transpose(x), dimensions={2,0,1}",
-        "ROOT d = f32[2,3,5]{2,1,0} dot(t, y), lhs_batch_dims={1}, rhs_batch_dims={0}, lhs_contracting_dims={0}, "
-        "rhs_contracting_dims={2}",
+        "d = f32[2,3,5]{2,1,0} dot(t, y), lhs_batch_dims={1}, rhs_batch_dims={0}, lhs_contracting_dims={0}, "
+        "rhs_contracting_dims={2}", "ROOT n = f32[2,3,5]{2,1,0} negate(d)",
     ],
     "a transpose behind a dot": [
         "x = f32[3,4]{1,0} parameter(0)", "y = f32[4,5]{1,0} parameter(1)",
         "d = f32[3,5]{1,0} dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        "ROOT t = f32[5,3]{1,0} transpose(d), dimensions={1,0}",
+        "t = f32[5,3]{1,0} transpose(d), dimensions={1,0}", "ROOT n = f32[5,3]{1,0} negate(t)",
     ],
     "a transpose behind a batched dot": [
         "x = f32[2,3,6,4]{3,2,1,0} parameter(0)", "y = f32[4,2,5]{2,1,0} parameter(1)",
         "d = f32[2,3,6,5]{3,2,1,0} dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={1}, lhs_contracting_dims={3}, "
-        "rhs_contracting_dims={0}", "ROOT t = f32[2,5,3,6]{3,2,1,0} transpose(d), dimensions={0,3,1,2}",
+        "rhs_contracting_dims={0}", "t = f32[2,5,3,6]{3,2,1,0} transpose(d), dimensions={0,3,1,2}",
+        "ROOT n = f32[2,5,3,6]{3,2,1,0} negate(t)",
     ],
     "other transposes behind dots": [
         "x = f32[2,3,4]{2,1,0} parameter(0)", "y = f32[2,4,5]{2,1,0} parameter(1)",
@@ -138,17 +95,14 @@ SAME = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
-def test_the_graph_computes_what_the_text_says(name):
+def test_the_graph_computes_what_the_text_says(name, runner):
     text = entry(*SAME[name])
-    module = importer.read(text, "m.hlo")
     random = np.random.default_rng(3)
     shapes = [line.split("f32[")[1].split("]")[0] for line in SAME[name] if "parameter(" in line]
-    inputs = [random.normal(size=[int(each) for each in dims.split(",")]).astype(np.float32) for dims in shapes]
-    wanted = oracle.run(text, inputs)
-    found = evaluated(module, inputs)
-    assert len(found) == len(wanted)
-    for mine, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(mine.reshape(theirs.shape), theirs, rtol=1e-5, atol=1e-5)
+    inputs = tuple(random.normal(size=[int(each) for each in dims.split(",")]).astype(np.float32) for dims in shapes)
+    wanted = tuple(oracle.run(text, inputs))
+    found = Batch(text, importer.read(text, "m.hlo"), inputs, tuple(map(str, range(len(wanted)))), wanted)
+    found.check(runner, handmade.unfused(found.module))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +116,7 @@ def test_the_graph_computes_what_the_text_says(name):
         ((5,), (0,), (1, 5, 1), (0, 2, 1)),
     ],
 )
-def test_a_bitcast_reads_the_bytes_in_the_order_they_lie(dims, layout, into, order):
+def test_a_bitcast_reads_the_bytes_in_the_order_they_lie(dims, layout, into, order, runner):
     """By the definition of a layout, in NumPy: it lists the dimensions from the fastest to the slowest. (XLA takes no
     bitcast before its layout assignment, so it is not an oracle here.)"""
     shape, other = (f"f32[{','.join(map(str, each))}]" for each in (dims, into))
@@ -171,8 +125,8 @@ def test_a_bitcast_reads_the_bytes_in_the_order_they_lie(dims, layout, into, ord
     x = np.arange(np.prod(dims), dtype=np.float32).reshape(dims)
     stored = x.transpose(layout[::-1]).reshape(-1)
     wanted = stored.reshape([into[at] for at in order[::-1]]).transpose(np.argsort(order[::-1]))
-    (found,) = evaluated(importer.read(text, "m.hlo"), [x])
-    np.testing.assert_array_equal(found.reshape(into), wanted)
+    found = Batch(text, importer.read(text, "m.hlo"), (x,), ("0",), (np.ascontiguousarray(wanted),))
+    found.check(runner, handmade.unfused(found.module))
 
 
 def opcodes(*lines: str) -> list[str]:

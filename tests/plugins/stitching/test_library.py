@@ -16,7 +16,7 @@ from fusiond.devices.base import Binary
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.keys import text_key
-from fusiond.model import JobState, Record, Verdict
+from fusiond.model import Record, Verdict
 from fusiond.program import Source
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -136,27 +136,6 @@ def test_a_job_measures_as_many_as_it_may_and_plan_says_what_is_missing(store, r
 
 
 @pytest.mark.slow
-def test_a_job_that_goes_on_measures_no_more(store, registry):
-    """What its earlier trials were built on stays."""
-    given = job("probes: 2")
-    row = tuner.submit(store, registry, given)
-    stopped = []
-
-    def stop() -> bool:
-        stopped.append(len(store.trials(row.id)))
-        return stopped[-1] > 0
-
-    counts = []
-    for ask in (stop, lambda: False):
-        seen: list = []
-        store.claim("test", job=row.id)
-        tuner.Tuner(store, registry, Events(seen.append), runner=InProcess).run(row.id, ask)
-        counts.append(sum(isinstance(each, say.PhaseStarted) and each.phase == "probe" for each in seen))
-    assert stopped[-1] == 1
-    assert counts == [2, 0]
-
-
-@pytest.mark.slow
 def test_an_answer_says_what_it_is_worth_for_the_whole_module(store, registry, capsys):
     """Section 6.4: FusableRatio and the predicted end-to-end gain, from times of this device alone."""
     given = job("probes: 1")
@@ -191,64 +170,6 @@ def test_no_figure_is_made_up():
     )  # fmt: skip
     assert report.figures(record, None) == {}
     assert report.figures(record, 10.0) == {"library_us": 10.0, "fusable_ratio": 0.75}
-
-
-LEFT = """HloModule left
-
-less { a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  c = s32[] parameter(2)
-  d = s32[] parameter(3)
-  ROOT e = pred[] compare(a, b), direction=LT
-}
-
-dotted { x = f32[8,8] parameter(0)
-  a = f32[2,4,8] reshape(x)
-  ROOT c = f32[2,4,8] dot(a, x), lhs_contracting_dims={2}, rhs_contracting_dims={0}
-}
-
-squared { x = f32[8,8] parameter(0)
-  a = f32[2,4,8] reshape(x)
-  ROOT b = f32[2,4,8] multiply(a, a)
-}
-
-ENTRY main {
-  x = f32[8,8] parameter(0)
-  p = pred[] parameter(1)
-  i = s32[8,8] iota(), iota_dimension=1
-  s = (f32[8,8], s32[8,8]) sort(x, i), dimensions={1}, to_apply=less
-  v = f32[8,8] get-tuple-element(s), index=0
-  j = s32[8,8] get-tuple-element(s), index=1
-  d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  b = f32[2,4,8] conditional(p, x, x), true_computation=dotted, false_computation=squared
-  c = f32[8,8] reshape(b)
-  f = f32[8,8] convert(j)
-  m = f32[8,8] multiply(v, f)
-  k = f32[8,8] multiply(d, c)
-  ROOT a = f32[8,8] add(m, k)
-}
-"""
-
-
-@pytest.mark.slow
-def test_nothing_is_said_of_a_whole_of_which_something_was_not_timed(store, registry, monkeypatch):
-    """A sort and a conditional: only the dot has a time. A branch that cannot be run alone is a part that has no
-    record, and no reason to fail."""
-    given = job("probes: 1", "|\n  " + LEFT.replace("\n", "\n  "))
-    found = plan(registry, given, store=store)
-    assert (found.parts, found.analysis.report["library_calls"]) == (0, 3)
-    assert ", 0 kernels each time it runs\nframe squared: " in found.description
-    monkeypatch.setattr("fusiond_stitching.strategy._worth", lambda frame: frame.name == "dotted")
-    _, record, _ = run(store, registry, given)
-    assert list(record.figures) == ["library_us"]
-    assert {each.workload_name: (each.state, each.problem) for each in store.jobs()} == {
-        "left": (JobState.DONE, None),
-        "left:dotted": (
-            JobState.FAILED,
-            "left:dotted: it can be planned, and not run: there is nothing to fuse: the library calls read and write"
-            " all there is",
-        ),
-    }
 
 
 @pytest.mark.parametrize(("module", "dots", "has"), [("lr_step", "library", True), ("nmt_fig3", "any", False)])

@@ -16,19 +16,17 @@ from fusiond.errors import RequestError
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.inputs.fills import fill
-from fusiond.keys import canonical, plain
-from fusiond.model import Config, Job, JobState, Outcome, Record, Rejection
+from fusiond.model import Config, Job, JobState
 from fusiond.program import Buffer, Program, Role
 from fusiond.registry import Registry
 from fusiond.requests import jobs
-from fusiond.requests.planning import prepare, target_of
+from fusiond.requests.planning import prepare
 from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
 from fusiond.tuning import tuner
 from fusiond_stitching import space
 from fusiond_stitching.analysis import parts
-from fusiond_stitching.analysis.composition import Way
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import fills, importer, printer
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
@@ -109,54 +107,6 @@ def test_equal_groups_are_one_text_whatever_their_names_and_order(name):
             other = parts.part(shuffled(alone, random_), {}, **FOUND)
             assert other is not None
             assert other.text == part.text, root
-
-
-CHANGES = {
-    "opcode": ("exponential(h)", "tanh(h)"),
-    "what is reduced": ("dimensions={1}, to_apply=add\n  wide", "dimensions={1}, to_apply=most\n  wide"),
-    "type": ("again = f32[64,96] exponential(h)", "n = f16[64,96] convert(h)\n  again = f32[64,96] convert(n)"),
-    "dimension": (
-        "wide = f32[64,96] broadcast(sum), dimensions={0}",
-        "first = f32[1,96] slice(again), slice={[0:1], [0:96]}\n"
-        "  row = f32[96] reshape(first)\n  wide = f32[64,96] broadcast(row), dimensions={1}",
-    ),
-    "constant": ("reduce(again, zero)", "reduce(again, one)"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_groups_that_differ_are_two_texts(change):
-    """One opcode, one type, one shape: nothing that decides a measurement is left out of the name."""
-    was, now = CHANGES[change]
-    one = "one = f32[] constant(1)\n  again ="
-    most = "most { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b)\n}\n\nENTRY"
-    for module, count in (
-        (TWICE, 1),
-        (TWICE.replace(was, now).replace("again =", one, 1).replace("ENTRY", most, 1), 2),
-    ):
-        found = analysed(f"module: |\n  {module.replace(chr(10), chr(10) + '  ')}")
-        assert len(Stitching().parts(found)) == count
-        assert sum(each["groups"] for each in found.report["parts"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "distinct", "groups"),
-    [("lstm_step", 11, 14), pytest.param("bilstm_step", 14, 22, marks=pytest.mark.slow)],
-)
-def test_layers_that_repeat_are_measured_once(name, distinct, groups):
-    found = Split.of(name).parts()
-    assert (len({each.name for each in found.values()}), len(found)) == (distinct, groups)
-
-
-def test_a_group_of_two_modules_is_one_part_of_both():
-    """The same softmax behind another library call, in a module with other names and more of it."""
-    other = (
-        TWICE.replace("twice", "other").replace("  h =", "  t = f32[64,96] tanh(x)\n  h =").replace("dot(y", "dot(t")
-    )
-    first, second = (analysed(f"module: |\n  {each.replace(chr(10), chr(10) + '  ')}") for each in (TWICE, other))
-    shared = {prepare(registry(), each).workload.key for each in Stitching().parts(first)}
-    assert len(shared) == 1
-    assert shared <= {prepare(registry(), each).workload.key for each in Stitching().parts(second)}
 
 
 def ran(module: HloModule, values: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
@@ -248,19 +198,6 @@ def test_a_group_of_one_instruction_is_alone():
     assert not analysed(said(SUM)).alone
 
 
-def test_a_part_is_stored_and_comes_back_as_the_same_workload(folder):
-    analysis = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
-    for part, _ in analysis.payload.parts:
-        (given,) = [each for each in Stitching().parts(analysis) if part.name in each.request["module"]]
-        stored = Job(**{**plain(given), "search": given.search})  # as a store does: all is JSON
-        assert canonical(stored) == canonical(given)
-        for each in (given, stored):
-            workload = prepare(registry(), each).workload
-            assert workload.name == part.name
-            assert dict(workload.payload.fills) == dict(part.fills)
-            assert workload.source_hashes == {}, "the text is in the job, and in no file that may change"
-
-
 def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
     """Indices stay in their range, a distribution stays what it is; what another group computes is filled afresh."""
     whole = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
@@ -276,42 +213,6 @@ def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
                 assert own == fills.default(part.module, name)
     assert "in_0" in seen
     assert any(given[each].kind == "integers" for each in seen)
-
-
-def test_whole_numbers_that_are_drawn_are_whole_numbers_in_a_part():
-    """Of `rng`, whose bounds stand in the module: in the part they stand in the job."""
-    drawn = """HloModule drawn
-
-ENTRY main {
-  low = s32[] constant(0)
-  high = s32[] constant(100)
-  x = f32[64,512] parameter(0)
-  w = f32[512,512] parameter(1)
-  r = s32[64,512] rng(low, high), distribution=rng_uniform
-  f = f32[64,512] convert(r)
-  m = f32[64,512] multiply(f, x)
-  d = f32[64,512] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT t = f32[64,512] tanh(d)
-}
-"""
-    inner = drawn.replace("\n", "\n  ")
-    (request,) = Stitching().parts(analysed(f"module: |\n  {inner}"))
-    assert {"integers": [0, 99]} in plain(request.request["inputs"]).values()
-    (given,) = (each for each in prepare(registry(), request).workload.payload.fills.values() if each.kind != "uniform")
-    assert (given.kind, given.low, given.high) == ("integers", 0, 99)
-
-
-def test_another_fill_is_another_part():
-    """Where the module reads it; the group behind the library call is what it was."""
-    inner = TWICE.replace("\n", "\n  ")
-    plainly = {each.request["module"] for each in Stitching().parts(analysed(f"module: |\n  {inner}"))}
-    other = Stitching().parts(analysed(f"inputs: {{in_0: {{normal: [0, 2]}}}}\nmodule: |\n  {inner}"))
-    assert len(plainly) == 1
-    assert len(other) == 2
-    assert plainly < {each.request["module"] for each in other}
-    assert [plain(each.request.get("inputs")) for each in other if each.request["module"] not in plainly] == [
-        {"in_0": {"normal": [0, 2]}}
-    ]
 
 
 @pytest.mark.parametrize(
@@ -333,25 +234,6 @@ def test_how_many_groups_are_measured_is_asked_for(text_, count, folder):
         assert Stitching().parts(inner) == ()
         assert inner.rejections == ()
         assert inner.report["kernels"]["stitched"] == 1
-
-
-@pytest.mark.slow
-def test_a_job_for_a_group_that_is_none_is_planned_and_told_so(folder):
-    found = analysed("module: speech_fwd\ngroup: true")
-    assert [each.rule for each in found.rejections] == ["group"]
-    assert "groups" in found.rejections[0].detail
-    assert Stitching().space(found, {}).parameters == ()
-    # One that is none under another config only is a Rejection of that config.
-    given = Stitching().parts(analysed("module: twice.hlo", folder))[0]
-    analysis = analysed(f"group: true\nmodule: |\n  {given.request['module'].replace(chr(10), chr(10) + '  ')}")
-    offered = Stitching().space(analysis, {})
-    emitted = [Stitching().emit(analysis, config, {}) for config in offered.points()]
-    assert {type(each) for each in emitted} <= {Program, Rejection}
-    for each in emitted:
-        if isinstance(each, Program):
-            assert sum(step.counted for step in each.steps) == 1
-        else:
-            assert each.rule == "group"
 
 
 @pytest.mark.parametrize(
@@ -379,43 +261,6 @@ class Devices:
     @hookimpl
     def register_devices(self, register) -> None:
         register(CpuProvider())
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(600)
-def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> None:
-    found = registry()
-    found.add(Devices(), "devices")
-    (device,) = CpuProvider().devices()
-    (tmp_path / "twice.hlo").write_text(
-        TWICE.replace("64,96", "32,128").replace("[96,96]", "[128,128]").replace("[64]", "[32]")
-    )
-    text_ = "strategy: stitching\nmodule: twice.hlo\ndevice: cpu\nsearch: {trials: 2, timeout: 2m, seed: 1}\n"
-    (asked,) = jobs.read(tmp_path / "job.yaml", text_)
-    with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, found, asked)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, found, Events(), least_patience_secs=3).run(row.id, lambda: False)
-        assert state is JobState.DONE, store.job(row.id).problem
-        record = store.record(row.workload_key, device.key)
-        assert isinstance(record, Record)
-        # Two equal groups: one part, measured once, and composed in the second trial.
-        (part,) = [each for each in store.jobs() if each.parent == row.id]
-        inner = store.record(part.workload_key, device.key)
-        assert inner.config is not None
-        assert set(inner.config) == {"rows", "exchange", "grain", "threads", "shared"}
-        trials = store.trials(row.id)
-        assert {each.outcome for each in trials} <= {Outcome.MEASURED, Outcome.TOO_NOISY}, [
-            each.reason for each in trials
-        ]
-        assert [each.origin for each in trials] == ["seed:packed", "seed:packed_as_measured"]
-        way = Way.of(inner.config)
-        assert trials[1].config[f"at.{part.workload_name}"] == str(way)
-        assert str(trials[1].resolved["schedules"]).startswith("measured: 2 of 2 groups")
-        prepared = tuner.prepare(found, asked)
-        analysis = prepared.strategy.analyse(prepared.workload, target_of(CpuProvider(), device))
-        again = prepared.strategy.space(analysis, {part.workload_key: inner})
-        assert again.hash == store.job(row.id).space_hash, "a job that was killed goes on in the space it had"
 
 
 BEHIND = """HloModule behind

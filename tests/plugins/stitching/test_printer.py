@@ -104,24 +104,6 @@ def test_so_is_any(given):
     assert same(importer.read(printer.written(module), "written"), module)
 
 
-def test_every_attribute_is_written():
-    module = importer.read(EVERYTHING, "everything")
-    written = printer.written(module)
-    assert same(importer.read(written, "written"), module)
-    for said, other in {
-        "direction=LE, type=TOTALORDER": "direction=LE",
-        "padding=1_1_0x-1_2_1": "padding=1_1_0x0_1_1",
-        "slice={[0:4:2], [1:7:2]}": "slice={[0:3:2], [1:7:2]}",
-        "9007199254740993": "9007199254740992",
-        "-0.0": "0.0",
-        "mantissa_bits=10": "mantissa_bits=9",
-        "dynamic-slice(product, one, zero)": "dynamic-slice(product, zero, one)",
-    }.items():
-        changed = written.replace(said, other)
-        assert changed != written, said
-        assert not same(importer.read(changed, "changed"), module), said
-
-
 def test_xla_reads_the_same_module():
     """XLA's own parser and compiler, on what was written and on what was read."""
     module = importer.read(EVERYTHING, "everything")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fusiond.model import frozen
 from fusiond_stitching.analysis import schedule
-from fusiond_stitching.analysis.plan import BoxChunk, ChunkSchedule, FlatChunk, ScheduleKind, Split, whole
-from fusiond_stitching.analysis.propagate import Requirements, joined, named, required, share
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.analysis.plan import ChunkSchedule, FlatChunk, ScheduleKind
+from fusiond_stitching.analysis.propagate import joined, named, required, share
+from fusiond_stitching.frontend.graph import HloInstruction
 
 from . import index_sets
 
@@ -35,15 +35,6 @@ def rows_and_columns(dims):
 def same(dims, one, other):
     """Two names of one chunk: Row(0, 2) and Column(0, 2) of [4] are the same."""
     return other is not None and one.chunk(dims) == other.chunk(dims)
-
-
-@pytest.mark.parametrize("opcode", ["tanh", "add", "select", "convert"])
-def test_elementwise_passes_row_and_column(opcode):
-    x = tensor("x", (6, 4, 10))
-    user = tensor("y", (6, 4, 10), opcode, ["x", "x", "x"])
-    for each in rows_and_columns(user.dims):
-        for place in range(3):
-            assert same(x.dims, each, passed(user, x, each, place))
 
 
 def test_a_reduce_passes_row_left_of_the_reduced_dims_and_column_right_of_them():
@@ -125,43 +116,6 @@ def named_as(split_dim, sword, sched_type):
     return ChunkSchedule(split_dim, sword, ScheduleKind(sched_type))
 
 
-def test_a_broadcast_transforms_split_dim_and_drops_what_it_added():
-    x = tensor("x", (6, 4))
-    y = tensor("y", (6, 5, 4), "broadcast", ["x"], dimensions=(0, 2))
-    assert same(x.dims, ChunkSchedule(0, 3, ScheduleKind.ROW), passed(y, x, ChunkSchedule(0, 3, ScheduleKind.ROW)))
-    assert same(
-        x.dims, ChunkSchedule(1, 2, ScheduleKind.COLUMN), passed(y, x, ChunkSchedule(2, 2, ScheduleKind.COLUMN))
-    )
-    # Cut along what was added: every block needs the whole operand's row.
-    asked = required(y, 0, x, ChunkSchedule(1, 5, ScheduleKind.ROW).chunk(y.dims))
-    assert asked.local == (1, 4)
-    assert share(asked, 30, x.elements) == 5
-
-
-def test_what_cannot_be_cut_is_taken_whole():
-    x, start = tensor("x", (8, 6)), tensor("i", (), "parameter")
-    for user in (
-        tensor("y", (4, 6), "slice", ["x"], starts=(2, 0), strides=(1, 1)),
-        tensor("y", (4, 6), "dynamic-slice", ["x", "i", "i"], sizes=(4, 6)),
-        tensor("y", (16, 6), "concatenate", ["x", "x"], dimension=0),
-        tensor("y", (8, 6), "reverse", ["x"], dimensions=(0,)),
-        tensor("y", (10, 6), "pad", ["x", "i"], low=(1, 0), high=(1, 0), interior=(0, 0)),
-    ):
-        asked = required(user, 0, x, ChunkSchedule(1, 3, ScheduleKind.ROW).chunk(user.dims))
-        assert asked.splits[0] == Split(8), user.opcode
-        assert asked.splits[1].parts == 3, user.opcode
-    assert required(user, 1, start, ChunkSchedule(0, 2, ScheduleKind.ROW).chunk((10, 6))) == whole(())
-
-
-def test_flat_chunks_pass_where_the_order_of_elements_is_kept():
-    x = tensor("x", (6, 4))
-    flat = FlatChunk(8, 3)
-    assert required(tensor("y", (6, 4), "tanh", ["x"]), 0, x, flat) == flat
-    assert required(tensor("y", (24,), "reshape", ["x"]), 0, x, flat) == flat
-    assert required(tensor("y", (4, 6), "transpose", ["x"], dimensions=(1, 0)), 0, x, flat) == whole((6, 4))
-    assert named((6, 4), flat) == ChunkSchedule(0, 8, ScheduleKind.FLAT)
-
-
 # --- joining --------------------------------------------------------------------------------------------
 
 
@@ -182,23 +136,3 @@ def test_a_joined_chunk_covers_both_in_every_block(drawn):
     for block in range(max(one.parts, other.parts)):
         wanted = index_sets.of_chunk(one, dims, block) | index_sets.of_chunk(other, dims, block)
         assert not (wanted & ~index_sets.of_chunk(both, dims, block)).any()
-
-
-@given(two_chunks())
-@settings(max_examples=60, deadline=None)
-def test_a_name_names_the_chunk(drawn):
-    dims, chunk, _ = drawn
-    name = named(dims, chunk)
-    if name is not None and isinstance(chunk, BoxChunk):
-        assert name.chunk(dims) == chunk
-    if isinstance(chunk, BoxChunk) and name is None:
-        assert all(each.chunk(dims) != chunk for each in schedule.space(dims, middle=True))
-
-
-def test_what_is_remembered_is_what_is_required():
-    x, y = tensor("x", (6, 4), number=0), tensor("y", (4, 6), "transpose", ["x"], dimensions=(1, 0))
-    module = HloModule(name="m", instructions=(x, y), parameters=("x",), outputs=("y",))
-    asking = Requirements(module)
-    for each in schedule.space(y.dims):
-        chunk = each.chunk(y.dims)
-        assert asking(y, 0, chunk) == asking(y, 0, chunk) == required(y, 0, x, chunk)

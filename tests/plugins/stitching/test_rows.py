@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import planner, row_groups, split_reductions, stages, traffic, verify
+from fusiond_stitching.analysis import planner, row_groups, split_reductions, traffic, verify
 from fusiond_stitching.analysis.plan import Phase, Registers, RowPlace, StitchingPlan
 from fusiond_stitching.analysis.policy import FusionPolicy
 
 from .cases import Case
 from .checking import Batch
-from .policies import LIMITS, MORE, POLICIES
+from .policies import LIMITS, MORE
 
 ROWS = FusionPolicy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
 
@@ -298,50 +298,6 @@ def test_what_is_read_before_it_is_there_is_refused() -> None:
         assert any("too early" in each for each in verify.problems(batch.module, late))
 
 
-def test_what_one_group_keeps_in_registers_another_computes_again(runner: Any, monkeypatch: Any) -> None:
-    """A sum of three inputs: rows keep it between two sweeps, and the sums of its columns go by themselves."""
-
-    def function(a: Any, b: Any, c: Any) -> Any:
-        total = a + b + c
-        return softmax(total), total.sum(0), layernorm(total, 1.0, 0.0)
-
-    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
-    monkeypatch.setattr(row_groups, "LEAST_BYTES", 1 << 60)  # groups stay apart
-    inputs = tuple(normal(1024, 96) * each for each in (1, 2, 3))
-    batch = Batch.made((Case("kept", "rows", function, inputs),), "rows")
-    batch = dataclasses.replace(batch, module=split_reductions.reductions(batch.module, LIMITS.multiprocessors))
-    plan = planner.plan(batch.module, ROWS, LIMITS).plan
-    programs = [each for kernel in plan.kernels for each in kernel.programs]
-    kept = [each.instruction for program in programs for each in program.results if each.homes == (Registers(),)]
-    assert len(programs) > 1
-    assert any(batch.module[name].opcode == "add" for name in kept)
-    assert verify.problems(batch.module, plan) == ()
-    for seed in (0, 1):
-        batch.check(runner, plan, seed=seed)
-
-
-@pytest.mark.slow
-def test_a_reduction_waits_for_another_that_reads_the_same(runner: Any, monkeypatch: Any) -> None:
-    """Without rows: sums of the gradient, of which one needs a value from a stage more, are in one loop."""
-
-    def backward(x: Any, scale: Any, given: Any) -> Any:
-        return jax.vjp(lambda x: group_norm_of_flax(x, scale, scale), x)[1](given)[0]
-
-    inputs = (normal(2, 40, 40, 32), normal(32), normal(2, 40, 40, 32))
-    batch = Batch.made((Case("waits", "rows", backward, inputs),), "rows")
-
-    def loops() -> int:
-        plan = planner.plan(batch.module, POLICIES["stages"], LIMITS).plan
-        assert verify.problems(batch.module, plan) == ()
-        batch.check(runner, plan)
-        found = [stage for kernel in plan.kernels for program in kernel.programs for stage in program.stages]
-        return sum(any(batch.module[each.instruction].opcode == "reduce" for each in one.results) for one in found)
-
-    together = loops()
-    monkeypatch.setattr(stages._Planner, "_read_by_now", lambda self, stage: True)
-    assert loops() > together
-
-
 def test_small_values_that_others_read_too_are_no_hindrance(runner: Any) -> None:
     """The repeated statistics are used again behind a library call: rows are in registers nevertheless."""
 
@@ -444,12 +400,3 @@ def test_groups_that_are_said_wrongly_are_refused(changes: dict[str, int], said:
     batch, found = planned("groups", 64, 16)
     problems = verify.problems(batch.module, changed(found, **changes))
     assert any(said in each for each in problems), problems
-
-
-def test_a_value_that_another_thread_holds_is_refused() -> None:
-    """A transpose inside of the rows would read registers of other threads: there is no such program."""
-    batch = Batch.made((Case("turned", "rows", lambda x: jax.nn.softmax(x, -1).T * 2.0, (normal(32, 32),)),), "rows")
-    plan = planner.plan(batch.module, ROWS, LIMITS).plan
-    assert verify.problems(batch.module, plan) == ()
-    turned = [each for kernel in plan.kernels for each in kernel.programs if each.rows and len(each.stages) > 2]
-    assert not any("transpose" in result.instruction for each in turned for result in each.results)

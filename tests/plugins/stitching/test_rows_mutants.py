@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from fusiond_stitching.analysis.row_shapes import interleaved
-from fusiond_stitching.codegen import row_cursor
-
 from .test_codegen_mutants import killed, with_text
 from .test_rows import planned
 
@@ -75,40 +72,3 @@ def test_a_mutant_dies(
     assert killed(runner, batch, program) == ""
     mutant = with_text(program, lambda text: re.sub(pattern, instead, text, count=1))
     assert killed(runner, batch, mutant), what
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(6)
-@pytest.mark.campaign  # twenty seconds each, of which others here are samples
-@pytest.mark.parametrize(
-    ("pattern", "instead"),
-    [
-        (r"if \((k_0) < (\d+)\) held_0", r"if (\1 + 1 < \2) held_0"),  # one pack too few is there
-        (r"(step_\d+ < )(\d+) \? held_0", r"\g<1>99 ? held_0"),  # packs that are not there are read
-        (r"held_0\[1024 \* step_(\d+) \+ lane_0", r"held_0[1024 * step_\1"),  # another lane's
-    ],
-)
-def test_a_mutant_of_what_shared_memory_holds_dies(pattern: str, instead: str, runner: Any) -> None:
-    batch, found = planned("streamed", 64, 16, row_shared=64 << 10)
-    program = batch.program(found.plan)
-    assert killed(runner, batch, program) == ""
-    mutant = with_text(program, lambda text: re.sub(pattern, instead, text, count=1))
-    assert killed(runner, batch, mutant)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["rows of one image", "the next piece", "rows between"])
-@pytest.mark.parametrize("name", ["groups", "groups, repeated"])
-def test_a_mutant_of_where_rows_lie_dies(name: str, what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`row_shapes.interleaved`, with a part of the place left out, as code is written."""
-
-    def wrong(row: Any, run: Any, inside: Any, lie: Any) -> Any:
-        if what == "rows of one image":
-            return interleaved(row % lie.between, run, inside, lie)
-        if what == "the next piece":
-            return interleaved(row, run * 0, inside, lie)
-        return interleaved(row // lie.between * lie.between, run, inside, lie)
-
-    batch, found = planned(name, 64, 16)
-    monkeypatch.setattr(row_cursor, "interleaved", wrong)
-    assert killed(runner, batch, batch.program(found.plan))

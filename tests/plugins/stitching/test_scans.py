@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,9 +15,8 @@ from jax import lax
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit
-from fusiond_stitching.frontend import importer, loop_numbers, scan_users
+from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
-from fusiond_stitching.frontend.scan_axes import Axes
 
 from . import oracle
 from .cases import Case
@@ -193,16 +191,6 @@ def test_equal_loops_have_one_text() -> None:
     assert len({module[names[0]].attributes["loop"].key for names in module.scans.values()}) == 1
 
 
-def test_where_a_loop_is_written_is_no_part_of_what_it_is() -> None:
-    def sums(x: Any, h: Any) -> Any:
-        return lax.scan(lambda h, x: (h * 0.5 + x.sum(), h), h, x)[1]
-
-    text = oracle.lowered(sums, wide(9, 4), np.float32(0))
-    one, other = importer.read(text, "one.hlo"), importer.read(text.replace("\n\n", "\n\n\n"), "folder/other.hlo")
-    assert one.scans
-    assert importer.digest(one) == importer.digest(other)
-
-
 def broken(change: str) -> tuple[HloModule, StitchingPlan]:
     module, plan = planned(advantages, *[wide(9, 64)] * 3)
     (kernel,) = plan.kernels
@@ -281,48 +269,6 @@ def wrong(name: str, rules: str, runner: Any) -> str:
         return killed(runner, found, program)
     finally:
         batch.cache_clear()
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("what", ["crosswise", "inside", "shifted", "wrapped", "order"])
-def test_a_mutant_of_the_front_end_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "crosswise":  # elements that meet crosswise are taken for a thread's own
-        classes: Callable[..., Any] = Axes._classes
-
-        def once(self: Axes, name: str) -> list[Any]:
-            found = classes(self, name)
-            return [each if each not in found[:at] else None for at, each in enumerate(found)]
-
-        monkeypatch.setattr(Axes, "_classes", once)
-        assert wrong("crossed", "blocks", runner)
-    elif what == "inside":  # what is reduced is taken for an axis
-        monkeypatch.setattr(Axes, "_inside", lambda self, name, dimensions: None)
-        assert wrong("delta rule", "blocks", runner)
-    elif what == "shifted":  # a pad that keeps the size is taken for one that keeps the place
-        moved: Callable[..., None] = Axes._moved
-        monkeypatch.setattr(
-            Axes,
-            "_moved",
-            lambda self, each, operands, varies: (
-                self._same(operands[0].name, each.name) if each.opcode == "pad" else moved(self, each, operands, varies)
-            ),
-        )
-        assert wrong("pushed", "blocks", runner)
-    elif what == "wrapped":  # a condition that is true once too often
-        run = loop_numbers.run
-        monkeypatch.setattr(
-            loop_numbers,
-            "run",
-            lambda *given: (
-                (found := run(*given)) and (found[0] - 1, {name: values[:-1] for name, values in found[1].items()})
-            ),
-        )
-        assert wrong("power", "blocks", runner)
-    else:  # what joins is taken from the first of a loop's results
-        monkeypatch.setattr(scan_users._Users, "_stored", lambda self, own, joined: list(joined)[:1])
-        with pytest.raises((KeyError, AssertionError)):
-            assert not wrong("behind", "blocks", runner)
 
 
 # --- bodies that nobody here has thought of --------------------------------------------------------------

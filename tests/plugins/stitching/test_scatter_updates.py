@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,6 @@ from fusiond_stitching.frontend.graph import HloModule
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
-from .test_codegen_mutants import killed, with_text
 
 RULES = {**POLICIES, "none": policies.unfused(), "xla": policies.xla_rules()}
 RANDOM = np.random.default_rng(11)
@@ -276,13 +274,3 @@ MUTANTS = [
     ("a swap that is not tried again", "floats", r"for \((.*); seen_0 != old_0;\)", r"for (\1; old_0 == 1;)"),
     ("what a swap found", "floats", r"= __int_as_float\(.*old_0.*;", "= 0.0f;"),
 ]
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
-def test_a_mutant_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
-    found = batch(name)
-    program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
-    assert killed(runner, found, program) == ""
-    assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what

@@ -5,34 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fusiond_stitching.analysis import schedule
-from fusiond_stitching.analysis.plan import BoxChunk, ChunkSchedule, FlatChunk, ScheduleKind
+from fusiond_stitching.analysis.plan import BoxChunk, ChunkSchedule, ScheduleKind
 
 from . import index_sets
 
 DIMS = [(), (1,), (7,), (12, 10), (2, 3, 4), (5, 1, 6, 2)]
-
-
-@given(st.integers(1, 5000))
-@settings(max_examples=200, deadline=None)
-def test_divisors(number):
-    assert list(schedule.divisors(number)) == [each for each in range(1, number + 1) if number % each == 0]
-
-
-@pytest.mark.parametrize("dims", DIMS)
-def test_the_space_is_the_product_of_the_three_parameters(dims):
-    wanted = {
-        ChunkSchedule(split_dim, sword, kind)
-        for kind in (ScheduleKind.ROW, ScheduleKind.COLUMN)
-        for split_dim in range(len(dims))
-        for sword in range(1, dims[split_dim] + 1)
-        if dims[split_dim] % sword == 0
-    } or {ChunkSchedule(0, 1, ScheduleKind.ROW)}
-    assert set(schedule.space(dims)) == wanted
-    assert len(list(schedule.space(dims))) == len(wanted)
 
 
 @pytest.mark.parametrize("dims", DIMS)
@@ -49,27 +28,6 @@ def test_blocks_are_those_of_figure_5(dims):
         assert isinstance(chunk, BoxChunk)
         assert chunk.parts == blocks
         assert chunk.size * blocks == math.prod(dims)
-
-
-def test_blocks_are_numbered_row_major():
-    """Row(1, 2) of [3, 4, 5]: 6 blocks; block 3 is row 1, the second half of dimension 1."""
-    chunk = ChunkSchedule(1, 2, ScheduleKind.ROW).chunk((3, 4, 5))
-    assert chunk.ranges(3, (3, 4, 5)) == (range(1, 2), range(2, 4), range(5))
-    chunk = ChunkSchedule(1, 2, ScheduleKind.COLUMN).chunk((3, 4, 5))
-    assert chunk.ranges(7, (3, 4, 5)) == (range(3), range(2, 4), range(2, 3))
-
-
-@pytest.mark.parametrize(
-    "each",
-    [
-        ChunkSchedule(0, 5, ScheduleKind.ROW),
-        ChunkSchedule(2, 1, ScheduleKind.ROW),
-        ChunkSchedule(1, 0, ScheduleKind.COLUMN),
-    ],
-)
-def test_a_sword_that_does_not_divide_is_refused(each):
-    with pytest.raises(ValueError, match="sword must divide"):
-        each.chunk((12, 10))
 
 
 @pytest.mark.parametrize("dims", DIMS)
@@ -107,10 +65,3 @@ def test_of_every_way_to_cut_the_nearest_is_kept():
     for cut, blocks in whole_space.items():
         nearest = min(blocks, key=lambda count: (abs(math.log2(count / wanted)), count))
         assert kept[cut][0] == nearest
-
-
-def test_flat_chunks():
-    each = schedule.flat(1000, 256)
-    assert each.blocks((10, 100)) == 4
-    assert each.chunk((10, 100)) == FlatChunk(256, 4)
-    assert schedule.flat(3, 256).chunk((3,)) == FlatChunk(3, 1)

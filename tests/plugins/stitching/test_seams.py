@@ -174,46 +174,6 @@ def test_the_catalogues_dots_are_done_by_numpy(runner, name, policy):
 # --- what a seam says -----------------------------------------------------------------------------------
 
 
-def test_what_is_said_of_a_dot():
-    text = """HloModule dots
-
-ENTRY main {
-  a = f32[3,8,16] parameter(0)
-  b = f32[3,16,4] parameter(1)
-  c = f32[3,8,4] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
-  d = f32[24,4] reshape(c)
-  e = f32[24,24] dot(d, d), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  ROOT r = f32[24,24] negate(e)
-}
-"""
-    module = importer.read(text, "dots.hlo")
-    program = emit.program(module, handmade.unfused(module))
-    first, second = program.seams
-    assert first == Seam(
-        name="c",
-        operation="dot f32[3,8,4] = f32[3,8,16] x f32[3,16,4], contracting {2} with {1}, batch {0} with {0}",
-        reads=("in_0", "in_1"),
-        writes=(module.buffer_of("c"),),
-        stand_in="library_c",
-    )
-    assert second.operation == "dot f32[24,24] = f32[24,4] x f32[24,4], contracting {1} with {1}"
-    assert second.reads == (module.buffer_of("c"),) * 2
-    assert emit.timed_whole(program).seams == program.seams
-
-
-def test_what_is_said_of_foreign_calls():
-    module = module_of("between inputs, outputs and dots")
-    program = emit.program(module, planned(module, "paper"))
-    said = {each.name: each for each in program.seams}
-    assert set(said) == {"i_dot", "i_sorted", "i_again", "i_first", "i_last", "i_end"}
-    assert (said["i_sorted"].reads, said["i_sorted"].writes) == (("operand_0",), ("boundary_0",))
-    assert said["i_sorted"].before == said["i_again"].stand_in
-    assert said["i_first"].reads == ("in_0",)
-    # Nobody here reads it, and it is a result of the module as it is.
-    assert (said["i_last"].reads, said["i_last"].writes, said["i_last"].before) == (("out_1",), (), None)
-    assert said["i_last"].operation == "sort f32[8,9] (result 2) = f32[8,9]"
-
-
 def test_two_in_a_row_are_done_in_their_order():
     """The first one's result is in no buffer: whoever does the second has it."""
     module = module_of("two in a row")
@@ -234,16 +194,6 @@ def test_a_constant_has_no_buffer_and_a_side_effect_no_result():
     (seam,) = emit.program(module, planned(module, "grid")).seams
     assert seam.operation == "custom-call f32[7] g_lost = f32[7], f32[] constant 2"
     assert (seam.reads, seam.writes, seam.before) == (("operand_0",), (), None)
-
-
-def test_a_constant_of_a_type_that_nobody_knows_has_no_values():
-    text = text_of("nobody reads it").replace(
-        "f32[7] sort(g_e), dimensions={0}, to_apply=less",
-        'f32[7] custom-call(g_e, g_two), custom_call_target="log_it", custom_call_has_side_effect=true',
-    ).replace("  g_lost =", "  g_two = parameter[] constant(2)\n  g_lost =")  # fmt: skip
-    module = importer.read(text, "x")
-    said = [each.operation for each in emit.program(module, planned(module, "grid")).seams]
-    assert any("parameter[]" in each for each in said)
 
 
 def test_a_dot_reads_a_copy_of_a_constant():

@@ -254,31 +254,6 @@ def test_the_total_order_ranks_nan_and_the_sign_of_zero(runner):
     cases.check(runner)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("f32", 0.1, "0.1f"), ("f32", 100, "100.0f"), ("f32", 1e-6, "1e-06f"), ("f32", -0.0, "-0.0f"),
-        ("f32", math.inf, "INFINITY"), ("f64", -math.inf, "-(double)INFINITY"), ("f64", 0.1, "0.1"),
-        ("f32", 3.4028234663852886e38, "3.4028235e+38f"), ("s32", -(2**31), "(-2147483647 - 1)"),
-        ("s64", 5, "5LL"), ("u32", 2**32 - 1, "4294967295u"), ("u8", 255, "255u"), ("pred", 1, "true"),
-        ("f16", 0.333, "0.333f"), ("s8", -128, "-128"),
-    ],
-)  # fmt: skip
-def test_literals(name, value, text):
-    assert literal(TYPES[name], value) == text
-
-
-@pytest.mark.parametrize("name", ["f32", "f64"])
-def test_literals_are_exact(name, runner):
-    numbers = (np.random.default_rng(1).normal(size=40) * 10.0 ** np.arange(-20, 20)).astype(TYPES[name].program)
-    cases = Cases(name)
-    for number in numbers:
-        cases.add(str(number), name, lambda v=float(number): literal(cases.kind, v), lambda x, _: x)
-    got = runner.run(cases.program(), {"a": cases.a, "b": cases.b})
-    for place, number in enumerate(numbers):
-        assert (got[f"out_{place}"] == number).all(), cases.found[place]
-
-
 def test_functions_are_written_once_and_know_their_headers():
     """A source has all of its functions, even one whose only call was a constant that nobody read."""
     functions = Functions()

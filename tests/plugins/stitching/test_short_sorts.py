@@ -13,7 +13,7 @@ from jax import lax
 
 from fusiond_stitching.frontend import importer, short_sorts
 
-from . import handmade, oracle
+from . import oracle
 from .cases import Case
 from .checking import Batch
 
@@ -75,22 +75,3 @@ def test_they_are_in_the_order_of_xla(name: str, policy: str, runner: Any) -> No
 def test_long_rows_are_left_to_a_library(dims: tuple[int, ...], left: bool) -> None:
     text = oracle.lowered(jnp.sort, jax.ShapeDtypeStruct(dims, np.float32))
     assert bool(importer.read(text, "m.hlo").foreign) == left
-
-
-@pytest.mark.parametrize("what", ["_ordered", "at"])
-def test_another_order_is_seen(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ties the other way round; places counted along the wrong dimension."""
-    sort = short_sorts._Sort
-    if what == "_ordered":
-        ordered = sort._ordered
-        monkeypatch.setattr(sort, "_ordered", lambda self, direction: ordered(self, "GT"))
-    else:
-        reduced = sort._reduced
-        monkeypatch.setattr(
-            sort, "_reduced", lambda self, values, kind, operation, init, at: reduced(
-                self, values, kind, operation, init, at - 1 if operation == "add" else at
-            )
-        )  # fmt: skip
-    found = batch("places")
-    program = found.program(handmade.unfused(found.module))
-    assert found.differences(program, runner.run(program, found.given()))

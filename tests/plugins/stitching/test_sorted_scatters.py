@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from .cases import Case
 from .checking import Batch
 from .jobs import H100, job, registry
 from .policies import LIMITS
-from .test_codegen_mutants import killed, with_text
 from .test_scatter_updates import CASES, RULES, WIDE, WILD, normal, scatter_text
 
 RANDOM = np.random.default_rng(23)
@@ -167,40 +165,3 @@ def test_overlapping_windows_are_refused_in_a_line(tmp_path: Path) -> None:
 
 
 # --- broken on purpose ----------------------------------------------------------------------------------
-
-MUTANTS = [
-    ("every update begins a run", "long runs", r"first_0 = .*;", "first_0 = true;"),
-    ("a run of one", "long runs", r"\+\+run_0", "run_0 += 700"),
-    ("the run does not end", "long runs", r"if \(.*\) break;", ""),
-    ("what was there", "long runs", r"float total_0 = .*;", "float total_0 = 0.0f;"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
-def test_a_mutant_of_a_run_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
-    found = batch(name)
-    program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
-    assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["ties", "digits"])
-def test_a_mutant_of_the_order_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if what == "ties":  # equal rows change places
-        before = sorted_scatters._Sorted._before
-
-        def backwards(self: Any, keys: str, shape: Any) -> str:
-            iota = self._iota
-            self._iota = lambda dims, at: iota(dims, 1 - at)
-            found = before(self, keys, shape)
-            self._iota = iota
-            return found
-
-        monkeypatch.setattr(sorted_scatters._Sorted, "_before", backwards)
-    else:  # what a tile has of a digit lies in one place
-        monkeypatch.setattr(sorted_scatters, "FEW", 0)
-        zeros = lambda self, digits, cube: self._number(0, "s32", cube[:2])  # noqa: E731
-        monkeypatch.setattr(sorted_scatters._Sorted, "_equal_before", zeros)
-    found = batch("last")
-    assert killed(runner, found, found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from jax import lax
 
-from fusiond_stitching.frontend import constant_numbers, importer, selected_scatters, static_windows
+from fusiond_stitching.frontend import constant_numbers, importer
 
 from . import handmade, oracle
 from .cases import Case
@@ -131,24 +131,3 @@ def test_what_depends_on_an_input_is_not_known() -> None:
     module = importer.read(oracle.lowered(lambda x: jnp.stack([x[0], jnp.int32(3)]), LABELS), "unknown")
     given = {each.name: each for each in module.instructions}
     assert constant_numbers.elements(given, module.outputs[0]) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["the place", "whether it fits", "the other half of a diagonal", "what counts"])
-def test_a_mutant_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {
-        "the place": "inside", "whether it fits": "given, does not fit", "the other half of a diagonal": "diagonal",
-        "what counts": "columns and labels",
-    }  # fmt: skip
-    if what == "the place":
-        monkeypatch.setattr(constant_numbers, "elements", lambda given, name: None if "iota" in name else (0, 1))
-    elif what == "whether it fits":
-        monkeypatch.setattr(static_windows._Window, "_fits", lambda *_: True)
-    elif what == "the other half of a diagonal":
-        monkeypatch.setattr(selected_scatters._Select, "_conditions", lambda *_: iter(()))
-    else:
-        monkeypatch.setattr(selected_scatters, "_counted", lambda *_: {0: 0, 1: 0})
-    function, inputs = PLACED[names[what]]
-    batch = Batch.made((Case(name=what, group="scatter", function=function, inputs=inputs),), "scatter")
-    with pytest.raises(AssertionError):
-        batch.check(runner, handmade.unfused(batch.module))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fusiond.errors import RequestError
-from fusiond.inputs.fills import fill
 from fusiond.model import Job
-from fusiond.program import Fill, Program, Role
+from fusiond.program import Fill, Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import plan, prepare, reference
@@ -20,7 +17,6 @@ from fusiond.testing.strategies import StrategyContract
 from fusiond_stitching.strategy import Stitching
 
 from .jobs import H100, ODD, job, registry
-from .policies import LIMITS
 
 pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
 
@@ -161,22 +157,6 @@ def test_accuracy_goes_into_all_programs_and_into_the_workload(folder):
     assert found["accuracy: xla"][0] != found[""][0]
 
 
-@pytest.mark.needs_nvcc
-def test_with_the_accuracy_of_xla_a_quotient_is_no_loop(folder, tmp_path):
-    """What XLA has its own PTX do: div.full, not the exact division with its slow path."""
-    prepared = prepare(registry(), job("module: ./odd.hlo\naccuracy: xla\n", str(folder / "job.yaml")))
-    analysis = prepared.strategy.analyse(
-        prepared.workload, Target(arch="sm_90", limits=H100, facts=lambda source: None)
-    )
-    (source,) = reference(prepared.strategy, analysis).sources
-    path = tmp_path / "module.cu"
-    path.write_text(source.text)
-    subprocess.run(["nvcc", "-arch=sm_90", "-ptx", *source.flags, "-o", str(tmp_path / "x.ptx"), str(path)], check=True)
-    text = (tmp_path / "x.ptx").read_text()
-    assert "div.full.f32" in text
-    assert "div.rn.f32" not in text
-
-
 @pytest.mark.slow
 def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     (folder / "loop.hlo").write_text(LOOP)
@@ -185,19 +165,6 @@ def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     assert frames == {"body": 1, "test": 1}
     assert "frame body: 5 instructions, 1 kernel each time it runs" in found.description
     assert found.analysis.report["library"][0]["name"].startswith("run")
-
-
-def test_a_plan_says_of_a_frame_what_its_own_plan_says(folder):
-    """Its large reductions are split, though there are none in the module round it."""
-    (folder / "sums.hlo").write_text(SUMS)
-    path = str(folder / "job.yaml")
-    target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
-    own, parent = (
-        Stitching().analyse(prepare(registry(), job(text, path)).workload, target).report
-        for text in ("module: sums.hlo\nframe: body", "module: sums.hlo")
-    )
-    (said,) = (each for each in parent["frames"] if each["name"] == "body")
-    assert said["kernels"] == own["kernels"]["stitched"]
 
 
 @pytest.mark.slow
@@ -218,32 +185,6 @@ def test_a_frame_is_a_job_of_its_own(folder):
         prepare(registry(), job("module: loop.hlo\nframe: x", path))
     with pytest.raises(RequestError, match="frame: sorted has no frames"):
         prepare(registry(), job("module: sorted.hlo\nframe: x", path))
-
-
-def test_a_module_that_is_one_loop_names_its_frames(folder):
-    (folder / "only.hlo").write_text("""HloModule only
-
-body {
-  p = f32[8] parameter(0)
-  ROOT e = f32[8] exponential(p)
-}
-
-test {
-  q = f32[8] parameter(0)
-  ROOT c = pred[] constant(true)
-}
-
-ENTRY main {
-  x = f32[8] parameter(0)
-  ROOT w = f32[8] while(x), condition=test, body=body
-}
-""")
-    says = r"only.hlo: there is nothing to fuse.*; it has frames, each a job of its own: `frame: body` \(or test\)$"
-    with pytest.raises(RequestError, match=says):
-        prepare(registry(), job("module: only.hlo", str(folder / "job.yaml")))
-    assert (
-        prepare(registry(), job("module: only.hlo\nframe: body", str(folder / "job.yaml"))).workload.name == "only:body"
-    )
 
 
 LOOP = """HloModule loop
@@ -273,46 +214,6 @@ ENTRY main {
   run = (s32[], f32[8]) while(start), condition=test, body=body
   last = f32[8] get-tuple-element(run), index=1
   ROOT out = f32[8] negate(last)
-}
-"""
-
-
-SUMS = """HloModule sums
-
-add { a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-body { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  x = f32[8192,1024] get-tuple-element(s), index=1
-  g = f32[1024] get-tuple-element(s), index=2
-  one = s32[] constant(1)
-  zero = f32[] constant(0)
-  j = s32[] add(i, one)
-  rows = f32[8192] reduce(x, zero), dimensions={1}, to_apply=add
-  wide = f32[8192,1024] broadcast(rows), dimensions={0}
-  y = f32[8192,1024] divide(x, wide)
-  columns = f32[1024] reduce(y, zero), dimensions={0}, to_apply=add
-  h = f32[1024] add(g, columns)
-  ROOT t = (s32[], f32[8192,1024], f32[1024]) tuple(j, y, h)
-}
-
-test { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  n = s32[] constant(70000)
-  ROOT c = pred[] compare(i, n), direction=LT
-}
-
-ENTRY main {
-  x = f32[8192,1024] parameter(0)
-  g = f32[1024] parameter(1)
-  zero = s32[] constant(0)
-  start = (s32[], f32[8192,1024], f32[1024]) tuple(zero, x, g)
-  run = (s32[], f32[8192,1024], f32[1024]) while(start), condition=test, body=body
-  last = f32[1024] get-tuple-element(run), index=2
-  ROOT out = f32[1024] negate(last)
 }
 """
 
@@ -404,16 +305,3 @@ def test_the_jobs_that_come_with_it_can_be_tuned(path):
     assert len(seeds) == 6
     for _, config in seeds:
         assert isinstance(strategy.emit(analysis, config, {}), Program)
-
-
-@pytest.mark.slow
-def test_probes_run(runner):
-    """What the performance library measures: each is one instruction under one schedule, whose result is right."""
-    target = Target(arch="cpu", limits=LIMITS, facts=lambda source: None)
-    strategy = Stitching()
-    workload = prepare(registry(), job("module: speech_fwd\nprobes: 40")).workload
-    for probe in strategy.probes(strategy.analyse(workload, target))[::5]:
-        given = {each.name: fill(each, 0) for each in probe.program.buffers if each.role is Role.INPUT}
-        whole = runner.run(probe.program, given, seed=1)
-        assert whole.keys() == {"out_0"}
-        assert np.isfinite(whole["out_0"]).all()

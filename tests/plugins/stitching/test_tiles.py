@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
 from typing import Any
 
 import jax
@@ -26,7 +25,6 @@ from . import oracle
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
-from .test_codegen_mutants import killed, with_text
 
 RULES = {**POLICIES, "none": policies.unfused(), "xla": policies.xla_rules()}
 _NUMBERS = np.random.default_rng(5)
@@ -66,7 +64,6 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "two ways": (lambda x, y: jnp.transpose(x, (0, 2, 1)) + jnp.transpose(y, (2, 0, 1)), (floats(20, 30, 40),
                                                                                             floats(40, 30, 20))),
 }  # fmt: skip
-SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in ("none", "grid")]
 WITHOUT = {"heads"}
 """Cases whose last dimension stays the last."""
 
@@ -203,23 +200,3 @@ def test_a_broken_plan_is_told(change: str, problem: str) -> None:
     module, plan = broken(change)
     found = verify.problems(module, plan)
     assert any(problem in each for each in found), found
-
-
-MUTANTS = [
-    ("no barrier", r"__syncthreads\(\);", ""),
-    ("the tile as it was written", r"tile_0\[33 \* lane_0 \+ own_1\]", "tile_0[33 * own_1 + lane_0]"),
-    ("lines that overlap", r"tile_0\[33 \* own_0 \+ lane_0\]", "tile_0[31 * own_0 + lane_0]"),
-    ("half of the lines", r"k_0 < 4", "k_0 < 2"),
-    ("read behind a row", r"(if \(.*) < 37 && (.*) < 50\)", r"\1 < 33 && \2 < 50)"),
-    ("written behind a row", r"(?s)(__syncthreads.*?if \(.*?) < 50 && (.*?) < 37\)", r"\1 < 64 && \2 < 37)"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize(("what", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
-def test_a_mutant_dies(what: str, pattern: str, instead: str, runner: Any) -> None:
-    found = batch("parts of tiles")
-    program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
-    assert killed(runner, found, program) == ""
-    assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what

@@ -14,7 +14,7 @@ from fusiond_stitching.analysis import planner, traffic
 from fusiond_stitching.codegen import tolerances
 from fusiond_stitching.frontend import importer, top_k
 
-from . import handmade, oracle
+from . import oracle
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -100,24 +100,3 @@ def test_the_rest_is_left_to_a_library(function: Any, x: np.ndarray) -> None:
 def test_the_smallest_are_left_to_a_library() -> None:
     text = oracle.lowered(largest(2), ROWS).replace("largest=true", "largest=false")
     assert importer.read(text, "m.hlo").foreign
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["tied", "earlier", "above", "first", "one2"])
-def test_an_order_without_one_of_its_parts_is_seen(step: str, runner: Any, monkeypatch: Any) -> None:
-    """Each part of the order, taken for its first operand."""
-    order = top_k._order
-
-    def broken(kind: str) -> Any:
-        return [
-            (name, "copy" if name == step and opcode != "compare" else opcode,
-             operands[:1] if name == step and opcode != "compare" else operands,
-             "GT" if name == step and direction else direction)
-            for name, opcode, operands, direction in order(kind)
-        ]  # fmt: skip
-
-    monkeypatch.setattr(top_k, "_order", broken)
-    found = batch("three")
-    plan = handmade.unfused(found.module)
-    got = runner.run(found.program(plan), found.given())
-    assert found.differences(found.program(plan), got)

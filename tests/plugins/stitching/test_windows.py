@@ -8,17 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax import lax
 
 from fusiond.errors import RequestError
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.policy import unfused
-from fusiond_stitching.frontend import importer, printer, windows
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend import importer, printer
 
-from . import index_sets, oracle
+from . import oracle
 from .cases import INF, Case, rand, special
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -208,51 +205,3 @@ ENTRY main {{
         importer.read(written, "x.hlo")
     assert said in str(caught.value)
     assert "x.hlo:11" in str(caught.value)
-
-
-@st.composite
-def views(draw):
-    dims = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
-    rank = len(dims)
-    row = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
-    attributes = {"sizes": row(1, 3), "strides": row(1, 3), "dilation": row(1, 2), "interior": row(0, 2),
-                  "low": row(-1, 2), "high": row(-1, 2)}  # fmt: skip
-    return dims, attributes
-
-
-@given(views())
-@settings(max_examples=60, deadline=None)
-def test_what_a_window_reads_is_exact(drawn):
-    """Against the gradient of XLA's sum: an element is read as often as the sum of all windows changes with it."""
-    dims, attributes = drawn
-    wide = windows.dims_of(attributes, dims)
-    if 0 in wide:
-        return
-    x = HloInstruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
-    value = HloInstruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
-    user = HloInstruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
-    module = HloModule(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
-    mask = np.random.default_rng(1).random(wide) < 0.5
-    # By hand, element by element.
-    wanted = np.zeros(dims, bool)
-    longer = windows.windowed(attributes)
-    for index in zip(*np.nonzero(mask), strict=True):
-        offset = dict(zip(longer, index[len(dims) :], strict=True))
-        at = []
-        for d, dim in enumerate(dims):
-            place = index[d] * attributes["strides"][d] + offset.get(d, 0) * attributes["dilation"][d]
-            whole, rest = divmod(place - attributes["low"][d], attributes["interior"][d] + 1)
-            at.append(whole if rest == 0 and 0 <= whole < dim else None)
-        if None not in at:
-            wanted[tuple(at)] = True
-    np.testing.assert_array_equal(index_sets.read(module, user, 0, mask), wanted)
-    # XLA's shape for the same windows.
-    shape = jax.eval_shape(
-        lambda y: lax.reduce_window(
-            y, 0.0, lax.add, attributes["sizes"], attributes["strides"],
-            tuple(zip(attributes["low"], attributes["high"], strict=True)),
-            base_dilation=tuple(each + 1 for each in attributes["interior"]), window_dilation=attributes["dilation"],
-        ),
-        jax.ShapeDtypeStruct(dims, np.float32),
-    )  # fmt: skip
-    assert shape.shape == wide[: len(dims)]

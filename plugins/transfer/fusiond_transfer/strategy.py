@@ -73,6 +73,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if limit is not None:
             if graph.loop:
                 raise RequestError("a limit is for graphs without a loop", where=job.where("limits"))
+            if graph.cut:
+                raise RequestError("a limit is for graphs that name no parts of vectors", where=job.where("limits"))
             graph = dataclasses.replace(graph, limit_bytes=limit)
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))

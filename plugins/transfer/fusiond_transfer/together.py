@@ -26,7 +26,7 @@ from fusiond.strategy import Answers, Asked, Others
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.codegen import body
 from fusiond_transfer.frontend import sizes as graph_sizes
-from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel, RegionDocument
+from fusiond_transfer.frontend.graph import DEVICE, FusedBody, Graph, GraphKernel, RegionDocument
 
 APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
 """What `together` may be, beside the name of one strategy: nothing; what was measured to be faster by itself, of all
@@ -213,21 +213,26 @@ def _inside(graph: Graph, region: RegionDocument) -> tuple[str, ...] | str:
         if number not in inside:
             inside.add(number)
             waiting += graph.kernels[number].reads
+    why = _apart(graph, inside, reads, writes)
+    return tuple(graph.kernels[number].name for number in sorted(inside)) if why is None else why
+
+
+def _apart(graph: Graph, inside: set[int], reads: Collection[str], writes: Collection[str]) -> str | None:
+    """Why kernels, by their numbers, cannot be one that reads and writes these vectors; None where they can."""
     kernels = [graph.kernels[number] for number in sorted(inside)]
-    lasting = {*graph.outputs, *(tail for _, tail in graph.carried)}
     if len(kernels) < 2:
         return "it has fewer than two kernels"
     on_host = next((each.name for each in kernels if not each.device), None)
     if on_host is not None:
         return f"{on_host} is on the host"
-    for name in (name for each in kernels for name in each.writes):
-        outside = set(graph.readers.get(name, ())) - inside
-        if name not in writes and (outside or name in lasting):
+    lasting = {*graph.outputs, *(tail for _, tail in graph.carried)}
+    for name in (name for each in kernels for name in each.writes if name not in writes):
+        if name in lasting or not inside.issuperset(graph.readers.get(name, ())):
             return f"{name} is needed outside of it"
     for new, old in (pair for each in kernels for pair in each.in_place):
         if old in reads and new in writes:
             return f"{new} is stored where {old} is, which it may still read"
-    return tuple(each.name for each in kernels)
+    return None
 
 
 def _pieces(graph: Graph, names: Iterable[str]) -> tuple[str, ...]:
@@ -337,21 +342,15 @@ def _fill(fill: Fill) -> object:
 def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
     """The graph with each fragment in the place of its kernels, in an order that all that is needed allows."""
     home = {kernel: offered.name for offered, _ in made for kernel in offered.kernels}
-    kernels: dict[str, tuple[int, GraphKernel]] = {}
-    for number, kernel in enumerate(graph.kernels):
-        if kernel.name not in home:
-            kernels[kernel.name] = number, kernel
+    kernels = {each.name: (number, each) for number, each in enumerate(graph.kernels) if each.name not in home}
     for offered, part in made:
         first = min(number for number, each in enumerate(graph.kernels) if each.name in offered.kernels)
-        name = "+".join(offered.kernels)
-        inside = (each for each in graph.kernels if each.name in offered.kernels)
-        reads, writes = _pieces(graph, part.reads), _pieces(graph, part.writes)
-        in_place = tuple((new, old) for each in inside for new, old in each.in_place if new in writes and old in reads)
-        passed = (part.reads, part.writes) if graph.cut else ((), ())
-        node = GraphKernel(name=name, on="device", reads=reads, writes=writes, in_place=in_place, passed=passed,
-                           body=FusedBody(fragment=part))  # fmt: skip
-        kernels[offered.name] = first, node
-    ordered = _ordered(graph, kernels, home)
+        kernels[offered.name] = first, _fused(graph, offered, part)
+    return _with_kernels(graph, _ordered(graph, kernels, home))
+
+
+def _with_kernels(graph: Graph, ordered: Sequence[GraphKernel]) -> Graph:
+    """The graph of other kernels, without the vectors that none of them writes."""
     there = {*graph.inputs, *(name for each in ordered for name in each.writes)}
     there |= {name for each in graph.cut if not there.isdisjoint(each.pieces) for name in each.pieces}
     return dataclasses.replace(
@@ -361,6 +360,21 @@ def composed(graph: Graph, made: Sequence[tuple[Offered, Fragment]]) -> Graph:
         adjacent=tuple(run for run in graph.adjacent if there.issuperset(run)),
         cut=tuple(each for each in graph.cut if there.issuperset(each.pieces)),
         runs=tuple(run for run in graph.runs if there.issuperset(run[1])),
+    )
+
+
+def _fused(graph: Graph, offered: Offered, part: Fragment) -> GraphKernel:
+    """The kernel that a fragment is."""
+    reads, writes = _pieces(graph, part.reads), _pieces(graph, part.writes)
+    pairs = (pair for each in graph.kernels if each.name in offered.kernels for pair in each.in_place)
+    return GraphKernel(
+        name="+".join(offered.kernels),
+        on=DEVICE,
+        reads=reads,
+        writes=writes,
+        in_place=tuple((new, old) for new, old in pairs if new in writes and old in reads),
+        passed=(part.reads, part.writes) if graph.cut else ((), ()),
+        body=FusedBody(fragment=part),
     )
 
 

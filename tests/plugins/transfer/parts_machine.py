@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fusiond.program import Alloc, Free, HostCall, Launch, Pointer, Program, Role, Scalar
 from fusiond.program import Step as ProgramStep
-from fusiond_transfer.frontend.graph import Graph
 
 Arrays = dict[str, NDArray[np.float64]]
 LENGTH = 24
@@ -39,8 +38,6 @@ class Drawn:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     length: int = LENGTH
-    carried: tuple[tuple[str, str], ...] = ()
-    """Of a loop, which is run three times."""
 
     def given(self, seed: int) -> Arrays:
         draw = np.random.default_rng(seed)
@@ -49,11 +46,9 @@ class Drawn:
     def computed(self, given: Arrays) -> Arrays:
         """The outputs, by NumPy."""
         values = {**given, **{each.written.partition("[")[0]: np.empty(self.length) for each in self.steps}}
-        for turn in range(3 if self.carried else 1):
-            values |= {head: values[tail].copy() for head, tail in self.carried if turn}
-            for step in self.steps:
-                first, *others = (part(values, each) for each in step.reads)
-                part(values, step.written)[:] = step.factor * first + sum(others)
+        for step in self.steps:
+            first, *others = (part(values, each) for each in step.reads)
+            part(values, step.written)[:] = step.factor * first + sum(others)
         return {name: values[name] for name in self.outputs}
 
 
@@ -65,11 +60,8 @@ def part(values: Mapping[str, NDArray[np.float64]], text: str) -> NDArray[np.flo
     return values[name][int(first) : int(end)]
 
 
-def drawn(
-    seed: int, vectors: int = 6, *, length: int = LENGTH, bounds: int = 2, head: str = "", in_place: int = 0
-) -> Drawn:
-    """A graph of so many vectors, each written in up to `bounds` + 1 parts. `head`: more lines of the file; `in_place`:
-    so many vectors more, each stored where another one was, in two parts."""
+def drawn(seed: int, vectors: int = 6, *, length: int = LENGTH, bounds: int = 2, head: str = "") -> Drawn:
+    """A graph of so many vectors, each written in up to `bounds` + 1 parts. `head`: more lines of the file."""
     draw = random.Random(seed)
     there = ["a", "b"]
     lines, steps = [], []
@@ -90,35 +82,9 @@ def drawn(
             lines.append(f"  - {{name: k{number}_{at}, on: {side}, reads: {reads!r}, writes: [{written!r}], "
                          f"body: {body!r}}}")  # fmt: skip
         there.append(name)
-    stored: set[str] = set()
-    for number in range(in_place):
-        name, old = f"w{number}", draw.choice([each for each in there if each not in stored])
-        stored.add(old)
-        at = draw.randrange(1, length)
-        for half, bounds_of in enumerate((f"[0:{at}]", f"[{at}:{length}]")):
-            side, factor = draw.choice(["host", "device"]), draw.choice([2.0, -1.0])
-            other = draw.choice([each for each in there if each not in stored])
-            reads = (old + bounds_of, other + bounds_of)
-            steps.append(Step(f"p{number}_{half}", name + bounds_of, reads, factor))
-            lines.append(f"  - {{name: p{number}_{half}, on: {side}, reads: {list(reads)!r}, "
-                         f"writes: ['{name}{bounds_of}'], in_place: {{'{name}{bounds_of}': '{old}{bounds_of}'}}, "
-                         f"body: '{factor} * {old} + {other}'}}")  # fmt: skip
-        there.append(name)
-    outputs = draw.sample([each for each in there[2:] if each not in stored], 2)
+    outputs = draw.sample(there[2:], 2)
     text = f"graph: parts\nelements: {length}\ndtype: float64\ninputs: [a, b]\noutputs: {outputs!r}\n{head}kernels:\n"
     return Drawn(text + "\n".join(lines) + "\n", tuple(steps), ("a", "b"), tuple(outputs), length)
-
-
-def least_bytes(graph: Graph) -> int:
-    """What is needed on the device at once: at the start, or by a kernel; pieces that share an allocation together."""
-    runs = {name: run for run in graph.device_runs for name in run}
-    size = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
-    most = 0
-    for names in (graph.placed, *((*each.reads, *each.writes) for each in graph.kernels if each.device)):
-        groups = {runs.get(cell, (cell,)) for cell in map(graph.cell.__getitem__, names)}
-        most = max(most, sum(graph.glued.get(run[0], ("", 0))[1] % 256 + sum(map(size.__getitem__, run))
-                             for run in groups))  # fmt: skip
-    return most
 
 
 def run(program: Program, steps: Sequence[Step], given: Arrays, seed: int | None = None) -> Arrays:
@@ -162,27 +128,3 @@ def _ordered(steps: Sequence[ProgramStep], seed: int) -> Iterator[ProgramStep]:
         waiting.remove(step)
         done.add(step.name)
         yield step
-
-
-def looped(seed: int, length: int = LENGTH) -> Drawn:
-    """A loop in which x (and perhaps y) is carried and c is not; the kernels of an iteration, which are unrolled."""
-    draw = random.Random(seed)
-    there, lines, steps = ["x", "y", "c"], [], []
-    carried = {"x": "u1", "y": "u2"} if draw.random() < 0.6 else {"x": "u2"}
-    for name in ("u0", "u1", "u2"):
-        cut = sorted({0, length, *(draw.randrange(1, length) for _ in range(draw.randrange(3)))})
-        for at, (first, end) in enumerate(itertools.pairwise(cut)):
-            reads = []
-            for vector in draw.sample(there, draw.randrange(1, min(3, len(there)) + 1)):
-                start = draw.choice([first, draw.randrange(length - (end - first) + 1)])
-                reads.append(vector if end - first == length else f"{vector}[{start}:{start + end - first}]")
-            factor = draw.choice([2.0, -1.0])
-            body = " + ".join([f"{factor} * {reads[0].partition('[')[0]}", *(r.partition("[")[0] for r in reads[1:])])
-            written = f"{name}[{first}:{end}]" if len(cut) > 2 else name
-            steps.append(Step(f"{name}_{at}", written, tuple(reads), factor))
-            lines.append(f"  - {{name: {name}_{at}, on: {draw.choice(['host', 'device'])}, reads: {reads!r}, "
-                         f"writes: [{written!r}], body: {body!r}}}")  # fmt: skip
-        there.append(name)
-    text = f"graph: looped\nelements: {length}\ndtype: float64\ninputs: [x, y, c]\noutputs: [u1, u2]\nloop: true\n"
-    text += f"iterations: 3\ncarried: {carried!r}\nkernels:\n" + "\n".join(lines) + "\n"
-    return Drawn(text, tuple(steps), ("x", "y", "c"), ("u1", "u2"), length, tuple(carried.items()))

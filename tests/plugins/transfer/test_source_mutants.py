@@ -42,8 +42,6 @@ MUTANTS = [
     ("analysis/lines.py", "if int(there) != int(start):", "if False:", "chunks_of_parts"),
     ("analysis/chunks.py", "rest += share", "rest = share", "chunks_of_parts"),
     ("codegen/buffers.py", "for each in bounds[first:last])", "for each in [at])", "chunks"),
-    ("analysis/eviction.py", "if self.used[each][0] < k or", "if True or", "stored_parts"),
-    ("analysis/eviction.py", "if self.used[each][-1] > k}", "}", "stored_parts"),
     ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),
     ("analysis/eviction.py", "if graph.cell[old] in there and new in uses.of:", "if False:", "limited_cells"),
     ("analysis/eviction.py", "here = stays[0] if placed else", "here = stays[-1] if placed else", "limited_cells"),
@@ -51,11 +49,6 @@ MUTANTS = [
     ("codegen/emit.py", ' and execution.allocation != "one":', ":", "limited_cells"),
     ("together.py", "for reader in graph.readers[old]", "for reader in ()", "together"),
     ("analysis/heuristic.py", "return not self._needed or a.latest == b.latest", "return True", "interval_stabbing"),
-    ("analysis/eviction.py", "or each in self.placed_pieces)", ")", "stored_parts"),
-    ("analysis/loops.py", "in within.get(name, (name,))", "in (name,)", "parts_fuzz"),
-    ("analysis/loops.py", "side |= {name for each in wholes.values()", "_ = {name for each in wholes.values()",
-     "parts_fuzz"),
-    ("frontend/sub_vectors.py", "home[root(one)] = root(other)", "pass", "stored_parts"),
 ]  # fmt: skip
 
 

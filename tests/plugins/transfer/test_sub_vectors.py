@@ -258,6 +258,14 @@ def test_other_sizes_and_exports(
         ('["y[n // 2:]"]', '["y[n // 4:n // 2 + n // 4]"]', r"y\[256:512\] has two writers: low and high"),
         ('"y[n // 2:]"', '"y[n // 2 + 1:]"', "and a vector it is made of 512"),
         ("outputs: [y, z]\n", "outputs: [y, z]\nadjacent: [[z, v]]\n", "there is no vector 'v'"),
+        ("outputs: [y, z]\n", "outputs: [y, z]\nloop: true\ncarried: {x: y}\n", "no part .* named in a loop, and x is"),
+        ("outputs: [y, z]\n", "outputs: [y, z]\nlimits: {device_bytes: 9}\n", "no part .* under a limit, and x is"),
+        ('["y[:n // 2]"]', '["y[:n // 2]"], in_place: {"y[:n // 2]": x}', "in place is all of a vector"),
+        (
+            "reads: [y], writes: [z]",
+            "reads: [y], writes: [z], in_place: {z: y}",
+            "y is named in parts",
+        ),
     ],
 )
 def test_what_is_wrong_has_a_line(parse: Callable[..., Workload], old: str, new: str, why: str) -> None:

@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """A vector that is cut, or a cell for such a vector, and the cells that are its pieces, in memory order."""
+    """A vector that is cut, and the cells that are its pieces, in memory order."""
 
     like: Vector
     cells: tuple[str, ...]
@@ -172,8 +172,7 @@ def with_pieces(made: Script, wholes: Mapping[str, Whole]) -> Script:
             homes[cell] = name, at
             at += like[cell].elements
     there = dict.fromkeys(name for op in made.ops for name in touched(op))
-    runs = () if graph.loop else graph.device_runs  # in a loop no allocation counts
-    groups = layout.joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *runs))
+    groups = layout.joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *graph.device_runs))
     arenas = (tuple(name for name in group if name in there) for group in groups)
     return dataclasses.replace(
         made,

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from fusiond.keys import content_key
 from fusiond.program import Memory
 from fusiond.strategy import Answers
-from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.analysis.schedule import Message, Schedule
 from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -154,30 +154,42 @@ def estimate_us(
     downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues. Of what
     is `shared` nothing is copied: a message is what is left of it, and a prefetch of what is managed."""
     graph = schedule.graph
-    size = {each.vector: each.size_bytes for each in schedule.crossings}
-    cell = graph.cell
-    filler = {cell[each.name]: each.size_bytes for each in graph.vectors}
     before: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     behind: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     kernels = {**costs.kernels, **(shared.kernels if shared is not None else {})}
     total = sum(kernels[kernel.name] for kernel in graph.kernels)
+    cells = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
     for message in schedule.messages:
-        vectors, time_us = message.vectors, 0.0
-        if shared is not None:
-            pages = sum(size[name] for name in vectors if name in shared.managed)
-            time_us = interpolated_us(shared.prefetches[message.up], pages) if pages else 0.0
-            vectors = tuple(name for name in vectors if name not in shared.mapped)
-        copied = [name for name in vectors if shared is None or name not in shared.managed]
-        if copied:
-            carried = sum(size[name] for name in copied) + sum(filler[name] for name in message.filler)
-            time_us += costs.message_us(message.up, memory, carried)
+        mapped = shared.mapped if shared is not None else frozenset()
+        vectors = tuple(name for name in message.vectors if name not in mapped)
         if vectors:
+            time_us = _message_us(graph, cells, message, vectors, costs, memory, shared)
             total += time_us
             (before if message.up else behind).setdefault(message.slot, []).append((vectors, time_us))
     if not overlapped:
         return total
     everywhere = shared.mapped if shared is not None else frozenset()
     return _overlapped_us(graph, kernels, before, behind, everywhere, blocks=memory is Memory.PAGEABLE)
+
+
+def _message_us(
+    graph: Graph,
+    cells: Mapping[str, int],
+    message: Message,
+    vectors: Sequence[str],
+    costs: GraphCosts,
+    memory: Memory,
+    shared: OneMemoryCosts | None,
+) -> float:
+    """What is left of a message: the copy of these vectors, but for a prefetch of those that are managed. `cells`: the
+    bytes of each."""
+    managed = shared.managed if shared is not None else frozenset()
+    pages = sum(graph.vector(name).size_bytes for name in vectors if name in managed)
+    time_us = interpolated_us(shared.prefetches[message.up], pages) if shared is not None and pages else 0.0
+    copied = [graph.vector(name).size_bytes for name in vectors if name not in managed]
+    if copied:
+        time_us += costs.message_us(message.up, memory, sum(copied) + sum(cells[name] for name in message.filler))
+    return time_us
 
 
 def _overlapped_us(

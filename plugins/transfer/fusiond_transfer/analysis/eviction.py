@@ -16,9 +16,6 @@ Where storage is shared in place, what stays or leaves is a cell: vectors that k
 other was are one item, called after the first of them. What is in it when it leaves comes up again, and goes down
 before if that is not on the host. What a kernel on the host stores there is another item: it comes up as it does
 anyway, and until then the room is free.
-
-Pieces of a vector that a kernel on the device is passed by one pointer are an item, too: they share an allocation, so
-they leave together. Each of them crosses by itself, and comes again only where it is used again.
 """
 
 from __future__ import annotations
@@ -27,11 +24,10 @@ import bisect
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_STATES = 20_000
@@ -61,15 +57,12 @@ class Residency:
     stays: tuple[Stay, ...]
     more: int
     least: bool
-    pieces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Item -> the pieces of a vector that it is, where it is several."""
 
     @property
     def split(self) -> frozenset[str]:
         """The vectors that are evicted and come again."""
         count = Counter(each.vector for each in self.stays)
-        items = (name for name, stays in count.items() if stays > 1)
-        return frozenset(each for name in items for each in self.pieces.get(name, (name,)))
+        return frozenset(name for name, stays in count.items() if stays > 1)
 
 
 class KernelTooLarge(ValueError):
@@ -87,70 +80,21 @@ class _Uses:
         """Vector -> the item that it is in, where that is not called after it."""
         self._held: dict[str, list[tuple[int, str]]] = {}
         """Item -> (kernel, what that stores in it), where there is more than one vector in it."""
-        self.pieces: dict[str, tuple[str, ...]] = {}
-        """Item -> the pieces that it is, where it is several (and those stored where these were); each has its own
-        uses."""
-        self.used: dict[str, list[int]] = {}
-        """Such a piece -> the kernels that use it."""
-        self._of_pieces(graph)
         made: set[str] = set()
         for k, kernel in enumerate(graph.kernels):
             if kernel.device:
-                for new, old in (pair for pair in kernel.in_place if pair[0] not in self.used):
+                for new, old in kernel.in_place:
                     self.item[new] = self.item.get(old, old)
                     self._held.setdefault(self.item[new], [(-1, self.item[new])]).append((k, new))
                 self.at[k] = tuple(dict.fromkeys(self.item.get(name, name) for name in (*kernel.reads, *kernel.writes)))
                 for name in self.at[k]:
                     self.of.setdefault(name, []).append(k)
                 made.update(kernel.writes)
-                for name in dict.fromkeys((*kernel.reads, *kernel.writes)):
-                    if name in self.used:
-                        self.used[name].append(k)
         down = {each.vector for each in crossings if not each.up}
-        there = dict.fromkeys(self.item[name] if name in self.used else name for name in graph.placed)
-        self.placed = tuple(name for name in there if name in self.of)
-        self.placed_pieces = frozenset(name for name in graph.placed if name in self.used)
-        self.placed_bytes = sum(self.size[name] for name in there)
+        self.placed = tuple(name for name in graph.placed if name in self.of)
+        self.placed_bytes = sum(self.size[name] for name in graph.placed)
         self.costly = frozenset((made | set(graph.placed)) - down)
         """What has to be brought to the host before it can be evicted."""
-
-    def _of_pieces(self, graph: Graph) -> None:
-        """Pieces lie so far from an aligned byte as in their vector."""
-        members: dict[str, list[str]] = {}
-        for name in graph.home:
-            members.setdefault(graph.cell[name], []).append(name)
-        for run in graph.device_runs:
-            item, own = " ".join(run), [name for cell in run for name in members[cell]]
-            self.pieces[item] = tuple(own)
-            self.item |= dict.fromkeys(own, item)
-            self.used |= {name: [] for name in own}
-            lead = int(graph.glued[run[0]][1]) % ALIGNMENT
-            self.size[item] = lead + sum(self.size[members[cell][0]] for cell in run)
-        for cell, (_, lead) in graph.glued.items():
-            for name in members[cell]:
-                self.size[name] = 0 if name in self.used else self.size[name] + int(lead) % ALIGNMENT
-
-    def again(self, name: str, k: int, there: Collection[str]) -> tuple[str, ...]:
-        """The pieces of an item that kernel `k` uses and that have to come up again for it."""
-        gone = (each for each in self._used_at(name, k) if each not in there)
-        return tuple(each for each in gone if self.used[each][0] < k or each in self.placed_pieces)
-
-    def _used_at(self, name: str, k: int) -> Iterator[str]:
-        for each in self.pieces.get(name, ()):
-            at = bisect.bisect_left(self.used[each], k)
-            if at < len(self.used[each]) and self.used[each][at] == k:
-                yield each
-
-    def kept(self, name: str, k: int, there: Collection[str]) -> set[str]:
-        """The pieces of an item that are on the device behind kernel `k`, which may use some, and are used again."""
-        now = {*self._used_at(name, k), *(each for each in self.pieces.get(name, ()) if each in there)}
-        return {each for each in now if self.used[each][-1] > k}
-
-    def leaving(self, name: str, k: int, there: Collection[str]) -> tuple[str, ...]:
-        """The vectors that an item is when it leaves behind kernel `k`."""
-        if name in self.pieces:
-            return tuple(each for each in self.pieces[name] if each in there)
-        return (self.content(name, k),)
 
     def content(self, name: str, k: int) -> str:
         """The vector that an item is behind kernel `k`."""
@@ -191,13 +135,10 @@ def belady(uses: _Uses, limit: int) -> Residency:
     held = sum(uses.size[name] for name in there)
     ranked = [_rank(uses, name, 0) for name in there]
     heapq.heapify(ranked)
-    present = {each for each in uses.placed_pieces if uses.used[each]}
-    """Pieces of items that are on the device and used again."""
     for k, names in uses.at.items():
         for name in names:
-            more += len(uses.again(name, k, present))
             if name not in there:
-                more += name not in uses.pieces and (position[name] > 0 or name in uses.placed)
+                more += position[name] > 0 or name in uses.placed
                 there[name] = k
                 held += uses.size[name]
             position[name] += 1
@@ -211,24 +152,21 @@ def belady(uses: _Uses, limit: int) -> Residency:
                 kept.append(rank)
                 continue
             last = uses.of[out][position[out] - 1] if position[out] else -1
-            for content in uses.leaving(out, last, present):
-                more += content in uses.costly and content not in clean
-                clean.add(content)
-            present -= {*uses.pieces.get(out, ())}
+            content = uses.content(out, last)
+            more += content in uses.costly and content not in clean
+            clean.add(content)
             stays.append(Stay(vector=out, first=there.pop(out), last=last))
             held -= uses.size[out]
         for rank in kept:
             heapq.heappush(ranked, rank)
         for name in names:
-            kept_pieces = uses.kept(name, k, present)
-            present = present - {*uses.pieces.get(name, ())} | kept_pieces
             if position[name] < len(uses.of[name]):
                 heapq.heappush(ranked, _rank(uses, name, position[name]))
             else:
                 stays.append(Stay(vector=name, first=there.pop(name), last=k))
                 held -= uses.size[name]
     in_order = tuple(sorted(stays, key=lambda each: (each.first, each.vector)))
-    return Residency(stays=in_order, more=more, least=more == 0, pieces=uses.pieces)
+    return Residency(stays=in_order, more=more, least=more == 0)
 
 
 def _rank(uses: _Uses, name: str, position: int) -> tuple[int, bool, str]:
@@ -240,22 +178,21 @@ def _rank(uses: _Uses, name: str, position: int) -> tuple[int, bool, str]:
 # --- all states -----------------------------------------------------------------------------------------
 
 State = tuple[frozenset[str], frozenset[str]]
-"""Which items are on the device and used again (and which pieces of them); which vectors have been brought to the host
-though nobody there wants them."""
+"""Which items are on the device and used again; which vectors have been brought to the host though nobody there wants
+them."""
 _Path = tuple[tuple[int, frozenset[str]], ...]
 """(kernel, who was evicted before it)."""
 
 
 def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
     """The least, if MOST_STATES suffice; `bound` is what is known to be enough."""
-    there = {*uses.placed, *(each for each in uses.placed_pieces if uses.used[each])}
-    states: dict[State, tuple[int, _Path]] = {(frozenset(there), frozenset()): (0, ())}
+    states: dict[State, tuple[int, _Path]] = {(frozenset(uses.placed), frozenset()): (0, ())}
     seen = steps = 0
     for k, names in uses.at.items():
         found: dict[State, tuple[int, _Path]] = {}
         for state, (cost, path) in states.items():
             room = limit - sum(uses.size[name] for name in {*state[0], *names})
-            others = [name for name in state[0] if name not in names and name in uses.of]
+            others = [name for name in state[0] if name not in names]
             if room < 0 and len(others) > MOST_CANDIDATES:
                 return None
             for out in _minimal(others, uses.size, -room):
@@ -271,26 +208,20 @@ def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
             return None
         states = _undominated(found)
     best, path = min(states.values(), key=lambda each: (each[0], len(each[1])))
-    return Residency(stays=_stays(uses, dict(path)), more=best, least=True, pieces=uses.pieces)
+    return Residency(stays=_stays(uses, dict(path)), more=best, least=True)
 
 
 def _step(uses: _Uses, k: int, state: State, out: Sequence[str]) -> tuple[State, int]:
     """The state behind kernel `k`, before which some were evicted, and the transfers that this costs."""
     (there, clean), names = state, uses.at[k]
-    whole = [name for name in names if name not in uses.pieces]
-    again = sum(name not in there and (uses.of[name][0] < k or name in uses.placed) for name in whole)
-    again += sum(len(uses.again(name, k, there)) for name in names)
-    dirty = {each for name in out for each in uses.leaving(name, k - 1, there) if each in uses.costly} - clean
-    items = {name for name in {*there, *names} if name in uses.of} - {*out}
-    pieces = {each for name in items for each in uses.kept(name, k, there)}
-    left = frozenset(pieces | {name for name in items if uses.of[name][-1] > k})
+    again = sum(name not in there and (uses.of[name][0] < k or name in uses.placed) for name in names)
+    dirty = (uses.costly & {uses.content(name, k - 1) for name in out}) - clean
+    left = frozenset(name for name in {*there, *names} - {*out} if uses.of[name][-1] > k)
     return (left, frozenset(name for name in clean | dirty if _matters(uses, name, k))), again + len(dirty)
 
 
 def _matters(uses: _Uses, vector: str, k: int) -> bool:
     """Whether a vector that is on the host may be read on the device behind kernel `k`."""
-    if vector in uses.used:
-        return uses.used[vector][-1] > k
     item = uses.item.get(vector, vector)
     return uses.of[item][-1] > k and uses.content(item, k) == vector
 
@@ -346,22 +277,11 @@ def crossings_with(
     made: list[Crossing] = []
     for each in crossings:
         item = uses.item.get(each.vector, each.vector)
-        if item in split and each.up and item in uses.pieces:
-            stay = next(stay for stay in stays[item] if each.latest <= stay.last)
-            early, last = max(each.earliest, stay.first), min(each.last_use, stay.last)
-            made.append(each._replace(earliest=early, last_use=last))
-            continue
         made.append(_within(each, stays[item]) if item in split else each)
     down = {each.vector for each in crossings if not each.up}
     leaves = list(_rewritten(graph, uses))
     for name in sorted(split):
-        own = stays[name]
-        for piece in uses.pieces.get(name, ()):
-            made += _piece_again(graph, uses, piece, own, down)
-        for stay, again in itertools.pairwise(own):
-            if name in uses.pieces:
-                leaves.append((_who_leaves(uses, name, stay), stay.last))
-                continue
+        for stay, again in itertools.pairwise(stays[name]):
             vector = uses.content(name, stay.last)
             size = graph.vector(vector).size_bytes
             if vector in uses.costly and vector not in down:
@@ -370,27 +290,6 @@ def crossings_with(
             made.append(Crossing(vector, True, again.first, again.first, again.last, size))
             leaves.append((vector, stay.last))
     return tuple(made), tuple(leaves)
-
-
-def _piece_again(graph: Graph, uses: _Uses, piece: str, stays: Sequence[Stay], down: set[str]) -> Iterator[Crossing]:
-    """What a piece crosses more than once, as it is used in several stays of its item."""
-    within = [[k for k in uses.used[piece] if stay.first <= k <= stay.last] for stay in stays]
-    placed = piece in uses.placed_pieces and bool(uses.used[piece])  # which is there from the start
-    used = [(stay, at) for number, (stay, at) in enumerate(zip(stays, within, strict=True)) if at or (
-        placed and number == 0
-    )]  # fmt: skip
-    size = graph.vector(piece).size_bytes
-    for (stay, _), (again, at) in itertools.pairwise(used):
-        if piece in uses.costly and piece not in down:
-            down.add(piece)
-            yield Crossing(piece, False, graph.producer.get(piece, -1), stay.last, stay.last, size)
-        yield Crossing(piece, True, again.first, at[0], at[-1], size)
-
-
-def _who_leaves(uses: _Uses, name: str, stay: Stay) -> str:
-    """One of the pieces that leave together: one that has been used."""
-    own = uses.pieces[name]
-    return next((each for each in own if any(stay.first <= k <= stay.last for k in uses.used[each])), own[0])
 
 
 def _within(each: Crossing, stays: Sequence[Stay]) -> Crossing:

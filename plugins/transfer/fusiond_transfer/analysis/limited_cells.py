@@ -46,7 +46,7 @@ def peak_bytes(plan: Script) -> int:
             last[stay] = position
     change = [0] * (len(plan.ops) + 1)
     for stay, position in first.items():
-        _, held = layout.offsets(groups[stay[0]], size, plan.graph.glued)
+        _, held = layout.offsets(groups[stay[0]], size)
         change[position] += int(held)
         change[last[stay] + 1] -= int(held)
     most = held = 0
@@ -76,9 +76,6 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
     groups: list[MessageGroup] = [
         (slot, each.up, (number,)) for number, (each, slot) in enumerate(zip(crossings, slots, strict=True))
     ]
-    if graph.device_runs:
-        groups = _pieces_together(graph, crossings, groups, alone)
-        best = _scheduled(graph, crossings, leaves, groups)
     for up in (True, False):
         mine = sorted((each for each in groups if each[1] is up), key=lambda each: (each[0], each[2]))
         current: MessageGroup | None = None
@@ -93,7 +90,7 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
                     best, groups, current = found, tried, together
                     continue
             current = group
-    if len(crossings) <= EXHAUSTIVE and not graph.device_runs:
+    if len(crossings) <= EXHAUSTIVE:
         return _of_all_divisions(graph, crossings, leaves, alone, best)
     return best
 
@@ -118,17 +115,6 @@ def _of_all_divisions(
     return best
 
 
-def _pieces_together(
-    graph: Graph, crossings: Sequence[Crossing], groups: Sequence[MessageGroup], alone: frozenset[str]
-) -> list[MessageGroup]:
-    """Pieces that share an allocation anyway, and come again at one moment, are one group."""
-    run_of = {name: number for number, run in enumerate(graph.device_runs) for name in run if name in alone}
-    found: dict[tuple[int, bool, int], list[int]] = {}
-    for slot, up, (number,) in groups:
-        found.setdefault((slot, up, run_of.get(crossings[number].vector, -1 - number)), []).append(number)
-    return [(slot, up, tuple(numbers)) for (slot, up, _), numbers in found.items()]
-
-
 def _together(crossings: Sequence[Crossing], numbers: tuple[int, ...]) -> MessageGroup | None:
     """A group at the slot at which it stays shortest; None where its members have no slot in common."""
     members = [crossings[number] for number in numbers]
@@ -150,8 +136,6 @@ def _scheduled(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, grou
 
 def _leaving(found: Schedule, leaves: Leaves) -> Schedule:
     """With what leaves, but for cells that share an allocation with others by now: those stay."""
-    cell, runs = found.graph.cell, found.graph.device_runs
-    order = dict.fromkeys((*found.order, *(name for run in runs for name in run)))
-    groups = layout.joined(order, (*found.arenas, *runs)) if runs else found.arenas
-    shared = {name for group in groups if len(group) > 1 and group not in runs for name in group}
-    return dataclasses.replace(found, leaves=tuple(each for each in leaves if cell[each[0]] not in shared))
+    shared = {name for group in found.arenas if len(group) > 1 for name in group}
+    left = tuple(each for each in leaves if found.graph.cell[each[0]] not in shared)
+    return dataclasses.replace(found, leaves=left)

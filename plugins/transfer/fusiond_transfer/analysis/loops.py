@@ -1,7 +1,6 @@
 """The script of a loop: its iterations one after the other, between what is put in its place before and fetched behind.
 
-A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read; one
-that is cut has two for each piece.
+A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Op, Script, Staging, Whole, with_pieces
+from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Op, Script, Staging
 from fusiond_transfer.analysis.schedule import Message, Schedule
 from fusiond_transfer.frontend.graph import Graph, GraphKernel
 
@@ -54,29 +53,15 @@ class _Turns:
 
 
 def looped(schedule: Schedule) -> Script:
+    """The script of a loop's schedule."""
     graph = schedule.graph
     turns = _Turns(schedule)
-    wholes = _wholes_of_a_loop(graph, turns)
-    crossing = {cell for each in schedule.messages for name in each.vectors for cell in turns.cells(name)}
-    arenas = tuple(turns.arena(each) for each in schedule.messages if each.vectors[0] not in graph.home)
-    arenas += tuple(each.cells for each in wholes.values() if not crossing.isdisjoint(each.cells))
+    arenas = tuple(turns.arena(each) for each in schedule.messages)
     order = tuple(name for each in arenas for name in each)
     first, last = [*_into_the_loop(graph, turns)], [*_out_of_the_loop(graph, turns)]
     host, device = _sides_of_a_loop(graph, turns, order, (*first, *last))
-    for side in (host, device):
-        side |= {name for each in wholes.values() if not side.isdisjoint(each.cells) for name in each.cells}
     calls = tuple(_turned(kernel, turn) for turn in range(graph.iterations) for kernel in graph.kernels)
-    ops: list[Op] = list(first)
-    for turn in range(graph.iterations):
-        for k, made in enumerate(calls[turn * turns.count : (turn + 1) * turns.count]):
-            ops += _turn_moves(schedule, turns, turn, k, up=True)
-            reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
-            ops.append(KernelCall(name=made.name, kernel=made, reads=reads, writes=writes))
-            ops += _turn_moves(schedule, turns, turn, k, up=False)
     like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
-    if wholes:  # what is laid out in this order keeps pieces together
-        within = {cell: each.cells for each in wholes.values() for cell in each.cells}
-        like = {cell: like[cell] for name in like for cell in within.get(name, (name,))}
     cells = tuple(
         Cell(
             name=name,
@@ -89,30 +74,26 @@ def looped(schedule: Schedule) -> Script:
         for name, vector in like.items()
         if name in host or name in device
     )
-    plan = Script(
+    return Script(
         graph=graph,
         cells=cells,
         order=order,
         arenas=arenas,
-        ops=(*ops, *last),
+        ops=(*first, *_iterations(schedule, turns, calls), *last),
         inputs=tuple(graph.vector(name) for name in turns.carried),
         outputs=tuple(graph.vector(name) for name in graph.outputs if name in turns.heads),
         calls=calls,
     )
-    return with_pieces(plan, wholes) if graph.cut else plan
 
 
-def _wholes_of_a_loop(graph: Graph, turns: _Turns) -> dict[str, Whole]:
-    """What pieces are together: of a vector that is carried, in each of its two places."""
-    found: dict[str, Whole] = {}
-    for each in graph.cut:
-        if each.pieces[0] in turns.heads:
-            continue  # it lies where what it is carried to lies
-        places = len(turns.cells(each.pieces[0]))
-        for turn in range(places):
-            name = f"{each.vector.name}.{turn}" if places > 1 else each.vector.name
-            found[name] = Whole(like=each.vector, cells=tuple(turns.cell(piece, turn) for piece in each.pieces))
-    return found
+def _iterations(schedule: Schedule, turns: _Turns, calls: Sequence[GraphKernel]) -> Iterator[Op]:
+    """The kernels of all iterations, with what crosses before and behind each."""
+    for number, made in enumerate(calls):
+        turn, k = divmod(number, turns.count)
+        yield from _turn_moves(schedule, turns, turn, k, up=True)
+        reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
+        yield KernelCall(name=made.name, kernel=made, reads=reads, writes=writes)
+        yield from _turn_moves(schedule, turns, turn, k, up=False)
 
 
 def _turned(kernel: GraphKernel, turn: int) -> GraphKernel:

@@ -178,8 +178,6 @@ def scheduled(
         grouped(graph, crossings, slots) if groups is None else groups,
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
     )
-    if graph.loop and graph.cut:
-        return _apart_in_a_loop(graph, crossings, slots, timed)
     if order is None and not graph.shares_storage and not graph.adjacent:
         return _disjoint(graph, crossings, slots, timed)
     cell = graph.cell
@@ -221,37 +219,6 @@ def _disjoint(
         messages=messages,
         order=tuple(dict.fromkeys(itertools.chain.from_iterable(names))),
         arenas=tuple(dict.fromkeys(names)),
-    )
-
-
-def _apart_in_a_loop(
-    graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], timed: Sequence[MessageGroup]
-) -> Schedule:
-    """In a loop, in which cells take turns, pieces share messages with pieces of the same vector only, which lie beside
-    them in every turn: those that cross in one iteration."""
-    period = len(graph.kernels)
-    messages: list[Message] = []
-    for slot, up, numbers in timed:
-        others: list[str] = []
-        runs: dict[tuple[str, int], list[str]] = {}
-        for number in numbers:
-            name = crossings[number].vector
-            if name in graph.home:
-                runs.setdefault((graph.home[name].vector.name, slots[number] // period), []).append(name)
-            else:
-                others.append(name)
-        own = [tuple(others)] if others else []
-        for names in runs.values():
-            place = {name: number for number, name in enumerate(graph.home[names[0]].pieces)}
-            own += layout.runs(place, names)
-        messages += (Message(slot=slot, up=up, vectors=group) for group in own)
-    return Schedule(
-        graph=graph,
-        crossings=tuple(crossings),
-        slots=tuple(slots),
-        messages=tuple(messages),
-        order=tuple(dict.fromkeys(name for each in messages for name in each.vectors)),
-        arenas=tuple(each.vectors for each in messages),
     )
 
 

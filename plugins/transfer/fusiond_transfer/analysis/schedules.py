@@ -113,9 +113,6 @@ class Schedules:
             found = limited_cells.joined(self.graph, self.crossings, self._leaves, self._alone())
             return Least(schedule=found, lower_bound=bound, proven=found.startups == bound)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
-        if self.graph.loop and self.graph.cut:
-            apart = schedule.scheduled(self.graph, self.crossings, slots)
-            return Least(schedule=apart, lower_bound=bound, proven=apart.startups == bound)
         if self.graph.shares_storage or self.graph.adjacent:
             best = constrained(self.graph, self.crossings, slots, bound)
             return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)

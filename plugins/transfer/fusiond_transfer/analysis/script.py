@@ -73,7 +73,7 @@ def _straight(schedule: Schedule) -> Script:
         return made
     wholes = {
         graph.whole_cell(each): Whole(like=each.vector, cells=tuple(cell[name] for name in each.pieces))
-        for each in reversed(graph.cut)  # what is stored in the place of another is called after that
+        for each in graph.cut
     }
     return with_pieces(made, wholes)
 

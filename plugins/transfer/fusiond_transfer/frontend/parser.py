@@ -193,9 +193,8 @@ class _Reader:
         for region in self._listed("regions"):
             keys = region.mapping()
             names += (name for key in ("reads", "writes") if key in keys for name in keys[key].mapping().values())
-        stored = (kernel.mapping()["in_place"].mapping() for kernel in kernels if "in_place" in kernel.mapping())
-        pairs = [(new, old) for each in stored for new, old in each.items()]
-        for name, node in (*((node.text(), node) for node in names), *pairs, *((old.text(), old) for _, old in pairs)):
+        for node in names:
+            name = node.text()
             try:
                 span = sub_vectors.span(name, elements, self._number)
             except sub_vectors.PartError as problem:

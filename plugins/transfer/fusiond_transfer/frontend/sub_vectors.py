@@ -93,9 +93,9 @@ def unfit(texts: Sequence[str], kernel: GraphKernel, elements: Mapping[str, int]
 
 def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
     """A graph whose kernels name parts, as one of pieces. `spans`: what each such name is."""
-    groups = _cut_alike(graph, dict.fromkeys(each.whole for each in spans.values()))
     spans = {name: each for name, each in spans.items() if not _all_of(graph, each)}
-    cuts = {name: _bounds(graph.vector(name), group, spans) for group in groups for name in group}
+    wanted = {each.whole for each in spans.values()}
+    cuts = {each.name: _bounds(each, spans) for each in graph.vectors if each.name in wanted}
     pieces = {
         name: [Span(name, a, b) for a, b in itertools.pairwise(bounds)]
         for name, bounds in cuts.items()
@@ -116,20 +116,12 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         found = (runs.get(name) or [each.name for each in pieces.get(name, ())] or [name] for name in names)
         return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
-    def paired(one: str, other: str) -> Iterable[tuple[str, str]]:
-        """Two operands piece by piece; themselves, where they are not in as many pieces."""
-        pieced = expanded((one,)), expanded((other,))
-        return zip(*pieced, strict=True) if len(pieced[0]) == len(pieced[1]) else [(one, other)]
-
     def kernel(given: GraphKernel) -> GraphKernel:
         reads, writes = tuple(map(passed, given.reads)), tuple(map(passed, given.writes))
         pieced = expanded(reads), expanded(writes)
         names = (reads, writes) if pieced != (reads, writes) or not _plain(graph, (*reads, *writes)) else ((), ())
         whole = tuple(map(passed, given.whole))
-        in_place = tuple(itertools.chain.from_iterable(paired(passed(new), passed(old)) for new, old in given.in_place))
-        return dataclasses.replace(
-            given, reads=pieced[0], writes=pieced[1], passed=names, whole=whole, in_place=in_place
-        )
+        return dataclasses.replace(given, reads=pieced[0], writes=pieced[1], passed=names, whole=whole)
 
     kernels = tuple(map(kernel, graph.kernels))
     beside = set(itertools.chain.from_iterable(graph.adjacent))
@@ -153,7 +145,6 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         inputs=expanded(graph.inputs),
         outputs=expanded(graph.outputs),
         placed=expanded(graph.placed),
-        carried=tuple(itertools.chain.from_iterable(itertools.starmap(paired, graph.carried))),
         adjacent=(
             *map(expanded, graph.adjacent),
             *(tuple(each.name for each in run) for name, run in pieces.items() if name not in beside),
@@ -175,34 +166,11 @@ def _all_of(graph: Graph, part: Span) -> bool:
     return int(part.first) == 0 and int(part.end) == int(graph.vector(part.whole).elements)
 
 
-def _cut_alike(graph: Graph, names: Iterable[str]) -> list[list[str]]:
-    """The vectors that have to be cut, those together that are cut at the same places: what is stored where another one
-    was, and what is carried to another one of the next iteration."""
-    home: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        home.setdefault(name, name)
-        while home[name] != name:
-            name = home[name]
-        return name
-
-    pairs = [(whole_name(new), whole_name(old)) for kernel in graph.kernels for new, old in kernel.in_place]
-    for one, other in (*pairs, *graph.carried):
-        if one in graph.index and other in graph.index:
-            home[root(one)] = root(other)
-    wanted = {root(name) for name in names}
-    found: dict[str, list[str]] = {}
-    for vector in graph.vectors:
-        if root(vector.name) in wanted:
-            found.setdefault(root(vector.name), []).append(vector.name)
-    return list(found.values())
-
-
-def _bounds(vector: Vector, group: Iterable[str], spans: Mapping[str, Span]) -> list[int]:
-    """Where a vector is cut, its ends included: where parts of it, or of another of its group, begin or end."""
+def _bounds(vector: Vector, spans: Mapping[str, Span]) -> list[int]:
+    """Where a vector is cut, its ends included: where parts of it begin or end."""
     found = {0: 0, int(vector.elements): vector.elements}
     for each in spans.values():
-        if each.whole in group and int(each.end) <= int(vector.elements):
+        if each.whole == vector.name:
             found.setdefault(int(each.first), each.first)
             found.setdefault(int(each.end), each.end)
     return [found[at] for at in sorted(found)]

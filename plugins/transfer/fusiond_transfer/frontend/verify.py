@@ -7,7 +7,7 @@ order        what a kernel reads is an input, or was written by a kernel before 
 known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
 formulas     are over types that they compute with: no floats of 8 bits
 in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
-pieces       all of a vector that is cut is stored where all of another one was, or none
+parts        of vectors are for graphs without a loop or a limit, and are not stored in place
 loop         what is carried is an input and a vector of its size and type, each once
 """
 
@@ -35,6 +35,7 @@ class Problem:
 
 def problems(graph: Graph) -> Iterator[Problem]:
     """Every broken rule, in the order of the docstring's list."""
+    yield from _parts(graph)
     yield from _names(graph)
     yield from _sizes(graph)
     yield from _writers(graph)
@@ -42,9 +43,22 @@ def problems(graph: Graph) -> Iterator[Problem]:
     yield from _lists(graph)
     yield from _adjacent(graph)
     yield from _in_place(graph)
-    yield from _in_place_of_pieces(graph)
     yield from _formulas(graph)
     yield from _loop(graph)
+
+
+def _parts(graph: Graph) -> Iterator[Problem]:
+    if not graph.cut:
+        return
+    cut = graph.cut[0].vector.name
+    if graph.loop:
+        yield Problem(("loop",), f"no part of a vector is named in a loop, and {cut} is")
+    if graph.limit_bytes is not None:
+        yield Problem(("limits",), f"no part of a vector is named under a limit, and {cut} is")
+    for k, kernel in enumerate(graph.kernels):
+        parts = (name for pair in kernel.in_place for name in pair if "[" in name or name in graph.operands)
+        for name in parts:
+            yield Problem(("kernels", k, "in_place"), f"{name} is named in parts; stored in place is all of a vector")
 
 
 def _names(graph: Graph) -> Iterator[Problem]:
@@ -215,22 +229,6 @@ def _written(graph: Graph, kernel: GraphKernel) -> Iterator[str]:
     return (name for name in kernel.write_operands if name in graph.index or name in graph.operands)
 
 
-def _in_place_of_pieces(graph: Graph) -> Iterator[Problem]:
-    """Pieces lie side by side: so all of a vector that is cut is stored where all of another one was, or none."""
-    olds = {new: old for kernel in graph.kernels for new, old in kernel.in_place}
-    for k, kernel in enumerate(graph.kernels):
-        for new, old in kernel.in_place:
-            cut, was = graph.home.get(new), graph.home.get(old)
-            if (cut is None) is not (was is None):
-                yield Problem(("kernels", k, "in_place"), f"{new} is not in the same pieces as {old}")
-            elif cut is not None and was is not None:
-                wanted = dict(zip(cut.pieces, was.pieces, strict=False))
-                wrong = next((each for each in cut.pieces if olds.get(each) != wanted.get(each)), None)
-                if wrong is not None or len(cut.pieces) != len(was.pieces):
-                    text = f"{wrong or new} is not stored where {wanted.get(wrong or new)} was: all pieces are, or none"
-                    yield Problem(("kernels", k, "in_place"), text)
-
-
 def _formulas(graph: Graph) -> Iterator[Problem]:
     for k, kernel in enumerate(graph.kernels):
         names = (*kernel.reads, *kernel.writes) if isinstance(kernel.body, Formula) else ()
@@ -249,7 +247,7 @@ def _loop(graph: Graph) -> Iterator[Problem]:
         yield Problem(("loop",), "nothing is carried from one iteration to the next")
     if graph.loop and graph.placed:
         yield Problem(("placed",), "is for graphs without a loop: in its steady state, everything is in its place")
-    if graph.loop and {*graph.adjacent} - {each.pieces for each in graph.cut}:
+    if graph.loop and graph.adjacent:
         yield Problem(("adjacent", 0), "is for graphs without a loop")
     if graph.loop and graph.limit_bytes is not None:
         yield Problem(("limits",), "a limit is for graphs without a loop")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fusiond_transfer import memories, together
-from fusiond_transfer.analysis import cost, lines, order
+from fusiond_transfer import delegation, memory_estimates
+from fusiond_transfer.analysis import cost, order, row_lines
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
 from fusiond_transfer.analysis.script import script
@@ -48,9 +48,9 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         "claims": list(claims(schedules)),
     }
     said["chunks"] = _chunks(about, assumed)
-    said["memories"] = memories.report(about)
+    said["memories"] = memory_estimates.report(about)
     if about.other_strategies is not None:
-        said["together"] = together.report(about.other_strategies)
+        said["together"] = delegation.report(about.other_strategies)
     if graph.limit_bytes is not None:
         said["limit"] = {
             "device_bytes": graph.limit_bytes,
@@ -95,9 +95,9 @@ def estimate(about: TransferAnalysis, known: cost.GraphCosts) -> chunk_costs.Est
 def _chunks(about: TransferAnalysis, assumed: cost.GraphCosts) -> dict[str, object]:
     """What can be cut into chunks, what cannot and why, and what it comes to by the costs that are assumed."""
     graph = about.asked.graph
-    ways = dict(lines.row_wise_kernels(graph))
+    ways = dict(row_lines.row_wise_kernels(graph))
     if graph.cut:  # rows of parts may not meet
-        ways |= lines.lines(script(about.schedules.grouping("interval_stabbing"))).apart
+        ways |= row_lines.lines(script(about.schedules.grouping("interval_stabbing"))).apart
     said: dict[str, object] = {
         "row_wise": [name for name, how in ways.items() if not isinstance(how, str)],
         "not_row_wise": {name: how for name, how in ways.items() if isinstance(how, str)},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusiond.model import Job, Rejection
-from fusiond_transfer import space, together
+from fusiond_transfer import delegation, space
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.frontend.graph import Graph
@@ -20,8 +20,6 @@ class TransferRequest:
     counted: bool
     """Allocations are part of what is measured."""
     odd: Mapping[str, int]
-    tries: int
-    """Of the paper's heuristic."""
     together: Job | None = None
     """The job, where it asks other strategies for kernels that can be one."""
 
@@ -36,7 +34,7 @@ class TransferAnalysis:
     """In another order of the kernels, where that needs fewer messages."""
     offer: space.Offer
     costs: dict[str, cost.GraphCosts] = field(default_factory=dict)
-    other_strategies: together.Together | None = None
+    other_strategies: delegation.Together | None = None
     """What other strategies are asked for."""
     composed: dict[tuple[str, str], TransferAnalysis | Rejection] = field(default_factory=dict)
     """What is known of the graph with their answers in it, by label and answers."""

@@ -66,7 +66,7 @@ class Offer:
     large: bool = False
     """Each Program takes seconds to make."""
     mapped: tuple[str, ...] = ()
-    """Which vectors may lie in mapped memory (`analysis.one_memory`); empty: none may."""
+    """Which vectors may lie in mapped memory (`analysis.mapped_or_managed`); empty: none may."""
     managed: tuple[str, ...] = ()
     """Likewise in managed memory."""
     chunks: tuple[int, ...] = (1,)

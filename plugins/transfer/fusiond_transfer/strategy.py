@@ -18,15 +18,15 @@ from fusiond.program import Memory, Program
 from fusiond.search.space import Space
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import memories, space, together
+from fusiond_transfer import delegation, memory_estimates, space
 from fusiond_transfer.analysis import (
     chunks,
     cost,
     describe,
     eviction,
     heuristic,
+    mapped_or_managed,
     memory_costs,
-    one_memory,
 )
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.schedule import Schedule
@@ -40,7 +40,6 @@ from fusiond_transfer.frontend.graph import MANAGED, MAPPED, FusedBody, Graph
 from fusiond_transfer.report import estimate, report
 from fusiond_transfer.request import TransferAnalysis, TransferRequest
 
-MOST_TRIES = 10_000
 MOST_SIMULATED = 1500
 """Steps of a Program that is carried out in the simulator, in every order, before it is handed out."""
 
@@ -53,7 +52,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     name = "transfer"
     version = 2
-    job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries", "together")
+    job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "together")
     names: Mapping[str, str] = frozen({"graph": "graph"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
 
@@ -68,7 +67,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
         found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
         graph = sizes.settled(found.graph)
-        counted, tries = _counted(job), _tries(job)
+        counted = _counted(job)
         limit = _limit(job)
         if limit is not None:
             if graph.loop:
@@ -90,10 +89,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             name=graph.name,
             members=(graph.name,),
             sizes=frozen(found.sizes),
-            content=[found.content, counted, graph.limit_bytes, tries, *(["together"] if asks else [])],
-            payload=TransferRequest(
-                graph=graph, counted=counted, odd=found.odd, tries=tries, together=job if asks else None
-            ),
+            content=[found.content, counted, graph.limit_bytes, heuristic.TRIES, *(["together"] if asks else [])],
+            payload=TransferRequest(graph=graph, counted=counted, odd=found.odd, together=job if asks else None),
             source_hashes=frozen(hashes),
         )
 
@@ -108,21 +105,21 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         self, workload: Workload[TransferRequest], target: Target
     ) -> Analysis[TransferRequest, TransferAnalysis]:
         asked = workload.payload
-        schedules = Schedules(asked.graph, tries=asked.tries)
+        schedules = Schedules(asked.graph)
         other = reordered(schedules)
         offer = _offer(asked, schedules, other)
         known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
         if asked.together is not None:
             known = dataclasses.replace(
-                known, other_strategies=together.found(asked.graph, asked.together, target.others)
+                known, other_strategies=delegation.found(asked.graph, asked.together, target.others)
             )
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
     def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
         said = describe.text(analysis.payload.schedules) + describe.chunks(analysis.report["chunks"])
-        said += memories.text(analysis.payload, answers)
+        said += memory_estimates.text(analysis.payload, answers)
         asked = analysis.payload.other_strategies
-        return said if asked is None else said + together.text(asked)
+        return said if asked is None else said + delegation.text(asked)
 
     def parts(self, analysis: KnownGraph) -> tuple[Job, ...]:
         """What other strategies are asked for."""
@@ -131,9 +128,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def figures(self, analysis: KnownGraph, record: Record | None, answers: Answers) -> Mapping[str, float]:
         about = analysis.payload
-        found = memories.figures(about, answers)
+        found = memory_estimates.figures(about, answers)
         asked = about.other_strategies
-        return found if asked is None else {**found, **together.figures(asked, answers)}
+        return found if asked is None else {**found, **delegation.figures(asked, answers)}
 
     def probes(self, analysis: KnownGraph) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
@@ -146,7 +143,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         known, _ = self._costs(about, answers)
         best = estimate(about, known)
         count = 1 if best is None else best.count
-        return space.seeds(_offered(about, answers), space_, count, memories.best(about, answers))
+        return space.seeds(_offered(about, answers), space_, count, memory_estimates.best(about, answers))
 
     def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
         about = analysis.payload
@@ -192,7 +189,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         )
         name = f"{graph.name}, {config['grouping']}"
         schedule = self._schedule(about, config, answers)
-        plan = one_memory.placed(schedule, **_one_memory(config))
+        plan = mapped_or_managed.placed(schedule, **_one_memory(config))
         program = _program(schedule, plan, execution, name)
         if len(program.steps) <= MOST_SIMULATED:
             broken = simulate.faults(plan, program)
@@ -237,9 +234,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         about = _composed(analysis.payload, config, answers)
         if isinstance(about, Rejection):
             return config
-        count = one_memory.messages(self._schedule(about, config, answers), **_one_memory(config))
+        count = mapped_or_managed.messages(self._schedule(about, config, answers), **_one_memory(config))
         said: dict[str, Value] = {**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"}
-        if config.get("together", together.APART) != together.APART:
+        if config.get("together", delegation.APART) != delegation.APART:
             fused = [each.name for each in about.asked.graph.kernels if isinstance(each.body, FusedBody)]
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
         return Config.of(said)
@@ -285,8 +282,8 @@ def _offered(about: TransferAnalysis, answers: Answers) -> space.Offer:
 
 def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> TransferAnalysis | Rejection:
     """What is known of the graph in which other strategies' launches are, as far as a config wants them."""
-    label = config.get("together", together.APART)
-    if about.other_strategies is None or label == together.APART:
+    label = config.get("together", delegation.APART)
+    if about.other_strategies is None or label == delegation.APART:
         return about
     records = {key: each.config for key, each in answers.items() if isinstance(each, Record)}
     key = str(label), content_key({name: each and dict(each) for name, each in records.items()})
@@ -301,20 +298,13 @@ def _replanned(about: TransferAnalysis, graph: Graph) -> TransferAnalysis | Reje
     be more than a limit allows."""
     asked = dataclasses.replace(about.asked, graph=graph)
     try:
-        schedules = Schedules(graph, tries=asked.tries)
+        schedules = Schedules(graph)
     except eviction.KernelTooLarge as problem:
         detail = f"{graph.limit_bytes} bytes on the device are too few: {problem} at once"
         return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
     return dataclasses.replace(
         about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
     )
-
-
-def _tries(job: Job) -> int:
-    tries = job.request.get("tries", heuristic.TRIES)
-    if isinstance(tries, bool) or not isinstance(tries, int) or not 1 <= tries <= MOST_TRIES:
-        raise RequestError(f"is {tries!r}; expected a number from 1 to {MOST_TRIES}", where=job.where("tries"))
-    return tries
 
 
 def _limit(job: Job) -> int | None:
@@ -376,12 +366,12 @@ def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None
 
 def _choices(graph: Graph, kind: str) -> tuple[str, ...]:
     """What may lie in memory of a kind that is for both sides; empty where nothing may."""
-    found = tuple(one_memory.choices(graph, kind))
+    found = tuple(mapped_or_managed.choices(graph, kind))
     return found if len(found) > 1 else ()
 
 
 def _one_memory(config: Config) -> dict[str, str]:
-    return {kind: str(config.get(kind, one_memory.NONE)) for kind in (MAPPED, MANAGED)}
+    return {kind: str(config.get(kind, mapped_or_managed.NONE)) for kind in (MAPPED, MANAGED)}
 
 
 def _schedules_of(about: TransferAnalysis, config: Config) -> Schedules:

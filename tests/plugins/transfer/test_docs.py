@@ -41,7 +41,7 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert first_cells("| key | meaning | default |") == list(strategy.job_keys)
     assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
     assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
-    names = {"together", "mapped", "managed"}  # test_together.py, test_mapped.py and so on have them
+    names = {"together", "mapped", "managed"}  # test_delegation.py, test_mapped.py and so on have them
     for text in ("fig2", "fig2\nallocations: counted", "matmul", "fig2\nsizes: {elements: 100000}"):
         name, *lines = text.splitlines()
         names |= {each.name for each in strategy.space(analyse(name, *lines), {}).parameters}
@@ -57,7 +57,15 @@ def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis])
 
 def test_every_value_is_documented() -> None:
     table = PAGE.partition("| name | values | when |")[2].split("\n\n")[0]
-    for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.ALLOCATIONS, *emit.STREAMS, *pipeline.ORDERS):
+    for value in (
+        *schedule.GROUPINGS,
+        "one_stream",
+        "overlapped",
+        "graph",
+        *emit.ALLOCATIONS,
+        *emit.STREAMS,
+        *pipeline.ORDERS,
+    ):
         assert f"`{value}`" in table, value
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.model import Analysis
 from fusiond_transfer.analysis import affinity, heuristic, interval_stabbing, intervals, schedule
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.generator import Shape, random_graph
@@ -142,14 +141,7 @@ def test_never_worse_than_the_heuristic_on_1000_graphs_of_its_sizes() -> None:
     assert better > 0, "the heuristic is never beaten: is it run at all?"
 
 
-def test_more_tries_of_the_heuristic_are_never_lighter(analyse: Callable[..., Analysis]) -> None:
-    text = (
-        "graph: drawn\nsizes: {elements: 16}\n"
-        "generate: {kernels: 48, inputs: 10, indegree: [2, 2], outdegree: [1, 2], seed: 2}\n"
-    )
-    found = [analyse(text, f"tries: {tries}").report["paper"]["greedy"] for tries in (1, 4, 100)]
-    assert found == sorted(found)
-    assert found[0] < found[-1]
+def test_more_tries_of_the_heuristic_are_never_lighter() -> None:
     for seed in range(20):
         drawn = random_graph(Shape(kernels=24, inputs=10, indegree=(2, 3), outdegree=(2, 2), seed=seed))
         crossings = intervals.crossings(drawn)

@@ -15,7 +15,7 @@ from fusiond.build import nvcc
 from fusiond.exporting.files import export
 from fusiond.model import Analysis
 from fusiond.program import Copy, Memory, Prefetch, Program
-from fusiond_transfer.analysis import one_memory
+from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.frontend.graph import MANAGED, Graph
 from fusiond_transfer.python import KernelGraph
@@ -34,13 +34,13 @@ def _program(strategy: Transfer, analysis: Analysis, **values: Any) -> Program:
 
 def test_what_each_choice_has(graph: Callable[..., Graph]) -> None:
     """Kernels of the device read d, which they made; all others are left behind."""
-    found = one_memory.choices(graph(CHAIN), MANAGED)
+    found = mapped_or_managed.choices(graph(CHAIN), MANAGED)
     assert {name: sorted(each) for name, each in found.items()} == {
         "none": [], "once": ["a", "b", "e", "total"], "all": ["a", "b", "d", "e", "total"],
     }  # fmt: skip
     both = CHAIN.replace("reads: [c], writes: [e]", "reads: [c, a], writes: [e]")
-    assert "a" not in one_memory.choices(graph(both), MANAGED)["once"], "the host reads it, too"
-    assert list(one_memory.choices(graph(CHAIN.replace("memory: managed\n", "")), MANAGED)) == ["none"]
+    assert "a" not in mapped_or_managed.choices(graph(both), MANAGED)["once"], "the host reads it, too"
+    assert list(mapped_or_managed.choices(graph(CHAIN.replace("memory: managed\n", "")), MANAGED)) == ["none"]
 
 
 @pytest.mark.parametrize("choice", ["none", "once", "all"])
@@ -116,7 +116,7 @@ def test_a_kernel_whose_pages_are_on_the_other_side_is_a_fault(
     """Results would be right on every device, and slow: only the simulator can tell."""
     analysis = analyse(CHAIN)
     program = _program(strategy, analysis, managed="all")
-    script = one_memory.placed(analysis.payload.schedules.grouping("interval_stabbing"), managed="all")
+    script = mapped_or_managed.placed(analysis.payload.schedules.grouping("interval_stabbing"), managed="all")
     assert simulate.faults(script, program) == ()
     for step in program.steps:
         if isinstance(step, Prefetch):

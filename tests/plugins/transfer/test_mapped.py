@@ -12,7 +12,7 @@ from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
 from fusiond.model import Analysis
 from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
-from fusiond_transfer.analysis import one_memory
+from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.frontend.graph import MAPPED, Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
@@ -24,13 +24,13 @@ CHAIN = chain("mapped")
 
 def test_what_each_choice_has(graph: Callable[..., Graph]) -> None:
     """a and e are touched by one kernel of the device, row by row; b and d by two, total by a sum."""
-    found = one_memory.choices(graph(CHAIN), MAPPED)
+    found = mapped_or_managed.choices(graph(CHAIN), MAPPED)
     assert {name: sorted(each) for name, each in found.items()} == {
         "none": [], "once": ["a", "e"], "all": ["a", "b", "d", "e", "total"],
     }  # fmt: skip
-    assert list(one_memory.choices(graph(CHAIN.replace("memory: mapped\n", "")), MAPPED)) == ["none"]
+    assert list(mapped_or_managed.choices(graph(CHAIN.replace("memory: mapped\n", "")), MAPPED)) == ["none"]
     shared = CHAIN.replace("writes: [d], body: e - b", "writes: [d], in_place: {d: e}, body: e - b")
-    assert list(one_memory.choices(graph(shared), MAPPED)) == ["none"]
+    assert list(mapped_or_managed.choices(graph(shared), MAPPED)) == ["none"]
 
 
 @pytest.mark.parametrize("choice", ["none", "once", "all"])
@@ -47,7 +47,7 @@ def test_results_are_numpys_and_messages_fewer(
     memory = {each.name: each.memory for each in program.buffers}
     launches = [step for step in program.steps if isinstance(step, Launch)]
     pointers = {each.buffer for step in launches for each in step.arguments if isinstance(each, Pointer)}
-    there = one_memory.choices(analysis.payload.asked.graph, MAPPED)[choice]
+    there = mapped_or_managed.choices(analysis.payload.asked.graph, MAPPED)[choice]
     assert {name for name in pointers if memory[name] is Memory.PINNED} == there
     same_as_numpy(device, program)
 
@@ -57,7 +57,7 @@ def test_random_graphs_give_what_they_give_copied(
     seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
 ) -> None:
     text = f"graph: many\nsizes: {{elements: 33}}\nmemory: mapped\ngenerate: {{kernels: 9, inputs: 3, indegree: [1, 3], outdegree: [1, 2], seed: {seed}}}\n"  # noqa: E501
-    line = "allocations: counted" if seed % 2 else "tries: 4"
+    line = "allocations: counted" if seed % 2 else "allocations: ahead"
     analysis = analyse(text, line)
     rest = {"allocation": ("group", "one", "pooled", "each")[seed // 2]} if seed % 2 else {}
     rest |= {"send": "batch"} if rest.get("allocation") == "each" else {}
@@ -83,7 +83,7 @@ def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -
     made.mapped("a")
     for found in (made.build(), graph(made.yaml())):
         assert {each.name: each.memory for each in found.vectors} == {"a": "mapped", "b": "copied"}
-        assert one_memory.choices(found, MAPPED)["all"] == {"a"}
+        assert mapped_or_managed.choices(found, MAPPED)["all"] == {"a"}
     made.mapped("c")
     with pytest.raises(RequestError, match="unknown vector 'c'"):
         made.build()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fusiond.program import Prefetch, Program, problems
-from fusiond_transfer.analysis import one_memory
+from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
@@ -84,7 +84,9 @@ def in_one_memory(seed: int, graph: Callable[..., Graph]) -> int:
     there = ", ".join(f"{name}: {{memory: {kind}}}" for name in ("a", "v0", "v2", "v3") if draw.random() < 0.7)
     drawn = parts_machine.drawn(seed, 5, head=f"vectors: {{{there}}}\n")
     schedule = Schedules(graph(drawn.text)).least().schedule
-    plan = one_memory.placed(schedule, **{kind: draw.choice(list(one_memory.choices(schedule.graph, kind)))})
+    plan = mapped_or_managed.placed(
+        schedule, **{kind: draw.choice(list(mapped_or_managed.choices(schedule.graph, kind)))}
+    )
     execution = Execution(memory="pinned", issue=draw.choice(["one_stream", "overlapped"]))
     program = emit.program(plan, execution, name="parts")
     is_numpys(drawn, plan, program, seed)

@@ -1,7 +1,7 @@
 """Which cells of a script are cut into chunks, and where: rows that belong together are cut at the same places.
 
-Kernels that work row by row (`frontend.row_wise`) and what they split form connected lines of rows: `analysis.lines`
-says where on its line each cell lies. A line is cut into chunks of about equal length, which begin at bytes that are
+Kernels that work row by row (`frontend.row_wise`) and what they split form connected lines of rows: `row_lines` says
+where on its line each cell lies. A line is cut into chunks of about equal length, which begin at bytes that are
 multiples of ALIGNMENT in every vector. What is small is not cut: a line gets no more chunks than the largest vector on
 it that crosses has shares of `least_bytes`. Where pieces of vectors begin, a chunk begins, too, but pieces of less than
 a share of the line are in one chunk with their neighbours.
@@ -21,7 +21,7 @@ from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import ceil_div
 from fusiond_transfer.analysis.cells import Move, Script
 from fusiond_transfer.analysis.layout import ALIGNMENT
-from fusiond_transfer.analysis.lines import OnLine, RowLine, lines
+from fusiond_transfer.analysis.row_lines import OnLine, RowLine, lines
 from fusiond_transfer.frontend.row_wise import RowWise
 
 LEAST_BYTES = 16 << 10

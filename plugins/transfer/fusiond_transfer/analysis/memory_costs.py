@@ -1,4 +1,4 @@
-"""What it costs that vectors lie in one memory for both sides (`one_memory`).
+"""What it costs that vectors lie in one memory for both sides (`mapped_or_managed`).
 
     prefetch    as a message: startup and bytes, measured at the sizes of copies. Not measured: as a pinned copy
     mapped      a kernel whose operands are mapped takes another time, which depends on how it uses them: so each is
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from fusiond.program import Memory
 from fusiond.strategy import Answers
-from fusiond_transfer.analysis import cost, one_memory
+from fusiond_transfer.analysis import cost, mapped_or_managed
 from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, Points
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, GraphKernel
 
@@ -37,7 +37,7 @@ def mapped_key(graph: Graph, kernel: GraphKernel, mapped: frozenset[str]) -> str
 def variants(graph: Graph) -> Iterator[tuple[GraphKernel, frozenset[str], str]]:
     """(kernel, what is mapped of its operands, key) of what there is to measure, each once."""
     seen: set[str] = set()
-    for mapped in one_memory.choices(graph, MAPPED).values():
+    for mapped in mapped_or_managed.choices(graph, MAPPED).values():
         for kernel in graph.kernels:
             own = mapped & {*kernel.reads, *kernel.writes}
             if not kernel.device or not own or len(seen) >= MOST_VARIANTS:
@@ -50,8 +50,8 @@ def variants(graph: Graph) -> Iterator[tuple[GraphKernel, frozenset[str], str]]:
 
 def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, managed: str) -> OneMemoryCosts | None:
     """What these choices cost, beside what all is copied costs; None where they leave everything copied."""
-    mapped_there = one_memory.choices(graph, MAPPED)[mapped]
-    managed_there = one_memory.choices(graph, MANAGED)[managed]
+    mapped_there = mapped_or_managed.choices(graph, MAPPED)[mapped]
+    managed_there = mapped_or_managed.choices(graph, MANAGED)[managed]
     if not mapped_there and not managed_there:
         return None
     kernels: dict[str, float] = {}

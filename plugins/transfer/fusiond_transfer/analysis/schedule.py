@@ -302,14 +302,13 @@ class _Lives:
 # --- groupings -----------------------------------------------------------------------------------------
 
 
-def build(graph: Graph, grouping: str, *, early: bool = False, tries: int = heuristic.TRIES) -> Schedule:
-    """The schedule of a grouping that needs no costs; `tries` of the paper's heuristic. ValueError for an unknown
-    one."""
+def build(graph: Graph, grouping: str, *, early: bool = False) -> Schedule:
+    """The schedule of a grouping that needs no costs. ValueError for an unknown one."""
     found = intervals.crossings(graph)
     if grouping == "separate":
         return alone(graph, found, separate(found, early=early))
     if grouping in ("paper_greedy", "paper_tight"):
-        way = heuristic.search(graph, found, tight=grouping == "paper_tight", tries=tries)
+        way = heuristic.search(graph, found, tight=grouping == "paper_tight")
         return scheduled(graph, found, way.slots)
     least = bound(graph, found)
     if grouping == "interval_stabbing":

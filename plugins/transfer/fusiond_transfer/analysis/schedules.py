@@ -19,8 +19,8 @@ from fusiond_transfer.analysis import (
     limit,
     limited_cells,
     local_search,
+    mapped_or_managed,
     min_residency,
-    one_memory,
     order,
     schedule,
 )
@@ -46,9 +46,8 @@ class Least:
 class Schedules:
     """Schedules of a graph, kept. Not for graphs that change (none does)."""
 
-    def __init__(self, graph: Graph, *, tries: int = heuristic.TRIES) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.tries = tries
         self.crossings: tuple[Crossing, ...] = intervals.crossings(graph)
         self.bound: Bound = schedule.bound(graph, self.crossings)
         """Of the vectors that cross in any case: what evictions cost comes on top."""
@@ -152,9 +151,7 @@ class Schedules:
         if name == "interval_stabbing":
             return self.least().schedule
         if name not in self._kept:
-            self._kept[name] = (
-                self._min_residency() if name == "min_residency" else schedule.build(self.graph, name, tries=self.tries)
-            )
+            self._kept[name] = self._min_residency() if name == "min_residency" else schedule.build(self.graph, name)
         return self._kept[name]
 
     def _min_residency(self) -> Schedule:
@@ -216,7 +213,7 @@ def reordered(schedules: Schedules) -> Schedules | None:
     graph = schedules.graph
     if graph.loop or graph.shares_storage or graph.limit_bytes is not None:
         return None
-    other = Schedules(order.by_levels(graph), tries=schedules.tries)
+    other = Schedules(order.by_levels(graph))
     return other if other.least().schedule.startups < schedules.least().schedule.startups else None
 
 
@@ -242,7 +239,7 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
             "proven to be the fewest" if schedules.evictions.least else "by Belady's rule, not proven to be the fewest"
         )
         found.append(f"evictions cost {more} more: {proof} that fit")
-    found += one_memory.said(graph)
+    found += mapped_or_managed.said(graph)
     messages = counted(least.schedule.startups, "message")
     if least.proven:
         found.append(f"{messages}: proven to be the fewest in this order of the kernels")

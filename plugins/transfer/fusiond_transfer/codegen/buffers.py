@@ -16,7 +16,7 @@ from fusiond.program import Buffer, Memory, Role
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
-from fusiond_transfer.analysis.lines import cell_of
+from fusiond_transfer.analysis.row_lines import cell_of
 from fusiond_transfer.codegen import pipeline
 from fusiond_transfer.frontend.graph import Vector
 

@@ -38,14 +38,13 @@ from fusiond.program import (
 )
 from fusiond_transfer.analysis.cells import Evict, KernelCall, Migrate, Move, Op, Script, Staging
 from fusiond_transfer.analysis.chunks import Chunks, chunks
-from fusiond_transfer.analysis.lines import cell_of
+from fusiond_transfer.analysis.row_lines import cell_of
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.buffers import Execution, arena_names, arenas, atoms, buffers, device, operand_name, part
 from fusiond_transfer.codegen.pipeline import Item
 from fusiond_transfer.frontend import sizes
 from fusiond_transfer.frontend.graph import FusedBody
 
-ISSUES = ("one_stream", "overlapped", "graph")
 ALLOCATIONS = ("each", "group", "one", "pooled")
 KERNELS, UPLOADS, DOWNLOADS, HOSTS, RING = range(5)
 """The streams of overlapped issue; from RING on those that chunks take in turn."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fusiond_transfer.analysis.cells import KernelCall, Move, Op, Script
 from fusiond_transfer.analysis.chunks import Chunks
-from fusiond_transfer.analysis.lines import cell_of
+from fusiond_transfer.analysis.row_lines import cell_of
 
 ORDERS = ("depth_first", "breadth_first")
 

@@ -6,7 +6,7 @@ from collections.abc import Set
 
 from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
 from fusiond.strategy import Probe
-from fusiond_transfer.analysis import memory_costs, one_memory
+from fusiond_transfer.analysis import mapped_or_managed, memory_costs
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
 from fusiond_transfer.codegen import body
 from fusiond_transfer.frontend.graph import MANAGED, Graph, GraphKernel
@@ -25,7 +25,7 @@ def probes(graph: Graph) -> tuple[Probe, ...]:
         if key not in seen:
             seen.add(key)
             found.append(_kernel(graph, kernel, code))
-    if len(one_memory.choices(graph, MANAGED)) > 1:
+    if len(mapped_or_managed.choices(graph, MANAGED)) > 1:
         found += [_prefetch(up, size) for up in (True, False) for size in SIZES]
     found += [_kernel(graph, kernel, code, mapped, key) for kernel, mapped, key in memory_costs.variants(graph)]
     return tuple(found)

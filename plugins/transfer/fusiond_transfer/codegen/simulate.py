@@ -31,7 +31,7 @@ from fusiond.program import (
     Step,
 )
 from fusiond_transfer.analysis.cells import KernelCall, Script
-from fusiond_transfer.analysis.lines import cell_of, row_wise_kernels
+from fusiond_transfer.analysis.row_lines import cell_of, row_wise_kernels
 from fusiond_transfer.codegen.body import Entry, called, code
 from fusiond_transfer.codegen.contents import (
     Content,

@@ -136,7 +136,7 @@ class CutVector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionDocument:
-    """Kernels that a document for another strategy describes as a whole (`fusiond_transfer.together`)."""
+    """Kernels that a document for another strategy describes as a whole (`fusiond_transfer.delegation`)."""
 
     name: str
     """Of the file, for people."""

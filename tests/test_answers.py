@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -171,27 +170,6 @@ def test_a_program_is_in_the_store_before_it_is_built(
     assert len(set(built)) > 30  # and the programs at odd sizes, which follow from them
 
 
-def test_times_and_speedup_say_the_same(store: Store, fakes: Registry) -> None:
-    """Though the machine was twice as slow while the fastest unfused way was measured."""
-
-    class Busy(InProcess):
-        """The graph (22 us) takes 11 us in the finals, and becomes the fastest unfused way there."""
-
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            reply = super().call(request, timeout_secs)
-            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
-            if final and "cost_us 22.0\n" in _text(request.candidate):
-                baseline = tuple(2 * each for each in reply.baseline_us)
-                reply = dataclasses.replace(reply, baseline_us=baseline)
-            return reply
-
-    _, record, _ = tuned(store, fakes, runner=Busy)
-    assert (record.baseline, costs(store, record)) == ("graph", "10.0")
-    assert record.speedup == pytest.approx(1.1, rel=0.02)
-    assert record.time_us is not None
-    assert record.baseline_us / record.time_us == pytest.approx(1.1, rel=0.02)
-
-
 # --- the incumbent ---
 
 
@@ -266,30 +244,6 @@ def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes
     assert after.replaced == f"it failed: {outcome.value}: seed 0: y differs"
 
 
-@pytest.mark.slow
-def test_what_is_too_close_to_call_leaves_a_verified_answer_alone(store: Store, fakes: Registry) -> None:
-    _, first, _ = tuned(store, fakes)
-
-    class Wild(InProcess):
-        """Every final is off by up to ten times, either way."""
-
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            reply = super().call(request, timeout_secs)
-            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
-                factor = 10 ** random.uniform(-1, 1)
-                reply = dataclasses.replace(reply, span_us=tuple(each * factor for each in reply.span_us))
-            return reply
-
-    random.seed(5)
-    for kind in ("tune", "verify"):
-        _, after, seen = tuned(store, fakes, ONE, kind=kind, runner=Wild)
-        assert after == first
-        (ended,) = [each for each in seen if isinstance(each, say.JobEnded)]
-        said = phases(seen, "answer") if kind == "tune" else [ended.problem or ""]
-        assert "too close to call" in said[0]
-        assert "stands" in said[0]
-
-
 def test_a_keep_whose_unfused_way_fails_is_replaced(store: Store, fakes: Registry) -> None:
     """What the answer tells people to use is wrong today, and nothing else can be told either."""
     _, kept, _ = tuned(store, fakes, ONE)
@@ -336,24 +290,6 @@ def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) 
     assert after == first
     assert phases(seen, "answer") == ["the answer of today stands: it could not be measured this time: killed"]
     assert store.jobs()[0].finding == "the answer of today stands: it could not be measured this time: killed"
-
-
-@pytest.mark.slow
-def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:
-    _, first, _ = tuned(store, fakes)
-    for text in (ONE, FULL):
-        _, after, seen = tuned(store, fakes, text, runner=noisy(1.0))
-        assert after == first
-        (said,) = phases(seen, "answer")
-        assert "processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %" in said
-
-
-@pytest.mark.slow
-def test_finals_that_give_up_say_how_noisy_it_was(store: Store, fakes: Registry) -> None:
-    _, record, _ = tuned(store, fakes, runner=noisy(1.0))
-    assert (record.verdict, record.speedup, record.processes) == (Verdict.UNDECIDED, None, 0)
-    assert re.match(r"\d+ processes of the finals were too noisy or lost \(such as too_noisy: the pairs", record.ended)
-    assert record.baseline == "sequential"
 
 
 @pytest.mark.slow
@@ -466,10 +402,6 @@ class Second(ToyStrategy):
     version = 2
 
 
-class SecondAndFirstWasWrong(Second):
-    wrong_versions = (1,)
-
-
 @pytest.mark.slow
 def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
@@ -480,14 +412,6 @@ def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: R
     assert after.content_key == first.content_key
     assert (after.program_key, after.verdict, after.replaced) == (first.program_key, Verdict.FUSE, "measured again")
     assert store.record(first.workload_key, first.device_key) is None  # history
-
-
-@pytest.mark.slow
-def test_an_answer_of_a_wrong_version_is_nobody(store: Store, fakes: Registry) -> None:
-    tuned(store, fakes)
-    fakes.strategies["toy"] = SecondAndFirstWasWrong()
-    _, after, _ = tuned(store, fakes, ONE)
-    assert after.verdict is Verdict.KEEP
 
 
 # --- ending early ---
@@ -563,17 +487,6 @@ def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Sto
     assert done <= answer(store, fakes, row).trials < 45
 
 
-@pytest.mark.slow
-def test_cold_and_warm_are_two_answers(store: Store, fakes: Registry) -> None:
-    _, warm, _ = tuned(store, fakes)
-    row, _, _ = tuned(store, fakes, search={"cache": "cold"})
-    cold = store.record(warm.workload_key, warm.device_key, "cold")
-    assert cold is not None
-    assert cold.cache == "cold"
-    assert store.record(warm.workload_key, warm.device_key) == warm
-    assert {each.measurement.cache for each in store.trials(row.id) if each.measurement} == {"cold"}
-
-
 def test_ending_a_search_that_goes_on_forgets_no_unfused_way(store: Store, fakes: Registry) -> None:
     """What an earlier session measured of the unfused ways counts, though nothing more is measured of them."""
     (job,) = jobs.read("toy.yaml", FULL)
@@ -610,69 +523,6 @@ def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | No
 
 
 @pytest.mark.slow
-def test_an_answer_that_fails_goes_also_where_the_others_are_too_close_to_call(store: Store, fakes: Registry) -> None:
-    tuned(store, fakes, "strategy: toy\nfaults: {}\nunfused: 26.6\n")
-    some = "strategy: toy\nfaults: {}\nunfused: 26.6\nsearch: {trials: 1}\n"
-
-    class Fails(fails("10.0", Outcome.WRONG_RESULT, protocol.CheckRequest)):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            reply = super().call(request, timeout_secs)
-            if isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL:
-                factor = random.uniform(0.8, 1.25)
-                reply = type(reply)(
-                    span_us=tuple(each * factor for each in reply.span_us), baseline_us=reply.baseline_us,
-                    clock=reply.clock, purpose=reply.purpose,
-                )  # fmt: skip
-            return reply
-
-    random.seed(1)
-    _, after, _ = tuned(store, fakes, some, runner=Fails)
-    assert after.verdict is Verdict.UNDECIDED
-    assert after.replaced == "it failed: wrong_result: it fails"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED, Outcome.TOO_NOISY])
-def test_an_answer_that_cannot_be_measured_in_the_finals_stands(
-    store: Store, fakes: Registry, outcome: Outcome
-) -> None:
-    _, first, _ = tuned(store, fakes)
-    _, after, seen = tuned(store, fakes, ONE, runner=fails("10.0", outcome, protocol.SampleRequest, Purpose.FINAL))
-    assert after == first
-    (said,) = phases(seen, "answer")
-    assert "10 processes of the finals were too noisy or lost" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED])
-def test_an_answer_whose_last_check_was_lost_stands(store: Store, fakes: Registry, outcome: Outcome) -> None:
-    _, first, _ = tuned(store, fakes)
-
-    class Fails(InProcess):
-        checked = 0
-
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
-                Fails.checked += 1
-                if Fails.checked > 2:  # the two seeds of the first check are right
-                    return MeasureFailed(outcome=outcome, reason="killed")
-            return super().call(request, timeout_secs)
-
-    _, after, _ = tuned(store, fakes, ONE, runner=Fails)
-    assert after == first
-
-
-def test_a_keep_stands_when_the_fused_program_of_then_fails(store: Store, fakes: Registry) -> None:
-    _, kept, _ = tuned(store, fakes, ONE)
-    assert kept.verdict is Verdict.KEEP
-    none = "strategy: toy\nsearch: {trials: 1, seed: 3}\n"
-    _, after, _ = tuned(
-        store, fakes, none, runner=fails("25.25", Outcome.CRASHED, protocol.SampleRequest, Purpose.FINAL)
-    )
-    assert after == kept
-
-
-@pytest.mark.slow
 def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fakes: Registry) -> None:
     """Without it a candidate might win that should not."""
     late = 0
@@ -689,29 +539,3 @@ def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fa
     row, _, _ = tuned(store, fakes, runner=Late)
     assert late == 1
     assert not [each for each in store.rejections(row.id) if each.rule == "struck_out"]
-
-
-@pytest.mark.slow
-def test_what_replaces_an_answer_without_evidence_says_so(store: Store, fakes: Registry) -> None:
-    _, first, _ = tuned(store, fakes, runner=noisy(1.0))
-    assert (first.verdict, first.ci95) == (Verdict.UNDECIDED, None)
-    _, after, _ = tuned(store, fakes)
-    assert history(store, after) == [(Verdict.UNDECIDED, None), (Verdict.FUSE, "nothing was measured for it")]
-
-
-@pytest.mark.slow
-def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes: Registry) -> None:
-    tuned(store, fakes)
-    fakes.strategies["toy"] = SecondAndFirstWasWrong()
-    _, after, _ = tuned(store, fakes)
-    assert after.replaced == "version 1 of toy is known to be wrong"
-
-
-@pytest.mark.slow
-def test_a_verification_says_how_an_older_answer_was_unfused(store: Store, fakes: Registry, tmp_path: Path) -> None:
-    """Records that an earlier fusiond wrote name no config of their unfused way; its trial does."""
-    tuned(store, fakes)
-    with store._transaction() as database:
-        database.execute("UPDATE records SET baseline_config = NULL")
-    _, after, _ = tuned(store, fakes, kind="verify")
-    assert (after.baseline, after.baseline_config) == ("sequential", Config.of({"block": 256}))

@@ -86,13 +86,6 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, binaries: dict[str, Path])
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_existing_bundle_is_left_as_it_is(tmp_path: Path, binaries: dict[str, Path]) -> None:
-    write_bundle(tmp_path / "b", PROGRAM, binaries)
-    before = (tmp_path / "b" / "plan.json").stat().st_mtime_ns
-    write_bundle(tmp_path / "b", PROGRAM, {})
-    assert (tmp_path / "b" / "plan.json").stat().st_mtime_ns == before
-
-
 def test_who_comes_later_leaves_the_bundle_of_who_was_faster(
     tmp_path: Path, binaries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,11 +130,6 @@ def test_what_is_no_bundle(tmp_path: Path, text: str) -> None:
     with pytest.raises(RequestError, match=r"plan\.json cannot be read") as caught:
         read_bundle(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_an_empty_folder_is_no_bundle(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"there is no plan\.json"):
-        read_bundle(tmp_path)
 
 
 def test_a_damaged_bundle_is_written_again(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from fusiond.program import SourceKind, decode
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
-from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.tuning import tuner
@@ -122,21 +121,6 @@ def test_nothing_that_comes_later_changes_it(
     finally:
         registry.catalogue.update(Registry.load().catalogue)
         store.save_record(record, job=row.id, source_hashes={})
-
-
-def test_the_answer_names_what_was_measured(measured: tuple[Store, JobRow, str]) -> None:
-    store, row, _ = measured
-    found = lookup.best(store.path, name=row.workload_name, driver=None, version="x")
-    assert found is not None
-    record = store.incumbents(row.workload_key, store.devices()[0].info.key)[0]
-    assert found["program_key"] == record.program_key
-    assert found["unfused"]["program_key"] == record.baseline_program_key
-    jobs_of_today = [row.id, *(each.id for each in store.jobs() if each.parent == row.id)]
-    trials = [each for job in jobs_of_today for each in store.trials(job, None)]
-    tried = [(each.program_key, dict(each.config)) for each in trials]
-    assert (record.baseline_program_key, found["unfused"]["config"]) in tried
-    if record.program_key is not None:
-        assert (record.program_key, found["config"]) in tried
 
 
 def test_the_same_texts_were_compared_at_odd_sizes(measured: tuple[Store, JobRow, str]) -> None:

@@ -23,7 +23,3 @@ def test_version(tmp_path: Path, text: str, version: str | None) -> None:
     path = tmp_path / "version"
     path.write_text(text)
     assert driver.version(str(path)) == version
-
-
-def test_no_driver(tmp_path: Path) -> None:
-    assert driver.version(str(tmp_path / "none")) is None

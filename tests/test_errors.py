@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond import errors
-from fusiond.errors import FusiondError, RequestError, UnknownName
+from fusiond.errors import RequestError, UnknownName
 
 
 @given(st.text(), st.text())
@@ -22,14 +20,3 @@ def test_the_nearest_name_is_offered() -> None:
     assert "none is known" in str(UnknownName("kernel", "hist", []))
     many = str(UnknownName("kernel", "zzz", [f"k{number:02}" for number in range(20)]))
     assert many.endswith("k11, ...")
-
-
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [("FusiondError", 1), ("RequestError", 2), ("UnknownName", 2), ("NothingKnown", 3), ("DeviceError", 1),
-     ("StoreError", 1), ("PluginError", 1), ("DaemonError", 1), ("Interrupted", 130)],
-)  # fmt: skip
-def test_the_tree(kind: str, status: int) -> None:
-    error = getattr(errors, kind)
-    assert issubclass(error, FusiondError)
-    assert error.exit_status == status

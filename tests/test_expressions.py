@@ -103,17 +103,6 @@ def test_logic_is_pythons(text: str) -> None:
     assert expressions.parse(text).holds(SIZES) is eval(text, {}, {"n": 17, "zero": 0})
 
 
-def test_labels_and_flags() -> None:
-    assert expressions.parse("label == 'paper'").holds(SIZES)
-    assert expressions.parse('label != "none"').holds(SIZES)
-    assert expressions.parse("flag and not label == 'x'").holds(SIZES)
-    assert expressions.parse("label").value(SIZES) == "paper"
-
-
-def test_names_are_all_that_is_mentioned() -> None:
-    assert expressions.parse("min(a.x, b) + ceil_div(c, a.x) * 2").names == {"a.x", "b", "c"}
-
-
 def test_and_does_not_look_at_what_cannot_matter() -> None:
     assert not expressions.parse("zero == 1 and 1 // zero == 1").holds(SIZES)
     assert expressions.parse("zero == 0 or 1 // zero == 1").holds(SIZES)

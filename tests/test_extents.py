@@ -125,35 +125,6 @@ def test_terms_fold(terms, values):
     assert text_of(total - total) == "0"
 
 
-def test_texts():
-    n, m = size("n", 10), size("a.m", 7)
-    for value, text in (
-        (n, "n"),
-        (4 * n + 3 - n, "3 * n + 3"),
-        (-n, "-n"),
-        (3 - n, "-n + 3"),
-        (n - m - 2, "n - a.m - 2"),
-        ((n + 1) * m, "(n + 1) * a.m"),
-        (ceil_div(4 * n, 256) * 256, "256 * ceil_div(4 * n, 256)"),
-        (least(4096, ceil_div(n, 256)), "min(4096, ceil_div(n, 256))"),
-        (most(n, n, m), "max(n, a.m)"),
-        (most(n, n), "n"),
-        ((n // 2) % -3, "(n // 2) % (-3)"),
-        (7 // n, "7 // n"),
-        (n // 1, "n"),
-    ):
-        assert text_of(value) == text
-    assert type(n * 0) is type(n - n) is type(ceil_div(7, 2)) is type(most(1, 2)) is int
-
-
-def test_with_floats_it_is_a_number():
-    n = size("n", 5)
-    assert (n * 0.5, 0.5 * n, n + 0.5, 0.5 + n, n - 0.5, 0.5 - n, n / 2, n // 0.5) == (
-        2.5, 2.5, 5.5, 5.5, 4.5, -4.5, 2.5, 10.0
-    )  # fmt: skip
-    assert type(n * 0.5) is float
-
-
 def test_it_is_an_int_for_everybody_else():
     n = 2 * size("n", 5) + 1
     assert (n, hash(n), f"{n}", json.dumps([n]), {11: "x"}[n]) == (11, hash(11), "11", "[11]", "x")
@@ -220,13 +191,6 @@ def test_why_a_program_cannot_be_moved(sizes, said):
         program(fixed=("m",)).at(sizes)
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_fixed_size_is_a_number_in_formulas_of_others():
-    here = program(fixed=("m",))
-    assert encode(here)["formulas"]["/buffers/1/elements"] == "3 * k.n"
-    assert here.steps[0].grid == (8, 3, 1)
-    assert type(here.steps[0].grid[1]) is int
 
 
 def test_a_formula_too_long_to_be_read_again_fixes_its_sizes():

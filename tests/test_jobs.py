@@ -47,11 +47,6 @@ def test_a_whole_job() -> None:
     assert job.where("sizes.hist.n").endswith("job.yaml:3: sizes.hist.n")
 
 
-def test_what_is_left_out_has_a_default() -> None:
-    job = one("strategy: toy")
-    assert (dict(job.request), dict(job.sizes), job.device, job.search) == ({}, {}, "auto", Search())
-
-
 def test_options_overrule_the_file() -> None:
     job = one(FULL, device="cpu", trials=9, seed=0)
     assert (job.device, job.search.trials, job.search.seed) == ("cpu", 9, 0)
@@ -71,16 +66,6 @@ def test_the_caches_to_measure_are_jobs_of_their_own() -> None:
         (3, "cold"),
     ]
     assert all("measure" not in each.request for each in both)
-
-
-def test_patience_is_part_of_the_search() -> None:
-    assert one("strategy: toy\nsearch: {patience: 12}").search == Search(patience=12)
-    assert one("strategy: toy\nsearch: {patience: none}").search == Search()
-
-
-def test_the_sampler_is_part_of_the_search() -> None:
-    assert one("strategy: toy\nsearch: {sampler: tpe}").search == Search(sampler="tpe")
-    assert one("strategy: toy\nsearch: {sampler: gp}").search == Search()
 
 
 def test_a_sweep_is_one_job_for_each_combination() -> None:
@@ -166,16 +151,6 @@ def test_files_that_cannot_be_read(tmp_path: Path, path: str, monkeypatch: pytes
     with pytest.raises(RequestError) as caught:
         jobs.read(path)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "j.yaml"
-    path.write_bytes(b"strategy: \xff\xfe")
-    with pytest.raises(RequestError, match="not UTF-8"):
-        jobs.read(path)
-    path.write_bytes(b"#" * 5_000_001)
-    with pytest.raises(RequestError, match="larger than"):
-        jobs.read(path)
 
 
 def test_unknown_keys_name_the_nearest_of_core_and_strategy() -> None:
@@ -313,36 +288,8 @@ def test_a_mutated_job_is_a_job_or_one_line(data: st.DataObject, real: Registry,
     read_and_prepare(real, yaml.safe_dump(mutated(data, JOB)), tmp_path / "j.yaml")
 
 
-@pytest.mark.slow
-@given(data=st.data())
-@settings(ANY, max_examples=150)
-def test_a_mutated_kernel_file_is_a_kernel_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
-    (tmp_path / "hist.yaml").write_text(yaml.safe_dump(mutated(data, KERNEL)), encoding="utf-8")
-    (tmp_path / "hist.cu").write_text(CU)
-    read_and_prepare(real, "strategy: hfuse\npair: [./hist.yaml, hist]", tmp_path / "j.yaml")
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@settings(ANY, max_examples=20)
-def test_a_mutated_source_is_a_source_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
-    cut = data.draw(st.integers(0, len(CU)))
-    length = data.draw(st.integers(0, 40))
-    inserted = data.draw(st.text(max_size=6) | st.sampled_from(["}", "{", "/*", '"', "#if 0\n", "\\"]))
-    source = CU[:cut] + inserted + CU[cut + length :]
-    (tmp_path / "hist.yaml").write_text(yaml.safe_dump(KERNEL))
-    (tmp_path / "hist.cu").write_text(source, encoding="utf-8", errors="replace")
-    read_and_prepare(real, "strategy: hfuse\npair: [./hist.yaml, hist]", tmp_path / "j.yaml")
-
-
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/"])
 def test_what_is_no_plain_file_is_never_read(path: str) -> None:
     """A device would never end."""
     with pytest.raises(RequestError, match=r"is not a plain file|cannot read"):
         jobs.read(path)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "job.yaml")
-    with pytest.raises(RequestError, match="is not a plain file"):
-        jobs.read(tmp_path / "job.yaml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +121,6 @@ def test_what_fails_is_a_value(measurer: Measurer, references: References, fault
             assert sampled.outcome is outcome
 
 
-def test_a_source_is_built_once_however_often_it_is_needed(measurer: Measurer, provider: Counting,
-                                                           references: References) -> None:  # fmt: skip
-    for _ in range(3):
-        measurer.build_ahead(program(cost_us=5))
-        measurer.check(program(cost_us=5), references)
-    assert len(provider.builds) == len(set(provider.builds)) == 2
-
-
 @pytest.mark.parametrize(("times", "measured", "asked"), [(0, True, 1), (1, True, 2), (2, False, 2)])
 def test_a_throttled_batch_is_thrown_away_once(
     measurer: Measurer, runner: Throttling, references: References, times: int, measured: bool, asked: int
@@ -222,30 +214,12 @@ def test_a_batch_that_is_slower_than_the_session_is_thrown_away(tmp_path: Path, 
     assert runner.states == []
 
 
-def test_a_batch_that_was_taken_again_says_why(tmp_path: Path) -> None:
-    hot = DeviceState(throttle="hw_thermal")
-    found = _sampled(tmp_path, Told(FakeProvider(), DEVICE, DeviceState(), hot), 2)
-    assert [each.effort.thrown_away for each in found if isinstance(each, Measurement)] == [
-        (),
-        ("the device throttled (hw_thermal)",),
-    ]
-
-
 def test_a_device_that_stays_slower_is_the_new_normal(tmp_path: Path) -> None:
     slow = DeviceState(clock_mhz=800)
     runner = Told(FakeProvider(), DEVICE, *[DeviceState(clock_mhz=1000)] * 5, *[slow] * 40)
     found = _sampled(tmp_path, runner, 12)
     assert isinstance(found[-1], Measurement)
     assert sum(isinstance(each, MeasureFailed) for each in found) == 3
-
-
-def test_a_board_at_its_power_limit_measures(tmp_path: Path) -> None:
-    runner = Told(
-        FakeProvider(), DEVICE, DeviceState(throttle="power_cap"), DeviceState(throttle="power_cap,sw_thermal")
-    )
-    found = _sampled(tmp_path, runner, 2)
-    assert [type(each) for each in found] == [Measurement] * 2
-    assert runner.states == []
 
 
 def test_a_board_at_its_power_limit_is_slower_with_some_programs(tmp_path: Path) -> None:
@@ -276,12 +250,6 @@ def test_a_batch_beside_others(tmp_path: Path, policy: Policy) -> None:
     assert told == ([] if policy is Policy.SHARE else ["1 other process uses fake"])
     assert len(there) == (3 if policy is Policy.SHARE else 0)
     assert runner.freshened == (0 if policy is Policy.SHARE else 1)  # nothing of ours is on the device meanwhile
-
-
-def test_waiting_for_others_ends_when_the_job_is_to_end() -> None:
-    contention = Contention(policy=Policy.WAIT, busy=lambda: "they are there", stop=lambda: True, poll_secs=0.001)
-    with pytest.raises(Interrupted, match="stopped while waiting: they are there"):
-        contention.wait()
 
 
 @pytest.mark.parametrize("quiet", ["shares_cores", "host_sensitive", ""])
@@ -315,18 +283,6 @@ def test_nothing_builds_beside_a_measurement_that_needs_the_cores(
     opened.join()
 
 
-def test_patience_grows_with_what_a_run_takes(
-    measurer: Measurer, runner: Throttling, references: References, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patience: list[float] = []
-    monkeypatch.setattr(
-        runner, "call", lambda request, secs: patience.append(secs) or protocol.Checked(worst=0.0)
-    )  # fmt: skip
-    for run_secs in (0.0, 2.0):
-        measurer.check(program(), dataclasses.replace(references, run_secs=run_secs))
-    assert patience == [10.0, 70.0]
-
-
 def test_answers_of_another_kind_are_the_devices_fault(
     measurer: Measurer, runner: Throttling, references: References, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,13 +304,6 @@ def test_a_disk_that_is_full_is_the_stores_trouble(measurer: Measurer, monkeypat
         measurer.bundle(program())
 
 
-def test_closing_drops_the_references_and_keeps_the_bundles(measurer: Measurer, references: References,
-                                                            tmp_path: Path) -> None:  # fmt: skip
-    measurer.close()
-    assert not (tmp_path / "work").exists()
-    assert len(list((tmp_path / "bundles").glob("*/plan.json"))) == 1
-
-
 def test_another_compiler_makes_another_bundle(provider: Counting, runner: Throttling, tmp_path: Path) -> None:
     """The same plan, built for another device or by a newer compiler, is never answered by the old binary."""
 
@@ -372,7 +321,3 @@ def test_another_compiler_makes_another_bundle(provider: Counting, runner: Throt
         folders.append(measurer.bundle(program()))
         measurer.close()
     assert folders[0] != folders[1]
-
-
-def _typed(made: Callable[[Counting, DeviceInfo], Throttling] = Throttling) -> None:
-    """mypy: the runner keeps the contract."""

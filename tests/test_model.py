@@ -14,9 +14,6 @@ from fusiond.model import (
     DeviceInfo,
     DeviceLimits,
     Job,
-    JobState,
-    Measurement,
-    Purpose,
     Workload,
     frozen,
     median,
@@ -88,42 +85,12 @@ def test_a_config_is_its_values_whatever_their_order(values: dict[str, object]) 
     assert hash(config) == hash(Config.of(dict(config)))
 
 
-def test_typed_access_to_a_config() -> None:
-    config = Config.of({"x": 3, "cap": "paper", "flag": True})
-    assert config.integer("x") == 3
-    assert config.text("cap") == "paper"
-    for name in ("cap", "flag"):
-        with pytest.raises(TypeError, match=name):
-            config.integer(name)
-    with pytest.raises(TypeError, match="x"):
-        config.text("x")
-    with pytest.raises(KeyError):
-        config["y"]
-    assert str(config) == "cap=paper flag=True x=3"
-
-
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
 def test_median_is_that_of_statistics(values: list[float]) -> None:
     assert median(tuple(values)) == pytest.approx(statistics.median(values))
-
-
-def test_median_of_nothing() -> None:
-    with pytest.raises(ValueError, match="no samples"):
-        median(())
-
-
-def test_ratio_is_the_median_over_pairs() -> None:
-    found = Measurement(span_us=(1.0, 2.0, 4.0), baseline_us=(2.0, 2.0, 2.0), clock="device", purpose=Purpose.SEARCH)
-    assert found.ratio == 1.0
-    assert found.time_us == 2.0
-    assert dataclasses.replace(found, baseline_us=()).ratio is None
 
 
 def test_where_names_file_line_and_key() -> None:
     job = Job(strategy="toy", request={}, sizes={}, path="j.yaml", lines={"pair": 3})
     assert job.where("pair") == "j.yaml:3: pair"
     assert job.where("sizes") == "j.yaml: sizes"
-
-
-def test_ended_states() -> None:
-    assert {each for each in JobState if each.ended} == {JobState.DONE, JobState.FAILED, JobState.CANCELLED}

@@ -49,15 +49,6 @@ def test_floats_are_rounded_to_nearest_even(values: list[float]) -> None:
     np.testing.assert_array_equal(BFLOAT.bits(x), expected)
 
 
-def test_doubles_are_rounded_once() -> None:
-    tie = 1 + 2.0**-8  # between 1 and 1 + 2**-7
-    assert BFLOAT.bits(np.array([tie]))[0] == 0x3F80
-    assert BFLOAT.bits(np.array([tie + 2.0**-40]))[0] == 0x3F81
-    assert BFLOAT.bits(np.array([-tie - 2.0**-40]))[0] == 0xBF81
-    assert BFLOAT.bits(np.array([1 + 3 * 2.0**-8 - 2.0**-40]))[0] == 0x3F81
-    assert BFLOAT.bits(np.array([1e300, -1e300])).tolist() == [0x7F80, 0xFF80]
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0), (0.99, 1.0), (-3.0, -2.0), (1.0, 1.004)])
 def test_uniform_fills_stay_within_their_range(low: float, high: float) -> None:
     values = BFLOAT.values(fill(buffer("uniform", 20_000, low=low, high=high), 3))
@@ -128,22 +119,6 @@ def test_8_bits_are_rounded_to_nearest_even_and_saturate(dtype: str, values: lis
     np.testing.assert_array_equal(found, expected)
     known = ~np.isnan(expected)
     np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(expected[known]))
-
-
-def test_8_bits_of_doubles_are_rounded_once() -> None:
-    tie = 1 + 2.0**-4  # between 1 and 1 + 2**-3
-    bits = narrow.NARROW["float8_e4m3fn"].bits(np.array([tie, tie + 2.0**-45, -tie - 2.0**-45, 1e300, np.inf, np.nan]))
-    assert bits.tolist() == [0x38, 0x39, 0xB9, 0x7E, 0x7E, 0x7F]
-
-
-@pytest.mark.parametrize("dtype", EIGHT)
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0), (-3.0, -2.0), (1.0, 2.0), (-0.25, 0.25)])
-def test_uniform_fills_of_8_bits_stay_within_their_range(dtype: str, low: float, high: float) -> None:
-    made = Buffer(name="b", dtype=dtype, elements=5000, role=Role.INPUT, fill=Fill(kind="uniform", low=low, high=high))
-    values = narrow.readable(fill(made, 3), dtype)
-    assert values.min() >= low
-    assert values.max() < high
-    assert len(np.unique(values)) > 1
 
 
 @pytest.mark.parametrize("dtype", EIGHT)

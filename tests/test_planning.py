@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
-from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
+from fusiond.errors import PluginError, RequestError, UnknownName
 from fusiond.exporting.bundle import read_bundle
 from fusiond.hookspecs import hookimpl
 from fusiond.model import (
     Analysis,
     BuildFailed,
-    CompileFacts,
     Config,
     DeviceInfo,
     Job,
@@ -40,7 +39,6 @@ from fusiond.requests.planning import (
     plan,
     prepare,
     reference,
-    with_config,
 )
 from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
@@ -103,23 +101,6 @@ def job(text: str = "strategy: rich\nfaults: {'0,3': rejected}") -> Job:
 @pytest.fixture
 def found(registry: Registry) -> Plan:
     return plan(registry, job(), known={"p1": 3.0})
-
-
-def test_what_a_plan_knows(found: Plan) -> None:
-    assert [name for name, _ in found.seeds] == ["good", "refused"]
-    assert {each.rule: each.nodes for each in found.rejections} == {
-        "seed": ("outside",),
-        "toy": ("seed:refused", "x", "y"),
-    }
-    assert (found.parts, found.probes_missing, found.device) == (1, 1, "fake")
-    document = found.as_json()
-    assert json.loads(json.dumps(document)) == document
-    assert document["space"]["parameters"]["tile"] == [8, 16]
-    assert document["space"]["conditions"] == {"tile": "x == 1"}
-    assert document["space"]["points"] == found.points == len(list(found.space.points()))
-    assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
-    assert document["workload"]["key"] == found.workload.key
-    assert found.description == "  a valley,\n  8 wide [bold]\n"
 
 
 class Told(Rich):
@@ -218,32 +199,6 @@ def test_set_refuses_what_is_no_point(found: Plan, settings: dict[str, str], pro
         chosen_config(found, settings)
 
 
-def test_a_plan_knows_the_config_that_was_set(registry: Registry) -> None:
-    def facts(source: Any) -> dict[str, CompileFacts]:
-        return {
-            entry: CompileFacts(
-                arch="sm_90", entry=entry, registers=40, shared_bytes=0, barriers=1, stack_bytes=0,
-                spill_store_bytes=0, spill_load_bytes=0,
-            )
-            for entry in source.entries
-        }  # fmt: skip
-
-    found = plan(registry, job(), arch="sm_90")
-    target = dataclasses.replace(found.target, facts=facts)
-    found = dataclasses.replace(found, target=target, facts=())
-    more = with_config(found, {"x": "2", "y": "5"})
-    assert more.facts is not None
-    assert {(each.candidate, each.facts.registers) for each in more.facts} == {("set", 40)}
-    document = more.as_json()
-    assert document["set"] == {"x": 2, "y": 5}
-    assert json.loads(json.dumps(document)) == document
-    assert "set" not in found.as_json()
-    refused = with_config(found, {"x": "0", "y": "3"})
-    assert refused.rejections[-1].nodes[0] == "set"
-    assert refused.facts == ()
-    assert with_config(dataclasses.replace(found, facts=None), {"x": "2"}).facts is None
-
-
 def test_what_does_not_build_is_a_row_with_the_compilers_first_line(registry: Registry) -> None:
     found = plan(registry, job(), arch="sm_90")
     target = dataclasses.replace(found.target, facts=lambda source: BuildFailed(reason='x.cu(3): error: expected ";"'))
@@ -264,11 +219,6 @@ def test_without_a_seed_set_must_say_it_all(found: Plan) -> None:
     assert dict(chosen_config(bare, {"y": "4"})) == {"x": 0, "y": 4}  # the first value of each, the plain one
 
 
-def test_what_applies_now_gets_its_first_value(found: Plan) -> None:
-    bare = dataclasses.replace(found, seeds=(("s", Config.of({"x": 0, "y": 4})),))
-    assert dict(chosen_config(bare, {"x": "1"})) == {"tile": 8, "x": 1, "y": 4}
-
-
 def test_bundles_of_native_and_candidate(found: Plan, registry: Registry, tmp_path: Path) -> None:
     native, candidate = emit_bundles(registry, found, {"x": "3", "y": "5"}, tmp_path / "out")
     program, binaries = read_bundle(candidate)
@@ -281,22 +231,9 @@ def test_bundles_of_native_and_candidate(found: Plan, registry: Registry, tmp_pa
         emit_bundles(registry, found, {"x": "0", "y": "3"}, tmp_path / "other")
 
 
-def test_what_does_not_build_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
-    broken = plan(registry, job("strategy: rich\nfaults: {'1,2': nobuild}"))
-    with pytest.raises(DeviceError, match="does not build for fake: toy:1: expected a kernel"):
-        emit_bundles(registry, broken, {}, tmp_path / "out")
-
-
 def test_a_broken_plan_is_the_plugins_fault(registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="sloppy emitted a broken plan for 'toy': issue is 'eager'"):
         emit_bundles(registry, plan(registry, job("strategy: sloppy")), {}, tmp_path / "out")
-
-
-def test_what_a_job_gets_wrong(registry: Registry) -> None:
-    with pytest.raises(UnknownName, match="unknown strategy 'rihc'"):
-        prepare(registry, job("strategy: rihc"))
-    with pytest.raises(UnknownName, match=r"j.yaml:2: unknown key 'sides'; did you mean 'side'\?"):
-        prepare(registry, job("strategy: rich\nsides: 3"))
 
 
 class Many(FakeProvider):
@@ -339,19 +276,6 @@ def test_a_device_that_measures_comes_before_one_that_emulates() -> None:
     assert choose_device(registry, "many:1")[1].name == "many:1"
     assert choose_device(registry, "emulated")[1].name == "emulated"
     assert choose_device(with_many(Many("measured"), cpu=True), "auto")[1].name == "emulated"
-
-
-def test_a_device_that_is_not_there() -> None:
-    registry = with_many(Many("measured", "many:0"), cpu=False)
-    with pytest.raises(UnknownName, match=r"unknown device 'many:7'; did you mean 'many:0'\?"):
-        choose_device(registry, "many:7")
-    with pytest.raises(UnknownName, match="unknown device 'gpu'"):
-        choose_device(registry, "gpu")
-    for request in ("auto", "many", "many:0"):
-        with pytest.raises(DeviceError, match="no driver; install one"):
-            choose_device(with_many(Many("measured"), cpu=False), request)
-    with pytest.raises(DeviceError, match="none is there"):
-        choose_device(Registry(), "auto")
 
 
 def test_all_devices_are_one_of_each_model(fakes: Registry) -> None:

@@ -37,7 +37,6 @@ from fusiond.program import (
     default_compare,
     encode,
     problems,
-    replace_sources,
     stream_devices,
     to_text,
 )
@@ -293,31 +292,6 @@ def test_a_run_of_parts_may_not_step_over_one() -> None:
     assert found(0, 1, 2, "y") == found(1, 2, "y") == found("x", "y") == found(0, 1) == ()
     for names in ((0, 2), (1, "y"), (0, 2, "y")):
         assert any("copies over 'x@here', which lies between" in line for line in found(*names)), names
-
-
-def test_all_problems_are_reported_at_once() -> None:
-    program = dataclasses.replace(changed("buffers", 0, elements=-1), issue="eager", steps=())
-    assert len(problems(program)) == 3
-
-
-def test_host_sensitive_is_counted_host_work() -> None:
-    assert PROGRAM.host_sensitive
-    assert not dataclasses.replace(PROGRAM, steps=STEPS[:4]).host_sensitive
-    assert not changed("steps", 4, counted=False).host_sensitive or STEPS[5].counted
-
-
-def test_lookups() -> None:
-    assert PROGRAM.buffer("out").size_bytes == 24
-    assert PROGRAM.source("host").kind is SourceKind.HOST
-    with pytest.raises(KeyError):
-        PROGRAM.buffer("nil")
-    with pytest.raises(KeyError):
-        PROGRAM.source("nil")
-
-
-def test_replace_sources() -> None:
-    changed_program = replace_sources(PROGRAM, lambda each: dataclasses.replace(each, register_cap=None))
-    assert [each.register_cap for each in changed_program.sources] == [None, None]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from fusiond.devices.base import DeviceProvider
 from fusiond.errors import PluginError, UnknownName
 from fusiond.events import JobEnded, RecordChanged, TrialFinished
 from fusiond.hookspecs import hookimpl
@@ -181,17 +180,6 @@ def test_a_provider_that_nobody_could_use_is_refused(provider: object, problem: 
     assert registry.providers == {}
 
 
-def test_a_provider_that_raises_has_no_devices(caplog: pytest.LogCaptureFixture) -> None:
-    class Raises(OfKind):
-        def devices(self) -> Any:
-            raise RuntimeError("no licence")
-
-    registry = Registry()
-    registry.add(brings(providers=(Raises("raises"), OfKind("other"))), "mine")
-    assert [info.name for _, info in registry.devices()] == [info.name for info in FakeProvider().devices()]
-    assert "devices of the kind raises cannot be listed: RuntimeError: no licence" in caplog.text
-
-
 def test_names_that_are_taken(fakes: Registry, tmp_path: Path) -> None:
     fakes.add(brings(entries=(entry(tmp_path),)), "kernels")
     for plugin, problem in (
@@ -285,19 +273,6 @@ def test_loading_goes_on_past_a_plugin_that_fails(module: Callable[..., types.Mo
     assert problems["e-breaks"] == ["ValueError: one line and another"]
     assert problems["f-syntax"][0].startswith("SyntaxError")
     assert problems["g-attribute"][0].startswith("AttributeError")
-
-
-def test_this_environment_loads_whole(real: Registry) -> None:
-    assert [state for state in real.states if state.problem] == []
-    assert {"cpu", "cuda"} <= set(real.providers)
-    assert "hfuse" in real.strategies
-    for provider in real.providers.values():
-        assert isinstance(provider.kind, str)
-        assert bool(provider.devices()) != bool(provider.missing())
-
-
-def _typed(provider: FakeProvider) -> DeviceProvider:
-    return provider  # mypy: the fake keeps the contract
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fusiond.model import Config
 from fusiond.search import space as space_module
-from fusiond.search.space import EMPTY, Parameter, Space
+from fusiond.search.space import Parameter, Space
 
 CONDITIONS = ("a == 1", "a > 0 and b == 'x'", "b != 'y'", "c == 2")
 RESTRICTIONS = ("a + c <= 3", "b == 'x' or a == 0", "d >= c", "not (a == 2 and c == 1)")
@@ -90,11 +90,6 @@ def test_count_merges_beginnings_that_differ_in_nothing_that_is_named_later() ->
     assert tied.count() == len(list(tied.points()))
 
 
-def test_the_empty_space_has_one_point() -> None:
-    assert list(EMPTY.points()) == [Config(())]
-    assert EMPTY.problems({}) == ()
-
-
 @pytest.mark.slow
 def test_two_thousand_parameters_are_no_deeper_than_two() -> None:
     """A pipeline of a thousand kernels has as many."""
@@ -123,18 +118,6 @@ def test_problems_are_explained() -> None:
     assert space.problems({"kind": "tiled", "tile": 8}) == ("cap is missing",)
     assert space.problems({"kind": "tiled", "tile": 8, "cap": "32"}) == ("cap is '32'; it can be none, 32",)
     assert space.problems({"kind": "plain", "cap": 32, "zzz": 1}) == ("there is no parameter 'zzz'",)
-
-
-def test_true_one_and_one_point_zero_are_three_values() -> None:
-    space = Space(parameters=(Parameter(name="a", values=(1,)),))
-    assert space.problems({"a": 1}) == ()
-    assert space.problems({"a": True})
-    assert space.problems({"a": 1.0})
-
-
-def test_floats_are_compared_as_texts() -> None:
-    space = Space(parameters=(Parameter(name="f", values=(0.5, 1.5)),), restrictions=("f == '0.5'",))
-    assert [dict(each) for each in space.points()] == [{"f": 0.5}]
 
 
 def test_hash_is_of_the_content() -> None:

@@ -127,11 +127,6 @@ def test_a_plugin_that_raises_is_shown_and_the_others_load(
 
 
 @pytest.mark.slow
-def test_without_it_nobody_knows_its_strategy(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    assert "stranger" not in plugins(python("-m", "fusiond", "plugins", "--json", PYTHONPATH=""))
-
-
-@pytest.mark.slow
 def test_a_plan_of_it_can_be_shown(python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = python("-m", "fusiond", "plan", "job.yaml", "--json")
@@ -143,30 +138,6 @@ def test_a_plan_of_it_can_be_shown(python: Callable[..., subprocess.CompletedPro
     wrong = python("-m", "fusiond", "plan", "job.yaml")
     assert wrong.returncode == 2
     assert "did you mean 'small'?" in wrong.stderr
-
-
-@pytest.mark.slow
-def test_what_it_reads_is_read_as_everywhere(
-    python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "job.yaml").write_text(JOB.replace("saxpy: small", "saxpy: mine.yaml"))
-    (tmp_path / "mine.yaml").write_text("n: 100\nscale: 2\nfill: {normal: [0, -1]}\n")
-    refused = python("-m", "fusiond", "plan", "job.yaml")
-    assert refused.returncode == 2
-    assert "mine.yaml:3: fill.normal[1]: is -1; a standard deviation is not negative" in refused.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.needs_nvcc
-def test_its_programs_are_counted(python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    done = python("-m", "fusiond", "plan", "job.yaml", "--count", "--json")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["counted"]
-    assert {each["program"] for each in rows} == {"native", "seed 0", "seed 1"}
-    for each in rows:
-        assert (each["global_read_bytes"], each["global_write_bytes"]) == (2 * 4 * 3000, 4 * 3000)
-        assert each["minimal_bytes"] == 3 * 4 * 3000
 
 
 @pytest.mark.slow

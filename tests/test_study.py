@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import SAMPLERS, Ask, Config, Outcome, Trial
-from fusiond.search import models, points, sampler
-from fusiond.search.gaussian import Process
+from fusiond.search import points, sampler
 from fusiond.search.space import Parameter, Space, check_seeds
 from fusiond.search.study import Study, _JointSampler
 
@@ -127,40 +125,10 @@ def test_asks_are_remembered_before_they_are_handed_out() -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_space_that_is_nearly_all_invalid_is_still_searched(sampler: str) -> None:
-    names = "abcdef"
-    space = Space(
-        parameters=tuple(Parameter(name=name, values=tuple(range(6))) for name in names),
-        restrictions=tuple(f"{left} == {right}" for left, right in itertools.pairwise(names)),
-    )
-    log: list[Ask] = []
-    asks, _ = drive(new(space, 5, log=log, sampler=sampler))
-    assert len(asks) == 5
-    assert {len(set(each.config.values())) for each in asks} == {1}
-    assert any(each.origin == "invalid" for each in log) == (sampler == "tpe")
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_another_seed_asks_otherwise_and_the_same_seed_the_same(sampler: str) -> None:
     runs = [[each.config for each in drive(new(CONDITIONAL, 12, seed=seed, sampler=sampler))[0]] for seed in (1, 1, 2)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
-
-
-@pytest.mark.parametrize(("sampler", "within"), [("gp", 1), ("tpe", 30)])
-def test_the_search_finds_what_random_choice_does_not(sampler: str, within: int) -> None:
-    space = Space(parameters=tuple(Parameter(name=name, values=tuple(range(30))) for name in "xyz"))
-
-    def bowl(config: Config) -> tuple[Outcome, float | None]:
-        return Outcome.MEASURED, math.exp(-sum((config.integer(name) - 20) ** 2 for name in "xyz") / 400)
-
-    study = new(space, 60, sampler=sampler)
-    best = 0.0
-    while (ask := study.next()) is not None:
-        trial = trial_of(ask, bowl)
-        best = max(best, trial.ratio or 0)
-        study.tell(ask, trial)
-    assert best >= math.exp(-within / 400)
 
 
 def test_a_space_too_large_to_be_held_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,28 +144,6 @@ def test_a_space_too_large_to_be_held_is_searched(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(points, "_BATCHES", 2)
     found = points.Points(rare, held=10)
     assert len(sampler._drawn(found, 1000, np.random.default_rng(0))) < 1000
-
-
-# --- what is told ---
-
-
-@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.MEASURED])
-def test_a_failure_is_told_as_pruned_and_has_no_number(outcome: Outcome) -> None:
-    study = new(CONDITIONAL, 5)
-    ask = study.next()
-    assert ask is not None
-    study.tell(ask, trial_of(ask, lambda config: (outcome, None)))
-    (told,) = study._study.trials
-    assert told.state is TrialState.PRUNED
-    assert told.value is None
-
-
-def test_a_measured_trial_is_told_as_its_log_ratio() -> None:
-    study = new(CONDITIONAL, 5)
-    ask = study.next()
-    assert ask is not None
-    study.tell(ask, trial_of(ask, lambda config: (Outcome.MEASURED, 2.0)))
-    assert study._study.trials[0].value == pytest.approx(math.log(2))
 
 
 # --- interruptions ---
@@ -230,35 +176,6 @@ def test_rebuilding_goes_on_exactly(
         assert [each.config for each in rest] == [each.config for each in wanted[cut:]]
         assert [each.sequence for each in rest] == [each.sequence for each in wanted[cut:]]
         assert first == log
-
-
-@pytest.mark.slow
-def test_rebuilding_goes_on_exactly_where_not_all_trials_are_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where the pool is drawn, with neighbours of the best beside it. A fit that is worked at in parts has the same
-    figures to the last bit, whichever ask did which part."""
-    small = {"MODELLED": 12, "FITTED": 8, "GROWTH": 2.0, "REFIT": 10, "PART": 9, "ADDED": 2}
-    for name, value in small.items():
-        monkeypatch.setattr(models, name, value)
-    for name, value in {"POOL": 100, "DRAWN": 60, "STALL": 4, "MOVES": 3}.items():
-        monkeypatch.setattr(sampler, name, value)
-    log: list[Ask] = []
-    whole = new(CONDITIONAL, 32, log=log)
-    wanted, _ = drive(whole, 3)
-    assert len({each.config for each in wanted}) == 32
-    for cut in (14, 16, 23, 25):
-        first: list[Ask] = []
-        _, trials = drive(new(CONDITIONAL, 32, log=first), 3, stop_after=cut)
-        again = new(CONDITIONAL, 32, asks=tuple(first), trials=trials, log=first)
-        rest, _ = drive(again, 3)
-        assert [each.config for each in rest] == [each.config for each in wanted[cut:]]
-        for one, other in zip(_processes(whole), _processes(again), strict=True):
-            assert one.count == other.count
-            assert one._explained.tobytes() == other._explained.tobytes()
-
-
-def _processes(study: Study) -> list[Process]:
-    assert study._by_points is not None
-    return [each._used.process for each in study._by_points._models if each._used is not None]
 
 
 @pytest.mark.slow
@@ -295,14 +212,6 @@ def test_asks_that_were_not_written_down_are_asked_again() -> None:
         rest, _ = drive(again, ahead=1)
         assert kept == log
         assert [each.config for each in rest] == [each.config for each in wanted[len(told) :]]
-
-
-def test_a_finished_study_asks_for_nothing_more() -> None:
-    log: list[Ask] = []
-    _, trials = drive(new(CONDITIONAL, 8, log=log))
-    again = new(CONDITIONAL, 8, asks=tuple(log), trials=trials, log=log)
-    assert again.next() is None
-    assert again.done == 8
 
 
 # --- seeds ---

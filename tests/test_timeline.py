@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import random
 
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Prefetch, Program, Role, Source, SourceKind
+from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Program, Role, Source, SourceKind
 from fusiond.program.steps import Step
 from fusiond.program.timeline import DOWN, HOST, KERNELS, PEERS, UP, on_link, timeline
 
@@ -53,34 +53,11 @@ def test_on_one_stream_everything_follows() -> None:
     assert found.steps["k"] == (3, 8)
 
 
-def test_chunks_take_the_slowest_engine_and_one_chunk_of_the_others() -> None:
-    program = plan(*chunks(8))
-    for slow in "ukd":
-        us = {step.name: 10.0 if step.name[0] == slow else 4.0 for step in program.steps}
-        assert timeline(program, us).span_us == 8 * 10 + 2 * 4
-
-
-def test_pageable_copies_hold_up_the_issue_and_graphs_do_not() -> None:
-    us = {step.name: 5.0 for step in chunks(4)}
-    assert timeline(plan(*chunks(4)), us).span_us == 30
-    assert timeline(plan(*chunks(4), memory=Memory.PAGEABLE), us).span_us == 60, "each download waits for its kernel"
-    assert timeline(plan(*chunks(4), memory=Memory.PAGEABLE, issue="graph"), us).span_us == 30
-
-
 def test_the_host_waits_and_then_issues() -> None:
     steps = [up("u"), kernel("k", after=("u",)), down("d", after=("k",)), host("h", after=("d",)), up("v")]
     found = timeline(plan(*steps), dict.fromkeys("ukdhv", 2.0))
     assert found.steps["h"] == (6, 8)
     assert found.steps["v"] == (8, 10), "what is listed behind a call is not issued before it has ended"
-
-
-def test_prefetches_take_the_engines_of_copies_and_hold_up_the_issue() -> None:
-    fetch = [Prefetch(name=name, buffers=("a",), to_device=name == "u", stream=1) for name in "ud"]
-    steps = [fetch[0], kernel("k", after=("u",)), up("v"), fetch[1]]
-    found = timeline(plan(*steps, memory=Memory.MANAGED), {"u": 3, "k": 5, "v": 2, "d": 7})
-    assert found.busy_us == {UP: 5, KERNELS: 5, DOWN: 7, HOST: 0}
-    assert found.steps["k"] == (3, 8)
-    assert found.steps["d"] == (5, 12)
 
 
 def test_each_device_has_engines_of_its_own() -> None:

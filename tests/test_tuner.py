@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 from fusiond import events as say
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock, held_by
+from fusiond.devices.lock import held_by
 from fusiond.errors import DeviceSick, MachineFault, PluginError, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
@@ -82,27 +80,6 @@ def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fak
     assert re.fullmatch(r"64 candidates in \d+\.\d s; the device was busy for \d+%", searched)
 
 
-def test_a_job_says_who_has_its_device(store: Store, fakes: Registry) -> None:
-    row = submit(store, fakes, "strategy: toy\nsearch: {trials: 2}\n")
-    said: list[tuple[str, str]] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, say.PhaseStarted) and event.phase == "waiting":
-            said.append((event.detail, store._known(row.id).waiting_for))
-            held.close()
-
-    (info,) = fakes.providers["fake"].devices()
-    with contextlib.ExitStack() as held:
-        held.enter_context(device_lock(info, stop=lambda: False, waiting=lambda text: None))
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, fakes, Events(note), runner=InProcess).run(row.id, lambda: False)
-    assert state is JobState.DONE
-    ((detail, waiting_for),) = said
-    assert re.fullmatch(rf"waiting for pid {os.getpid()} of \S+ since \d\d:\d\d UTC", detail)
-    assert waiting_for == f"{info.name}: {detail}"
-    assert store._known(row.id).waiting_for == ""
-
-
 def _for_two(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceInfo, DeviceInfo]:
     """Two boards of one model, and a strategy whose programs are for two."""
     provider, toy = fakes.providers["fake"], fakes.strategies["toy"]
@@ -139,24 +116,6 @@ def test_a_job_waits_while_its_other_device_is_sick(
     state, _ = run(store, fakes, row)
     assert state is JobState.WAITING
     assert "fake:1" in store._known(row.id).waiting_for
-
-
-@pytest.mark.slow
-def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:
-    row = submit(store, fakes, "strategy: toy\nunfused: 8.0\nsearch: {trials: 64}\n")
-    run(store, fakes, row)
-    record = recorded(store, row, fakes)
-    assert record.verdict is Verdict.KEEP
-    assert record.speedup == pytest.approx(0.76, rel=0.01)
-
-
-@pytest.mark.slow
-def test_native_against_native_is_kept(store: Store, fakes: Registry) -> None:
-    """The control: 10 us fused against 10 us unfused (10.526 us, 5 % faster with the other block)."""
-    for seed in range(5):
-        row = submit(store, fakes, f"strategy: toy\nunfused: {10 / 0.95}\nlabel: control{seed}\n")
-        run(store, fakes, row)
-        assert recorded(store, row, fakes).verdict is Verdict.KEEP
 
 
 @pytest.mark.slow
@@ -277,15 +236,6 @@ def test_a_device_that_fails_on_what_is_known_to_be_good_is_sick(
     assert len(store.trials(row.id)) == 9
 
 
-def test_a_candidate_that_crashes_on_a_device_that_is_well_is_to_blame(store: Store, fakes: Registry) -> None:
-    row = submit(store, fakes, 'strategy: toy\nside: 2\nfaults: {"0,0": crash, "0,1": crash, "1,0": crash}\n')
-    state, _ = run(store, fakes, row)
-    (info,) = fakes.providers["fake"].devices()
-    assert state is JobState.DONE
-    assert store.sick(info.key, info.uuid) is None
-    assert [each.outcome for each in store.trials(row.id)].count(Outcome.CRASHED) == 3
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_an_unfused_program_that_fails_is_the_device_s_fault_if_it_worked_before(
     store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
@@ -386,15 +336,6 @@ def test_verify_measures_the_recorded_winner_again(store: Store, fakes: Registry
     assert after.config == before.config
     assert after.speedup == pytest.approx(before.speedup, rel=0.02)
     assert len(store.history(first.workload_key, after.device_key)) == 2
-
-
-def test_verify_without_a_record_says_so(store: Store, fakes: Registry) -> None:
-    row = submit(store, fakes, "strategy: toy\n", kind="verify")
-    state, seen = run(store, fakes, row)
-    assert state is JobState.FAILED
-    assert isinstance(seen[-1], say.JobEnded)
-    assert seen[-1].problem is not None
-    assert "nothing is recorded" in seen[-1].problem
 
 
 @pytest.mark.slow
@@ -545,20 +486,6 @@ def test_a_job_of_which_nothing_can_be_tried_is_refused_before_it_is_stored(stor
     assert refused.value.exit_status == 2
     assert store.jobs() == []
     submit(store, fakes, text.replace(', "1,1": rejected', ""))  # one of them can be
-
-
-@pytest.mark.slow
-def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, fakes: Registry) -> None:
-    text = "strategy: toy\n"
-    first = submit(store, fakes, text)
-    run(store, fakes, first)
-    before = recorded(store, first, fakes)
-    row = submit(store, fakes, text, kind="verify")
-    state, seen = run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, *range(40)))
-    assert state is JobState.FAILED
-    assert isinstance(seen[-1], say.JobEnded)
-    assert "stands" in (seen[-1].problem or "")
-    assert recorded(store, first, fakes) == before
 
 
 @pytest.mark.slow

@@ -29,12 +29,6 @@ def test_students_quantile_is_scipys(probability: float, degrees: int) -> None:
     assert student_quantile(probability, degrees) == pytest.approx(wanted, rel=1e-7, abs=1e-8)
 
 
-@pytest.mark.parametrize("probability", [0.4999, 1.0, -1.0, 2.0, math.nan])
-def test_quantiles_outside_the_upper_half_are_refused(probability: float) -> None:
-    with pytest.raises(ValueError, match="probability"):
-        student_quantile(probability, 4)
-
-
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.integers(1, 4))
 def test_the_interval_is_scipys_at_the_corrected_level(logs: list[float], finalists: int) -> None:
     found = estimate(logs, finalists)
@@ -164,11 +158,6 @@ def test_five_processes_that_all_share_always_give_a_verdict(measured: dict[str,
     assert (conclude(rows, 1.02) is not None) == (len(common) >= LEAST_PROCESSES)
 
 
-def test_what_is_shared_by_nobody() -> None:
-    assert shared({}, ()) == ()
-    assert shared({"a": {1, 2}}, ("a", "b")) == ()
-
-
 def test_better_beyond_the_noise() -> None:
     steady = logs(1.05, 1.05, 1.06, 1.05, 1.05)
     assert beats(steady, logs(1.0, 1.01, 1.0, 1.0, 1.0), 2)
@@ -193,10 +182,6 @@ def verdicts(true_gain: float, process_sd: float, finalists: int, jobs: int = 10
 def test_native_against_native_is_seldom_called_a_gain(process_sd: float, finalists: int) -> None:
     """The level is 2.5 % on the one side that matters, and `least_gain` comes on top."""
     assert verdicts(1.0, process_sd, finalists)[Verdict.FUSE] <= 0.03
-
-
-def test_native_against_native_is_kept_where_the_device_is_quiet() -> None:
-    assert verdicts(1.0, 0.002, 3)[Verdict.KEEP] > 0.97
 
 
 def test_a_loss_is_never_called_a_gain_and_a_large_gain_always() -> None:

@@ -22,7 +22,7 @@ from fusiond.daemon.worker import DeviceWorker
 from fusiond.devices import protocol
 from fusiond.errors import Interrupted, MachineFault, StoreUnavailable
 from fusiond.events import Event, Events
-from fusiond.model import BuildFailed, DeviceInfo, JobState, MeasureFailed, Outcome
+from fusiond.model import DeviceInfo, JobState, MeasureFailed, Outcome
 from fusiond.progress import of_event, of_row
 from fusiond.registry import Registry
 from fusiond.requests import jobs
@@ -107,12 +107,6 @@ def test_a_job_that_lacks_something_waits_and_ends_as_if_nothing_had_happened(
     assert (done.trials, job_entry(done)["waiting_for"], job_entry(done)["retry_at"]) == (8, None, None)
     trials = store.trials(row.id, None)
     assert {each.outcome for each in trials} == {Outcome.MEASURED}
-
-
-def test_a_bug_is_no_fault_of_the_machine(store: Store, fakes: Registry, row: JobRow, monkeypatch: Any) -> None:
-    monkeypatch.setattr(FakeProvider, "build", Flaky(FakeProvider().build, ValueError("a bug"), {2}))
-    with pytest.raises(ValueError, match="a bug"):
-        run(store, fakes, row)
 
 
 def test_each_wait_is_longer_until_the_job_gets_on(
@@ -230,14 +224,6 @@ def test_artifacts_that_are_removed_meanwhile_are_made_again(
     assert {each.outcome for each in store.trials(row.id, None)} == {Outcome.MEASURED}
 
 
-def test_a_build_that_fails_is_still_the_programs(store: Store, fakes: Registry, monkeypatch: Any) -> None:
-    (job,) = jobs.read("toy.yaml", JOB + 'faults: {"0,0": nobuild}\n')
-    row = tuner.submit(store, fakes, job)
-    assert run(store, fakes, row)[0] is JobState.DONE
-    failed = [each for each in store.trials(row.id) if each.outcome is Outcome.BUILD_FAILED]
-    assert [each.reason for each in failed] == [str(BuildFailed(reason="toy:1: expected a kernel").reason)]
-
-
 # --- in the foreground ---
 
 
@@ -280,23 +266,6 @@ def test_run_goes_on_in_a_copy_of_the_store_that_takes_its_place(
     assert found["job"]["id"] == row.id
     with Store.open(store.path) as there:
         assert there._known(row.id).state is JobState.DONE
-
-
-@pytest.mark.slow  # each of its finals starts a child
-@pytest.mark.usefixtures("quick")
-def test_run_waits_for_a_store_that_takes_nothing(
-    store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then not even the waiting can be written down: the job stays ours, and is gone on with."""
-    full = StoreUnavailable("the disk is full")
-    monkeypatch.setattr(Store, "add_trial", Flaky(store.add_trial, full, {2, 3}))
-    monkeypatch.setattr(Store, "wait", Flaky(store.wait, full, {1}))
-    monkeypatch.setattr(Store, "finish", Flaky(store.finish, full, {1}))
-    said: list[str] = []
-    found = here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml", when_busy="share")
-    assert found["job"]["id"] == row.id
-    assert store._known(row.id).state is JobState.DONE
-    assert [line for line in said if line.startswith("waiting: the disk is full; trying again in")]
 
 
 def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,18 +352,3 @@ def test_complaints_come_once_a_minute(caplog: pytest.LogCaptureFixture) -> None
         "no descriptors left (59 times since this was said last)",
         "no descriptors left (59 times since this was said last)",
     ]
-
-
-def test_another_problem_is_logged_beside_the_first(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    complaints = Complaints(logging.getLogger("test"), lambda: now[0])
-    for text in ("no descriptors left", "no space left", "no descriptors left"):
-        complaints.add(text)
-    assert caplog.messages == ["no descriptors left", "no space left"]
-    caplog.clear()
-    for number in range(1000):
-        complaints.add(f"text {number}")
-    assert len(caplog.messages) <= 32
-    now[0] = 60.0
-    complaints.add("text 2000")
-    assert caplog.messages[-1].startswith("text 2000")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.build.cache import BuildCache, default_folder
+from fusiond.build.cache import BuildCache
 from fusiond.errors import StoreError
-from fusiond.model import BuildFailed
 
 KEY = "ab" + "0" * 30
 
@@ -26,20 +25,6 @@ def test_what_was_put_is_got(tmp_path: Path) -> None:
     assert cache.get(KEY, ".cubin") is None
 
 
-def test_a_failure_is_kept_with_its_log(tmp_path: Path) -> None:
-    cache = BuildCache(tmp_path)
-    assert cache.failure(KEY) is None
-    failed = BuildFailed(reason="x.cu:1: no", log="all of it")
-    assert cache.put_failure(KEY, failed) == failed
-    assert BuildCache(tmp_path).failure(KEY) == failed
-
-
-def test_a_damaged_failure_is_no_failure(tmp_path: Path) -> None:
-    cache = BuildCache(tmp_path)
-    cache.put(KEY, ".no", "{")
-    assert cache.failure(KEY) is None
-
-
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -48,13 +33,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(StoreError, match=r"no space left.*FUSIOND_CACHE"):
         BuildCache(tmp_path).put(KEY, ".ptx", "text")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_a_cache_that_is_a_file_is_said(tmp_path: Path) -> None:
-    taken = tmp_path / "file"
-    taken.write_text("")
-    with pytest.raises(StoreError, match=f"build cache {taken} cannot be written: Not a directory"):
-        BuildCache(taken).put(KEY, ".ptx", "text")
 
 
 def test_those_not_used_for_longest_go(tmp_path: Path) -> None:
@@ -79,13 +57,6 @@ def test_what_was_used_just_now_is_never_evicted(tmp_path: Path) -> None:
     path = cache.put(KEY, ".ptx", "x" * 100)
     assert cache.sweep() == 0
     assert path.exists()
-
-
-def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path))
-    assert default_folder() == tmp_path
-    monkeypatch.delenv("FUSIOND_CACHE")
-    assert default_folder().parts[-2:] == ("fusiond", "builds")
 
 
 def _put_many(folder: Path) -> None:
@@ -134,14 +105,6 @@ def test_a_file_that_is_cut_while_it_is_known_is_seen(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(4)
     assert cache.get(KEY, ".so") is None
-
-
-def test_sums_go_with_their_files(tmp_path: Path) -> None:
-    cache = BuildCache(tmp_path, limit_bytes=50)
-    path = cache.put(KEY, ".ptx", "x" * 100)
-    os.utime(path, (1, 1))
-    cache.sweep()
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
 def test_a_file_and_its_sum_belong_together_whoever_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

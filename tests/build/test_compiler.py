@@ -169,13 +169,6 @@ def test_whoever_is_killed_while_the_system_kills_nobody_is_not(
         gxx.build(HOST, cache=BuildCache(tmp_path / "cache"))
 
 
-@pytest.mark.usefixtures("gxx_here", "kills")
-def test_what_is_fusionds_own_is_never_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSIOND_CXX", str(Broken(tmp_path / "bin", OUT_OF_MEMORY, 3).path))
-    with pytest.raises(MachineFault):
-        gxx.scheduler(BuildCache(tmp_path / "cache"))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("gxx_here")
 def test_a_limit_of_memory_is_met_by_what_needs_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,11 +206,6 @@ def test_one_alone_waits_for_the_others_and_keeps_them_out() -> None:
     with turns.taken(alone=True):
         assert (turns._running, turns._alone) == (1, 1)
     assert (turns._running, turns._alone) == (0, 0)
-
-
-def test_a_compiler_that_cannot_be_started_is_the_machines_fault(tmp_path: Path) -> None:
-    with pytest.raises(MachineFault, match=r"no-such cannot be run: .*not found"):
-        compiler.run([str(tmp_path / "no-such")], tmp_path, 10)
 
 
 # --- children that end with us ---
@@ -266,11 +254,3 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_the_guard_is_not_told_of_what_has_ended(tmp_path: Path) -> None:
-    before = set(children.GUARD._groups)
-    done = children.run(["sh", "-c", "echo out; echo err >&2; pwd >&2; exit 3"], timeout_secs=10, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", f"err\n{tmp_path}\n")
-    assert children.GUARD._groups == before
-    assert os.getpgid(0) not in before

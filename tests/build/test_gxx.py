@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from fusiond.build import cache as caching
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu import native
-from fusiond.errors import DeviceError, StoreError
+from fusiond.errors import StoreError
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
@@ -100,19 +99,6 @@ def test_a_failure_is_one_line_and_is_kept(source: Source, reason: str, cache: B
     assert again.reason == failed.reason
 
 
-def test_a_compiler_that_runs_out_of_time_is_tried_again(
-    cache: BuildCache, compiler: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow machine must not condemn a source for ever. What else the machine may do: test_compiler.py."""
-    monkeypatch.setattr(gxx, "TIMEOUT_SECS", 0.3)
-    compiler("sleep 60")
-    failed = gxx.build(KERNEL, cache=cache)
-    assert isinstance(failed, BuildFailed)
-    assert "busy after 0 s" in failed.reason
-    compiler('for each; do out="$each"; done; echo built > "$out"')
-    assert isinstance(gxx.build(KERNEL, cache=cache), Path)
-
-
 def test_the_compiler_is_out_of_reach_of_ctrl_c_and_speaks_english(
     cache: BuildCache, compiler: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -121,26 +107,6 @@ def test_the_compiler_is_out_of_reach_of_ctrl_c_and_speaks_english(
     language, session = (tmp_path / "said").read_text().split()
     assert language == "C"
     assert int(session) != os.getsid(0)
-
-
-def test_without_a_compiler_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, cache: BuildCache) -> None:
-    monkeypatch.setenv("FUSIOND_CXX", "no-such-compiler")
-    assert "install g++" in (gxx.missing() or "")
-    with pytest.raises(DeviceError, match="FUSIOND_CXX"):
-        gxx.build(KERNEL, cache=cache)
-    with pytest.raises(DeviceError, match="FUSIOND_CXX"):
-        gxx.scheduler(cache)
-
-
-def test_many_threads_one_object(cache: BuildCache) -> None:
-    found: list[Path | BuildFailed] = []
-    threads = [threading.Thread(target=lambda: found.append(gxx.build(HOST, cache=cache))) for _ in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(set(map(str, found))) == 1
-    assert len(found) == 6
 
 
 def test_entries_are_exported_by_number() -> None:

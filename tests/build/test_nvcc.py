@@ -4,7 +4,6 @@ import dataclasses
 import os
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from fusiond.build import nvcc, ptxas
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
 from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind
+from fusiond.program import Source
 from fusiond.ptx import rewrite
 from fusiond.system import children
 
@@ -141,14 +140,6 @@ def test_the_table_in_the_binary_has_the_layout_of_the_arguments(cache: BuildCac
 
 
 @needs_nvcc
-def test_the_ptx_holds_nothing_that_was_appended(cache: BuildCache) -> None:
-    text = nvcc.ptx(source(KERNELS, "pool<float, 5>"), ARCH, cache=cache)
-    assert isinstance(text, str)
-    assert "_Z4poolIfLi5E" in text
-    assert "fusiond" not in text
-
-
-@needs_nvcc
 def test_variables_are_found_by_the_names_of_the_source(cache: BuildCache) -> None:
     text = "__device__ int counter; static __constant__ float weights[3]; " + KERNELS
     of = source(text, "plain", symbols=("counter", "weights", "ns::table"))
@@ -157,12 +148,6 @@ def test_variables_are_found_by_the_names_of_the_source(cache: BuildCache) -> No
     assert symbols["ns::table"] == "_ZN2ns5tableE"
     assert set(symbols) == {"counter", "weights", "ns::table"}
     assert "symbol lost" in failed(source(text, "plain", symbols=("lost",)), cache).reason
-
-
-def test_a_binary_of_somebody_else_has_no_table(tmp_path: Path) -> None:
-    (tmp_path / "x.cubin").write_bytes(b"\x7fELF")
-    with pytest.raises(ValueError, match="not built by fusiond"):
-        read_table(tmp_path / "x.cubin")
 
 
 # --- register caps --------------------------------------------------------------------------------------
@@ -183,12 +168,6 @@ def test_a_cap_holds_despite_launch_bounds(cache: BuildCache, cap: int) -> None:
 @needs_nvcc
 def test_a_cap_that_is_not_kept_is_a_failure(cache: BuildCache) -> None:
     assert "24 registers under a cap of 16" in failed(source(HUNGRY, "hungry", register_cap=16), cache).reason
-
-
-@needs_nvcc
-def test_a_cap_as_a_flag_is_a_cap(cache: BuildCache) -> None:
-    for flags in (("-maxrregcount=32",), ("--maxrregcount", "32"), ("-maxrregcount 32",)):
-        assert built(source(HUNGRY, "hungry", flags=flags), cache).facts["hungry"].registers <= 32
 
 
 def test_caps_in_ptx() -> None:
@@ -258,22 +237,11 @@ def test_flags_that_are_not_the_users(cache: BuildCache, flag: str) -> None:
 
 
 @needs_nvcc
-def test_host_code_is_not_for_nvcc(cache: BuildCache) -> None:
-    assert "host" in failed(source(KERNELS, "plain", kind=SourceKind.HOST), cache).reason
-
-
-@needs_nvcc
 def test_a_compiler_that_takes_too_long_is_not_remembered(cache: BuildCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "NVCC_SECS", 0.01)
     assert "longer than" in failed(source(KERNELS, "plain"), cache).reason
     monkeypatch.undo()
     built(source(KERNELS, "plain"), cache)
-
-
-@needs_nvcc
-def test_warnings_are_kept(cache: BuildCache) -> None:
-    text = "__global__ void k(int* x) { int unused = 3; x[0] = 1; }"
-    assert "never referenced" in built(source(text, "k"), cache).log
 
 
 # --- the cache ------------------------------------------------------------------------------------------
@@ -300,18 +268,6 @@ def test_nvcc_runs_once_and_ptxas_once_per_cap(cache: BuildCache, monkeypatch: p
     for cap in (None, 64, 32, None, 64):
         built(source(HUNGRY, "hungry", register_cap=cap), cache)
     assert ran.tools == ["nvcc", "ptxas", "ptxas", "ptxas"]
-
-
-@needs_nvcc
-def test_failures_are_answered_from_the_cache(cache: BuildCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvcc.find()
-    ran = Counted(monkeypatch)
-    wrong = source("__global__ void k() { y; }", "k")
-    assert failed(wrong, cache) == failed(wrong, cache)
-    assert ran.tools == ["nvcc"]
-    strict = source(HUNGRY, "hungry", register_cap=16)
-    assert failed(strict, cache) == failed(strict, cache)
-    assert ran.tools == ["nvcc", "nvcc", "ptxas"]
 
 
 @needs_nvcc
@@ -342,13 +298,6 @@ def test_everything_that_matters_is_in_the_key(cache: BuildCache) -> None:
         dataclasses.replace(plain, flags=("-Xptxas", "-O1")),
     ]
     assert len({built(each, cache).path.read_bytes() for each in variants}) == len(variants)
-
-
-@needs_nvcc
-def test_threads_that_build_the_same_get_the_same(cache: BuildCache) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        paths = list(pool.map(lambda _: built(source(KERNELS, "plain"), cache).path, range(3)))
-    assert len(set(paths)) == 1
 
 
 @needs_nvcc

@@ -157,18 +157,6 @@ def test_names_that_are_not_there(cache: BuildCache) -> None:
     assert said == "scale.ptx: factors is not a variable of it; there is factor"
 
 
-def test_flags_of_nvcc_are_refused(cache: BuildCache) -> None:
-    assert reason(ptx(flags=("-use_fast_math",)), cache).startswith("scale.ptx: the flag -use_fast_math is for C++")
-
-
-def test_a_failure_is_of_its_file(cache: BuildCache) -> None:
-    wrong = SCALE.replace("%f3, %f1", "%f9, %f1")
-    if not assemblers.found():
-        pytest.skip(assemblers.MISSING)
-    assert reason(ptx(wrong, name="a"), cache).startswith("a.ptx:20")
-    assert reason(ptx(wrong, name="b"), cache).startswith("b.ptx:20")
-
-
 # --- which ptxas ---
 
 
@@ -218,16 +206,6 @@ def test_what_none_of_them_takes(three: None) -> None:
     )
     assert "nvidia-cuda-nvcc>=13.5" in said("9.5", "sm_90")
     assert said("9.1", "sm_100").startswith("k.ptx:2: no ptxas that is here assembles for sm_100; there is 13.4.1 (")
-
-
-def test_without_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: BuildCache) -> None:
-    (tmp_path / "ptxas").write_text("#!/bin/sh\necho hello\n")
-    (tmp_path / "ptxas").chmod(0o755)
-    monkeypatch.setenv("FUSIOND_PTXAS", str(tmp_path / "ptxas"))
-    assert assemblers.found() == ()
-    assert reason(ptx(), cache) == f"scale.ptx: {assemblers.MISSING}"
-    assert nvcc.NvccFacts("sm_90", cache=cache)(ptx()) is None
-    assert nvcc.ptx(ptx(), "sm_90", cache=cache) == SCALE  # which needs none
 
 
 @needs_nvcc

@@ -13,7 +13,7 @@ import pytest
 
 from fusiond.build import working
 from fusiond.build.working import place, sweep, working_folder
-from fusiond.errors import MachineFault, StoreError
+from fusiond.errors import MachineFault
 
 WORKS = """
 import sys
@@ -66,16 +66,6 @@ def test_what_a_killed_process_leaves_is_swept_and_what_is_in_use_is_not() -> No
         assert mine.is_dir()
 
 
-def test_nothing_but_such_folders_is_swept(tmp_path: Path) -> None:
-    place().mkdir(parents=True)
-    (tmp_path / "precious").mkdir()
-    (place() / "notes").mkdir()
-    (place() / "a-b-link").symlink_to(tmp_path / "precious")
-    assert sweep() == 0
-    assert (place() / "notes").is_dir()
-    assert (tmp_path / "precious").is_dir()
-
-
 def test_a_folder_that_is_swept_while_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     real = working.tempfile.mkdtemp
@@ -91,13 +81,6 @@ def test_a_folder_that_is_swept_while_it_is_made_is_made_again(monkeypatch: pyte
     with working_folder("gxx") as folder:
         assert [str(folder)] == made[1:]
         assert folder.is_dir()
-
-
-def test_a_place_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StoreError, match=r"making a working folder in .*Not a directory; name another one"):
-        working_folder("gxx").__enter__()
 
 
 def test_a_full_disk_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:

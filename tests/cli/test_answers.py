@@ -28,29 +28,6 @@ def test_answers(fusiond: Run, done_job: str) -> None:
     assert len(fusiond("answers", "--since", "2026-01-01", "--device", "cpu", "--strategy", "toy", "--json").json) == 1
 
 
-@pytest.mark.parametrize("since", ["yesterday", "3x", "2026-99-01", ""])
-def test_a_time_that_is_none_is_said(fusiond: Run, since: str) -> None:
-    said = fusiond("answers", f"--since={since}")
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "--since: is" in said.err
-
-
-@pytest.mark.slow
-def test_history_and_forget(fusiond: Run, done_job: str) -> None:
-    (found,) = fusiond("history", "maxpool, hist", "--json").json
-    assert found["trials"] == 3
-    assert "a.n=500" in fusiond("history", "hist,maxpool").out
-    said = fusiond("forget", "hist,maxpool")
-    assert "1 answer to hist,maxpool (on cpu) would be forgotten; --yes does it" in said.out
-    assert fusiond("forget", "hist,maxpool", "--device", "cuda:0").status == 3
-    assert fusiond("best", "--pair", "hist,maxpool").status == 0
-    assert fusiond("forget", "hist,maxpool", "--device", "cpu", "--yes", "--json").json == {
-        "workload": "hist,maxpool", "device": "cpu", "answers": 1, "forgotten": True,
-    }  # fmt: skip
-    assert fusiond("best", "--pair", "hist,maxpool").status == 3
-    assert fusiond("history", "hist,maxpool").status == 3
-
-
 def test_status_with_and_without_a_store(fusiond: Run, database: Path) -> None:
     said = fusiond("status")
     assert (said.status, database.exists()) == (0, False)
@@ -82,14 +59,6 @@ def test_the_manual_has_every_command_and_option(fusiond: Run, tmp_path: Path) -
     shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", made.stdout)
     assert "fusiond best" in shown
     assert "--cluster ADDRESS" in shown.replace("\u2010", "-").replace("\u2212", "-")
-
-
-def test_help_is_the_usage_or_a_command_s(fusiond: Run) -> None:
-    assert fusiond("help").out == fusiond("--help").out
-    assert fusiond("help", "best").out == fusiond("best", "--help").out
-    said = fusiond("help", "bset")
-    assert (said.status, "did you mean 'best'" in said.err) == (2, True)
-    assert fusiond("-V").out == fusiond("--version").out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

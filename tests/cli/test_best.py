@@ -54,11 +54,6 @@ def test_an_unknown_size_or_device_or_name(fusiond: Run, done_job: str) -> None:
     assert "nothing is known about hist,softmax yet; known: hist,maxpool" in said.err
 
 
-def test_no_source_is_said(fusiond: Run, done_job: str) -> None:
-    said = fusiond("best", "--pair", "hist,maxpool", "--source")
-    assert (said.status, said.out) == (3, "")
-
-
 def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registry) -> None:
     """Times differ from machine to machine; what is imported does not."""
     with Store.open(database) as store:
@@ -198,21 +193,3 @@ def test_how_the_search_and_the_finals_went_is_said() -> None:
     lost = "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %)"
     text = answer.lines({**DOCUMENT, "verdict": "undecided", "speedup": None, "ended": lost})
     assert [lost in line for line in text].count(True) == 1  # in the verdict
-
-
-def test_cold_caches_are_said() -> None:
-    document = {"workload": {"strategy": "hfuse", "name": "hist"}, "verdict": "keep", "device": {"name": "cpu"}}
-    assert "measured  on cpu, with cold caches, at an unknown time" in answer.lines({**document, "cache": "cold"})
-    assert "measured  on cpu, at an unknown time" in answer.lines({**document, "cache": "warm"})
-
-
-def test_what_was_not_compared_is_said() -> None:
-    text = "\n".join(answer.lines({**DOCUMENT, "verified": False}))
-    assert "its result NOT compared with the unfused one" in text
-
-
-@pytest.mark.parametrize(
-    ("time_us", "text"), [(0.5, "0.5 us"), (12.34, "12.3 us"), (1500.0, "1.5 ms"), (2.5e6, "2.5 s")]
-)
-def test_microseconds(time_us: float, text: str) -> None:
-    assert answer.microseconds(time_us) == text

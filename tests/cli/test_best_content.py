@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,18 +214,6 @@ def test_the_asynchronous_client_answers_as_the_other(
     assert seen[-1] == "ended"  # type: ignore[index]
 
 
-def test_an_edited_file_is_another_question(
-    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folders["times"])
-    (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
-    said = fusiond("best", "--pair", "scale,shift")
-    assert said.status == 3
-    assert len(said.err.splitlines()) == 1
-    assert "an answer for other content of that name exists" in said.err
-    assert str(folders["plus"]) in said.err
-
-
 def test_files_that_have_no_answer_are_named(
     fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,40 +234,6 @@ def test_what_is_laid_out_anew_is_the_same_content(
     path.write_text(f"# multiplies\n{path.read_text()}")
     found = fusiond("best", "--pair", "scale,shift", "--json").json
     assert (found["match"], found["trials"]) == ("exact", 1)
-
-
-def test_the_name_of_a_file_that_went_through_the_store_alone_is_stale_when_it_changes(
-    fusiond: Run, folders: dict[str, Path], database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.open(database) as store, store._transaction() as writer:
-        writer.execute("DELETE FROM records WHERE trials = 2")
-    monkeypatch.chdir(folders["elsewhere"])
-    assert fusiond("best", "--pair", "scale,shift", "--json").json["match"] == "exact"
-    (folders["times"] / "scale.cu").write_text("another\n")
-    found = fusiond("best", "--pair", "scale,shift", "--json").json
-    assert (found["match"], found["notes"]) == ("stale", [f"source changed: {folders['times'] / 'scale.cu'}"])
-
-
-def test_the_catalogue_goes_before_the_store(
-    fusiond: Run, database: Path, real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel of the user's that is called as one of the catalogue, asked for where the file is not."""
-    mine = folder_of(tmp_path / "mine", "*")
-    (mine / "hist.yaml").write_text(KERNEL.format(name="hist"))
-    (mine / "hist.cu").write_text(SOURCE.format(name="hist", sign="+"))
-    (mine / "job.yaml").write_text("strategy: hfuse\npair: [./hist.yaml, maxpool]\n")
-    tuned(database, real, mine / "job.yaml", trials=1)
-    monkeypatch.chdir(mine)
-    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["match"] == "exact"
-    monkeypatch.chdir(tmp_path)
-    said = fusiond("best", "--pair", "hist,maxpool")
-    assert said.status == 3
-    assert "as the catalogue has it; an answer for other content of that name exists" in said.err
-    (tmp_path / "job.yaml").write_text("strategy: hfuse\npair: [hist, maxpool]\n")
-    tuned(database, real, tmp_path / "job.yaml", trials=2)
-    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["trials"] == 2
-    monkeypatch.chdir(mine)
-    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["trials"] == 1
 
 
 _FAST = """
@@ -352,33 +305,6 @@ def test_a_job_is_answered_by_its_content(fusiond: Run, folders: dict[str, Path]
 
 
 @pytest.mark.slow
-def test_an_answer_of_another_environment_is_stale(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
-    with Store.open(database) as store, store._transaction() as writer:
-        writer.execute("UPDATE envs SET env = ?", ['{"fusiond": "0.0.9"}'])
-    found = fusiond("best", folders["times"] / "job.yaml", "--json").json
-    assert (found["match"], found["changed"]) == ("stale", ["fusiond"])
-    assert [each["state"] for each in fusiond("jobs", "--json").json if each["kind"] == "verify"] == ["queued"]
-
-
-def test_an_earlier_version_is_stale_and_a_wrong_one_never_serves(
-    fusiond: Run, database: Path, real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = folder_of(tmp_path / "times", "*") / "job.yaml"
-    tuned(database, real, job, version=real.strategy("hfuse").version - 1)
-    monkeypatch.chdir(job.parent)
-    for words in ((job,), ("--pair", "scale,shift")):
-        found = fusiond("best", *words, "--json").json
-        assert (found["match"], found["changed"]) == ("stale", ["strategy"])
-    strategy = type(real.strategy("hfuse"))
-    monkeypatch.setattr(strategy, "wrong_versions", (strategy.version - 1,))
-    monkeypatch.setattr(isolated, "load", Registry.load)  # in this process, where the class was changed
-    with Store.open(database) as store:
-        contents.index(store, Registry.load())
-    for words in ((job,), ("--pair", "scale,shift")):
-        assert fusiond("best", *words).status == 3
-
-
-@pytest.mark.slow
 def test_a_store_of_an_earlier_version_is_read_when_plugins_are_at_hand(
     fusiond: Run, folders: dict[str, Path], database: Path, real: Registry
 ) -> None:
@@ -392,17 +318,6 @@ def test_a_store_of_an_earlier_version_is_read_when_plugins_are_at_hand(
         assert store.without_content() == []  # the one that does not parse is not tried again
         (row,) = store._rows("SELECT content_key FROM workloads WHERE workload_key = ?", [lost.workload_key])
         assert row == {"content_key": ""}
-
-
-def test_a_file_of_an_older_fusiond_is_brought_up_to_date(
-    fusiond: Run, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = sqlite3.connect(database)
-    connection.executescript((Path(__file__).parents[1] / "store" / "version_1.sql").read_text())
-    connection.close()
-    monkeypatch.chdir(tmp_path)
-    found = fusiond("best", "--pair", "hist,maxpool", "--json").json
-    assert (found["trials"], len(found["content_key"])) == (2, 32)
 
 
 def _lost(registry: Registry) -> Any:
@@ -428,36 +343,12 @@ def test_a_sweep_is_a_document_each(fusiond: Run, folders: dict[str, Path]) -> N
     assert fusiond("best", job, "--cache", "warm", "--size", "scale.n=4096", "--source").status == 3
 
 
-@pytest.mark.slow
-def test_cold_caches_are_another_question(
-    fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folders["times"])
-    said = fusiond("best", "--pair", "scale,shift", "--cache", "cold")
-    assert said.status == 3
-    assert "nothing is known about scale,shift with cold caches yet" in said.err
-    tuned(database, real, folders["times"] / "job.yaml", cache="cold", trials=7)
-    for words in (("--pair", "scale,shift"), ("job.yaml",)):
-        found = fusiond("best", *words, "--cache", "cold", "--json").json
-        assert (found["cache"], found["trials"]) == ("cold", 7)
-        assert fusiond("best", *words, "--json").json["trials"] == 1
-
-
 # --- the unfused way ---
 
 
 def test_the_unfused_sources_are_printed_word_for_word(fusiond: Run, folders: dict[str, Path]) -> None:
     said = fusiond("best", folders["times"] / "job.yaml", "--source", "--unfused")
     assert (said.status, said.out) == (0, "// --- scale ---\n// one\n// --- shift ---\n// two\n")
-
-
-@pytest.mark.slow
-def test_an_unfused_program_that_is_gone_is_said(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
-    with Store.open(database) as store, store._transaction() as writer:
-        writer.execute("DELETE FROM programs")
-    said = fusiond("best", folders["times"] / "job.yaml", "--source", "--unfused")
-    assert said.status == 3
-    assert "the unfused program of this answer is not in the store" in said.err
 
 
 def test_an_export_is_told_which_way_and_for_what(

@@ -21,7 +21,6 @@ from fusiond.client import connection
 from fusiond.errors import DaemonError
 from fusiond.frameworks.asking import Asker, Question
 from fusiond.isolation import registry as isolated
-from fusiond.isolation import remembered
 from fusiond.model import JobState
 from fusiond.registry import Registry
 from fusiond.requests import contents, jobs, memory
@@ -148,16 +147,6 @@ def test_whatever_changes_is_parsed_again(
     assert after != before
     shutil.rmtree(f"{database.with_suffix('')}.asked")
     assert said(fusiond, job) == after
-
-
-def test_a_change_taken_back_is_as_before(fusiond: Run, job: Path, parsed: list[int]) -> None:
-    before = said(fusiond, job)
-    other = job.parent / "near" / "two.h"
-    other.write_text("#define TWO 3.0f\n")
-    other.unlink()
-    os.utime(job)
-    assert said(fusiond, job) == before
-    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize(
@@ -287,11 +276,3 @@ def test_a_program_that_starts_again_loads_no_plugin(database: Path, parsed: lis
     assert len(parsed) == 1
     assert Asker(database).look(Question("part", text.replace("sine", "cosine"), "cpu")).state == "unknown"
     assert len(parsed) == 2
-
-
-def test_the_environment_is_that_of_before_the_plugins_were_loaded() -> None:
-    registry = isolated.load()
-    assert isinstance(registry, isolated.IsolatedRegistry)
-    assert registry.here is not None
-    points = isolated.importlib.metadata.entry_points(group="fusiond")
-    assert registry.here.digest == remembered.environment(points).digest

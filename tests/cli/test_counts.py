@@ -84,11 +84,6 @@ def test_programs_are_summed_and_held_against_the_unfused_one(capsys: pytest.Cap
     ]
 
 
-def test_without_traffic_of_the_unfused_one_there_is_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, sentences = shown(capsys, row(dram_bytes=0), row("seed 0"))
-    assert sentences[1] == "seed 0: 1.5 MB to and from DRAM, at least 4 us"
-
-
 def test_a_launch_that_was_not_counted_says_why_and_its_program_has_no_sum(capsys: pytest.CaptureFixture[str]) -> None:
     why = "softmax.cu:7: ld.global.f32: outside of every buffer"
     _, cells, sentences = shown(
@@ -108,16 +103,6 @@ def test_a_launch_that_was_not_counted_says_why_and_its_program_has_no_sum(capsy
         f"seed 0, fused: {why}",
         "seed 0, after: not run: fused failed",
     ]
-
-
-def test_where_the_unfused_one_was_not_counted_the_others_stand_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, sentences = shown(capsys, row(**NULLS | {"failed": "no"}), row("seed 0"))
-    assert sentences[:2] == ["native: not counted", "seed 0: 1.5 MB to and from DRAM, at least 4 us"]
-
-
-def test_no_launch_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    counts.show([])
-    assert "counted for no launch (nothing is measured)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

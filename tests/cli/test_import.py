@@ -137,14 +137,6 @@ def test_t4_becomes_a_recorded_space(fusiond: Run, tmp_path: Path) -> None:
     assert [each[:2] for each in lines[1:]] == [[[0, 0], [1500.0, 1250.0]], [[1, 0], "compile"], [[2, None], [2000.0]]]
 
 
-def test_what_we_export_we_import(fusiond: Run, done_job: str, tmp_path: Path) -> None:
-    path = tmp_path / "trials.json"
-    fusiond("export", done_job, "--t4", path)
-    said = fusiond("import", path)
-    assert said.status == 2  # what was emulated is nobody's time
-    assert "neither runtimes nor a measurement called 'time'" in said.err
-
-
 @pytest.mark.parametrize(
     ("document", "says"),
     [

@@ -108,11 +108,6 @@ def test_with_json_an_error_is_a_document_too(fusiond: Run) -> None:
     )
 
 
-def test_the_store_may_be_named_before_the_command(fusiond: Run, tmp_path: Path, done_job: str) -> None:
-    assert fusiond("--db", tmp_path / "other.sqlite", "jobs", "--json").json == []
-    assert len(fusiond("jobs", "--json").json) == 1
-
-
 def command_that(raises: BaseException) -> Any:
     def run(arguments: object) -> int:
         raise raises

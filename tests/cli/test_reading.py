@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli import render
 from fusiond.cli.explain import _efforts
 from fusiond.client.client import LOST
 from fusiond.model import Effort, Measurement, Purpose
@@ -34,11 +31,6 @@ def test_jobs(fusiond: Run, done_job: str) -> None:
     assert fusiond("jobs", "--state", "queued").out == "no jobs\n"
 
 
-def test_jobs_without_a_store(fusiond: Run, database: Path) -> None:
-    assert fusiond("jobs", "--json").json == []
-    assert not database.exists()
-
-
 def test_show(fusiond: Run, done_job: str) -> None:
     assert fusiond("show", done_job, "--json").json == {
         "id": done_job,
@@ -48,15 +40,6 @@ def test_show(fusiond: Run, done_job: str) -> None:
         "problem": None,
     }
     assert "trials      3 of 3" in fusiond("show", done_job[:4]).out
-
-
-def test_watch_ends_with_the_state(fusiond: Run, done_job: str) -> None:
-    said = fusiond("watch", done_job)
-    assert said.status == 0
-    assert said.out.splitlines()[-1] == f"job {done_job} is done"
-    said = fusiond("watch", done_job, "--json")
-    assert said.json["state"] == "done"
-    assert f"job {done_job} is done" in said.err
 
 
 def test_cancel_without_a_daemon(fusiond: Run, database: Path, done_job: str) -> None:
@@ -223,21 +206,6 @@ def test_doctor_names_every_ptxas(
     ]
 
 
-def test_doctor_on_a_file_that_is_no_store(fusiond: Run, registry: Registry, database: Path) -> None:
-    database.write_text("precious")
-    checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}
-    assert checks["store"]["state"] == "broken"
-
-
-def test_doctor_on_a_build_cache_that_is_a_file(
-    fusiond: Run, registry: Registry, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database.write_text("")
-    monkeypatch.setenv("FUSIOND_CACHE", str(database))
-    checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}
-    assert (checks["cache"]["state"], checks["cache"]["remedy"]) == ("broken", "name another folder in FUSIOND_CACHE")
-
-
 @pytest.mark.parametrize("command", ["doctor", "jobs", "prune"])
 def test_a_folder_is_no_store(fusiond: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -270,12 +238,6 @@ def test_a_job_whose_process_is_gone_does_not_run(fusiond: Run, database: Path) 
     said = fusiond("watch", job)
     assert said.status == 1
     assert said.out.splitlines()[-1] == f"job {job} is queued: {LOST}"
-
-
-def test_a_job_whose_process_lives_runs(fusiond: Run, database: Path) -> None:
-    job = claimed(database, this_process())
-    assert fusiond("show", job, "--json").json["state"] == "running"
-    assert [each["id"] for each in fusiond("jobs", "--state", "running", "--json").json] == [job]
 
 
 def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
@@ -339,24 +301,6 @@ def test_a_reader_that_goes_away(database: Path, done_job: str) -> None:
     )  # fmt: skip
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_a_narrow_terminal_breaks_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    for columns in (30, 200):
-        out = Terminal()
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setenv("TERM", "dumb")
-        render.table("", ("id", "workload"), [("abcdefgh", "a-rather-long-name-of-a-workload")])
-        shown.append(out.getvalue())
-    assert re.search(r"abcdefgh +a-rather-long-name-of-a-workload", shown[1])
-    assert shown[0] == "abcdefgh\n    workload\n    a-rather-long-name-of-a-workload\n"
 
 
 def test_prune(fusiond: Run, database: Path, done_job: str) -> None:

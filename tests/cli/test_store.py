@@ -11,15 +11,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.daemon.lock import StoreLock
 from fusiond.store.database import Store
 
 Run = Callable[..., Any]
-
-
-def test_a_store_in_order(fusiond: Run, database: Path, done_job: str) -> None:
-    assert fusiond("store", "check").out == f"{database}: intact, every row and artifact is what was written\n"
-    assert fusiond("store", "check", "--json").json == {"store": str(database), "intact": True, "findings": []}
 
 
 @pytest.mark.slow
@@ -41,38 +35,6 @@ def test_what_is_damaged_is_named_and_can_be_forgotten(fusiond: Run, database: P
     assert said.status == 0
     assert "removed" in said.err
     assert (fusiond("jobs").err, fusiond("store", "check").status) == ("", 0)
-
-
-def test_there_and_back(fusiond: Run, database: Path, done_job: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copies" / "backup.sqlite"
-    copy.parent.mkdir()
-    before = fusiond("best", "--pair", "hist,maxpool", "--json").json
-    assert fusiond("store", "backup", copy).status == 0
-    assert fusiond("store", "backup", copy).status == 2
-    found = fusiond("best", "--pair", "hist,maxpool", "--json", "--db", copy).json
-    assert {**found, "source": None} == {**before, "source": None}
-    with Store.open(database) as store:
-        store._database.execute("DELETE FROM records")
-    assert fusiond("best", "--pair", "hist,maxpool").status == 3
-    with Store.open(database) as store:
-        lock = StoreLock(store)
-        lock.acquire()
-        lock.announce(tmp_path / "socket")
-        said = fusiond("store", "restore", copy)
-        assert (said.status, "serves this store; stop it first" in said.err) == (2, True)
-        lock.release()
-    said = fusiond("store", "restore", copy)
-    assert said.status == 0
-    assert f"the store that was there is kept as {database}.before-" in said.out
-    assert fusiond("best", "--pair", "hist,maxpool", "--json").json == before
-    assert fusiond("store", "check").status == 0
-
-
-def test_a_backup_of_damage_warns(fusiond: Run, database: Path, done_job: str, tmp_path: Path) -> None:
-    damage(database)
-    said = fusiond("store", "backup", tmp_path / "b.sqlite")
-    assert said.status == 0
-    assert "the copy holds damage (1 finding; the first: jobs" in said.err
 
 
 def test_old_jobs_go_and_the_sizes_are_said(fusiond: Run, database: Path, done_job: str) -> None:

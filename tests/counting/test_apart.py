@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 
@@ -71,19 +70,6 @@ def test_one_that_hangs_is_ended_with_what_it_has_started(tmp_path: Path, monkey
     stand_in(tmp_path, monkeypatch, "sleep 3600 &\nwait")
     why = "not counted: it takes longer than 0.5 s"
     assert [each[-1] for each in rows_of(timeout_secs=0.5)] == [why, why]
-
-
-@pytest.mark.parametrize("name", ["KILL", "TERM", "HUP"])
-def test_one_that_is_killed_from_outside_is_the_machines_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    stand_in(tmp_path, monkeypatch, f"kill -{name} $$")
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, children inherit that it is ignored
-    try:
-        with pytest.raises(MachineFault, match=f"counting was killed by SIG{name}"):
-            rows_of()
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_what_the_machine_lacks_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,22 +189,6 @@ def test_cooperative_groups(compiled: Bench) -> None:
     assert set(out[3].tolist()) == {2 + 4}
 
 
-def test_all_that_match(compiled: Bench) -> None:
-    """The lanes (all: -1) and a 1, or nothing at all."""
-    a = np.full(128, 65, np.int32)
-    a[5] = a[77] = 3
-    out = good(compiled.run("grouped", [a, np.zeros(512, np.int32)], block=(128,)))[1].reshape(4, 128)
-    assert [set(out[1, 32 * warp : 32 * warp + 32].tolist()) for warp in range(4)] == [{0}, {99}, {0}, {99}]
-
-
-def test_floats_of_8_bits_by_four(compiled: Bench) -> None:
-    a = np.linspace(-100, 100, 32, dtype=np.float32)
-    _, out, back = good(compiled.run("eighths", [a, np.zeros((32, 4), np.uint8), np.zeros((32, 4), np.float32)]))
-    wanted = np.stack([a, 2 * a, -a, np.zeros_like(a)], 1).astype(ml_dtypes.float8_e4m3fn)
-    assert out.tolist() == wanted.view(np.uint8).tolist()
-    assert back.tolist() == wanted.astype(np.float32).tolist()
-
-
 def test_a_cluster_of_one_block(compiled: Bench) -> None:
     out = good(compiled.run("clustered", [np.zeros(64, np.int32)], block=(64,)))[0]
     assert out.tolist() == [63 - t + 100 for t in range(64)]
@@ -227,7 +211,3 @@ def test_blocks_of_a_cluster_see_their_shared_memory(compiled: Bench, blocks: in
     _, bins, told = good(compiled.run("spread_histogram", arrays, grid=(blocks,), block=(64,)))
     assert bins.tolist() == np.bincount(given, minlength=256).tolist()
     assert told.tolist() == [10 * (k - k % 4 + (k - 1) % 4) + 3 for k in range(blocks)]
-
-
-def test_clocks_go_on(compiled: Bench) -> None:
-    assert (good(compiled.run("timed", [np.zeros(32, np.int64)]))[0] > 0).all()

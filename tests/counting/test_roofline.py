@@ -40,13 +40,6 @@ def test_it_is_a_picture_with_every_launch_and_the_same_every_time(tmp_path: Pat
     assert any("nothing is measured" in each for each in found)
 
 
-@pytest.mark.parametrize("rows", [[], [row(failed="x", bound_us=None)], [row(bound_us=0.0)], [row(dram_bytes=0)]])
-def test_of_nothing_there_is_no_picture(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    with pytest.raises(RequestError, match="no launch was counted"):
-        draw(rows, H100, tmp_path / "a.svg", "t")
-    assert not (tmp_path / "a.svg").exists()
-
-
 def test_what_cannot_be_drawn_or_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match=r"cannot write .*: No such file"):
         draw([row()], H100, tmp_path / "none" / "a.svg", "t")

@@ -87,19 +87,6 @@ def worst(sampled: Ran, whole: Ran, gpu: Gpu = TINY, counts: float = 0.03) -> tu
     return beyond[name], name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_sampled_counts_are_within_the_error_that_is_told(benches: dict[str, Bench], name: str) -> None:
-    gpu = dataclasses.replace(TINY, l2_bytes=96 << 10) if name == "triangle" else TINY
-    sampled, whole = both(benches, name, gpu)
-    assert sampled.result.failed is None
-    assert sampled.result.sampled < 1.0
-    assert (whole.result.sampled, whole.result.error) == (1.0, 0.0)
-    beyond, count = worst(sampled, whole, gpu)
-    assert beyond <= SLIGHT, count
-    assert told(sampled, gpu).error is not None
-
-
 @pytest.mark.parametrize(("l2_kib", "readings"), [(384, 1), (16, 3)])
 def test_rows_are_read_again_where_the_resident_ones_do_not_fit(
     benches: dict[str, Bench], l2_kib: int, readings: int

@@ -19,27 +19,6 @@ threads = st.integers(1, 1024)
 archs = st.sampled_from(ARCHS)
 
 
-@pytest.mark.parametrize(
-    ("arch", "regs", "shared_bytes", "block", "blocks", "warps", "limited_by"),
-    [
-        ("sm_90", 32, 0, 256, 8, 64, "registers"),  # 65536 / (8 warps * 1024) = 8, as 2048 / 256
-        ("sm_90", 33, 0, 256, 6, 48, "registers"),  # 33 * 32 = 1056 -> 1280; 16384 // 1280 = 12; 4 * 12 // 8
-        ("sm_90", 16, 0, 64, 32, 64, "threads"),  # 2048 / 64 = 32, as the limit on blocks
-        ("sm_90", 16, 0, 32, 32, 32, "blocks"),
-        ("sm_90", 16, 100 * 1024, 128, 2, 8, "shared"),  # 228 // 101
-        ("sm_90", 16, 227 * 1024, 128, 1, 4, "shared"),
-        ("sm_80", 16, 48 * 1024, 128, 3, 12, "shared"),  # 164 // 49
-        ("sm_86", 40, 0, 1024, 1, 32, "registers"),  # 1536 // 1024
-        ("sm_75", 64, 0, 1024, 1, 32, "registers"),
-        ("sm_75", 16, 0, 1000, 1, 32, "threads"),  # 1000 threads are 32 warps
-    ],
-)
-def test_by_hand(arch: str, regs: int, shared_bytes: int, block: int, blocks: int, warps: int, limited_by: str) -> None:
-    found = occupancy(limits(arch), regs, shared_bytes, block)
-    assert (found.blocks_per_sm, found.warps_per_sm, found.limited_by) == (blocks, warps, limited_by)
-    assert found.ratio == pytest.approx(warps * 32 / limits(arch).threads_per_sm)
-
-
 def test_named_barriers_come_from_a_pool_of_the_multiprocessor() -> None:
     blackwell = limits("sm_120")
     assert occupancy(blackwell, 16, 0, 64, barriers=1).blocks_per_sm == 24
@@ -54,17 +33,6 @@ def test_so_much_shared_memory_is_asked_for_as_the_resident_blocks_take() -> Non
     assert carveout_pct(hopper, 128, 7 * 1024, 256) == 8  # 2 of them
     assert carveout_pct(hopper, 32, 227 * 1024, 256) == 100
     assert carveout_pct(hopper, 32, 300 * 1024, 256) == 0  # it cannot be launched
-
-
-def test_what_builds_and_would_not_launch() -> None:
-    hopper = limits("sm_90")
-    assert launch_problem(hopper, 64, 0, 1024) is None
-    assert "72" in (launch_problem(hopper, 72, 0, 1024) or "")
-    # 30 warps of 68 registers: 69120 as they are handed out (72 a thread, 32 warps), though 65280 are used.
-    assert launch_problem(hopper, 68, 0, 960) is not None
-    assert "1025 threads" in (launch_problem(hopper, 16, 0, 1025) or "")
-    assert "shared memory" in (launch_problem(hopper, 16, 228 * 1024, 32) or "")
-    assert "256 registers" in (launch_problem(hopper, 256, 0, 32) or "")
 
 
 def test_a_device_without_registers_has_no_register_limit() -> None:

@@ -41,7 +41,3 @@ ptxas info    : Used 24 registers, 512+16 bytes smem, 360 bytes cmem[0], 8 bytes
 """
     facts = parse_report(log)["_Z3addPf"]
     assert (facts.registers, facts.shared_bytes, facts.barriers, facts.constant_bytes) == (24, 512, 0, 368)
-
-
-def test_a_log_of_something_else_is_empty() -> None:
-    assert parse_report("ptxas fatal   : Unresolved extern function 'f'\n") == {}

@@ -36,13 +36,6 @@ def error(response: httpx.Response) -> dict[str, str]:
     return inner
 
 
-def test_health(http: httpx.Client) -> None:
-    found = http.get("/health").json()
-    assert found["state"] == "serving"
-    assert found["store"].endswith("fusiond.sqlite")
-    assert found["workers"] == [{"device": "cpu", "job": None, "waiting": None, "progress": None}]
-
-
 def test_a_job_from_submission_to_answer(http: httpx.Client, job_file: Callable[..., Path]) -> None:
     path = job_file()
     response = http.post("/jobs", json={"path": str(path), "text": path.read_text(), "trials": 3})
@@ -73,18 +66,6 @@ def test_a_job_file_is_answered_by_its_content(http: httpx.Client, job_file: Cal
     assert (response.status_code, error(response)["kind"]) == (404, "NothingKnown")
 
 
-def test_a_name_of_several_contents_is_a_conflict(http: httpx.Client, job_file: Callable[..., Path]) -> None:
-    """The daemon has no folder to look into."""
-    for name, end in (("one.yaml", "early"), ("two.yaml", "late")):
-        path = job_file(name, end=end, trials=1)
-        path.write_text(path.read_text().replace("[hist, maxpool]", "[twice, named]"))
-        (job,) = http.post("/jobs", json={"path": str(path)}).json()["jobs"]
-        assert http.get(f"/jobs/{job['id']}/events").status_code == 200
-    response = http.get("/best", params={"pair": "named,twice"})
-    assert response.status_code == 409
-    assert (response.json()["error"]["kind"], len(response.json()["answers"])) == ("Ambiguous", 2)
-
-
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -100,21 +81,6 @@ def test_a_malformed_question_is_a_400(http: httpx.Client, body: dict[str, Any],
     response = http.post("/best", json=body)
     assert response.status_code == 400, response.text
     assert problem in error(response)["problem"]
-
-
-def test_the_file_is_read_when_no_text_is_given(http: httpx.Client, job_file: Callable[..., Path]) -> None:
-    assert http.post("/jobs", json={"path": str(job_file())}).status_code == 201
-
-
-def test_a_sweep_is_several_jobs(http: httpx.Client, job_file: Callable[..., Path]) -> None:
-    path = job_file()
-    text = path.read_text() + "sweep: {maxpool.n: [1, 2, 3]}\n"
-    assert len(http.post("/jobs", json={"path": str(path), "text": text}).json()["jobs"]) == 3
-
-
-def test_devices_and_plugins(http: httpx.Client) -> None:
-    assert http.get("/devices").json()["devices"][0]["device"] == "cpu"
-    assert http.get("/plugins").json()["plugins"][0]["name"] == "make-believe"
 
 
 def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: httpx.Client) -> None:

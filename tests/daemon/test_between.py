@@ -7,7 +7,6 @@ import dataclasses
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +135,6 @@ def until(done: Callable[[], object]) -> None:
 Upstream = tuple[Box, Callable[[str], UpstreamAddress]]
 
 
-def test_an_answer_is_pushed_and_a_miss_is_asked(box: Callable[..., Box], upstream: Upstream) -> None:
-    up, address = upstream
-    box("a", address("write"), begin=tuned)
-    until(lambda: up.between.exchange.count()["imported"] == 1)
-    second = box("b", address("read"))
-    found = client_connection.ask(second.client.socket, "GET", "/best", query=[("pair", "maxpool,hist")])
-    assert (found["verdict"], found["imported"]["trusted"]) == ("fuse", False)
-    assert second.between.exchange.count() == {"own": 0, "imported": 1}  # kept: it needs no upstream any more
-
-
 def test_what_goes_between_boxes_is_as_openapi_says_and_is_counted(box: Callable[..., Box], upstream: Upstream) -> None:
     up, address = upstream
     first = box("a", address("write"), begin=tuned)
@@ -231,24 +220,6 @@ def test_two_boxes_do_not_tune_the_same_at_the_same_time(
     assert (row.state, row.trials) == (JobState.DONE, 0)
     assert first.store.named_job(one).state is JobState.DONE
     assert "answered meanwhile by anna's box" in str(row.finding)
-
-
-@pytest.mark.slow
-def test_a_claim_of_a_box_that_is_gone_expires(
-    box: Callable[..., Box], upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "LOOK_SECS", 0.1)
-    up, address = upstream
-    second = box("b", address("write"))
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB)
-    workload = daemon.workload_of(jobs.read(str(path), JOB)[0])
-    question = f"{workload.key} {daemon.DEVICE.key} warm"
-    assert up.between.exchange.claim(question, "a box that is gone", 1.5, time.time())[0]
-    (job,) = second.client.submit(path)
-    until(lambda: second.store.named_job(job).state is JobState.WAITING)
-    until(lambda: second.store.named_job(job).state is JobState.DONE)
-    assert second.store.named_job(job).trials == 3
 
 
 # --- who may do what ------------------------------------------------------------------------------------

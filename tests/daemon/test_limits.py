@@ -7,7 +7,6 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +14,7 @@ import pytest
 
 from fusiond.client.client import Client
 from fusiond.daemon.limits import BODY_BYTES, HttpLimits
-from fusiond.errors import DaemonError, RequestError
+from fusiond.errors import DaemonError
 
 Serving = Callable[..., AbstractContextManager[tuple[Any, Client]]]
 SHORT = HttpLimits(header_secs=0.2, body_secs=0.3, idle_secs=0.2, answer_secs=0.2, connections=4, linger_secs=0.2)
@@ -64,11 +63,6 @@ def test_a_long_body_is_read_to_its_end_and_answered_with_413(serving: Serving, 
         assert status(everything(connection)) == 200  # the same connection serves on
 
 
-def test_the_client_says_that_a_job_file_is_too_long(serving: Serving, tmp_path: Path) -> None:
-    with serving() as (_, client), pytest.raises(RequestError, match=r"^body: is longer than 8 MB$"):
-        client.submit(tmp_path / "job.yaml", text="#" * BODY_BYTES)
-
-
 @pytest.mark.parametrize("size", [BODY_BYTES, BODY_BYTES + 1])
 def test_the_limit_is_exact(serving: Serving, size: int) -> None:
     with (
@@ -84,12 +78,6 @@ def test_a_long_header_is_a_431(serving: Serving) -> None:
         answer = everything(connection)
         assert status(answer) == 431
         assert "longer than 65536 bytes" in problem(answer)
-
-
-def test_what_is_no_http_is_a_400(serving: Serving) -> None:
-    with serving() as (_, client), connected(client) as connection:
-        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-        assert status(everything(connection)) == 400
 
 
 @pytest.mark.slow

@@ -6,15 +6,13 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fusiond.client.client import Client
 from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.lock import LockHolder, StoreLock, holder, kept_out, lock_path
 from fusiond.daemon.service import Service
@@ -39,15 +37,6 @@ with Store.open(sys.argv[1]) as store:
         print("kept", flush=True)
     if order == "release":
         lock.release()
-"""
-
-
-LOCKS = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
 """
 
 
@@ -140,15 +129,6 @@ def test_an_unlinked_lock_lets_nobody_in_and_is_put_back(store: Store) -> None:
         assert (served.device, served.inode) == (status.st_dev, status.st_ino)
 
 
-def test_a_replaced_lock_is_taken_back(store: Store) -> None:
-    with other_process(store.path) as other:
-        replacement = store.path.with_name("new")
-        replacement.write_text("")
-        replacement.rename(lock_path(store.path))
-        assert other.keep() == "kept\n"
-        assert holder(store.path) == LockHolder(pid=other.pid, socket=Path("/run/theirs"))
-
-
 def test_a_lock_that_cannot_be_put_back_now_is_put_back_later(store: Store) -> None:
     """Somebody holds the new file; the store says who serves."""
     lock = StoreLock(store)
@@ -211,24 +191,6 @@ def test_inodes_of_64_bits(store: Store) -> None:
     assert store.served() == mine
     store.unserve(mine)
     assert store.served() is None
-
-
-def test_a_service_puts_its_lock_back_and_stays_the_only_one(
-    serving: Callable[..., AbstractContextManager[tuple[Any, Client]]], store: Store, job_file: Callable[..., Path]
-) -> None:
-    with serving() as (_, client):
-        path = client.socket
-        lock_path(store.path).unlink()
-        with (
-            pytest.raises(DaemonError, match="another daemon serves this store already"),
-            Store.open(store.path) as again,
-        ):
-            StoreLock(again).acquire()
-        while holder(store.path) is None:
-            assert store.served() is not None
-        assert client.socket == path
-        (job,) = client.submit(job_file())
-        assert [each.event for each in client.watch(job)][-1] == "ended"
 
 
 def test_a_service_that_lost_its_store_ends(store: Store) -> None:

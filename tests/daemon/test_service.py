@@ -18,7 +18,7 @@ from fusiond.client.client import Client
 from fusiond.daemon import service as service_module
 from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.service import Service
-from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
+from fusiond.errors import DaemonError, DeviceSick, RequestError, StoreError
 from fusiond.model import DeviceInfo, JobState
 from fusiond.requests import jobs
 from fusiond.store.database import Store
@@ -98,20 +98,6 @@ def test_a_job_whose_end_could_not_be_written_is_ended_later(
         assert client.show(job).problem == "the device is not to be trusted"
 
 
-def test_priority_first_then_age(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
-    from fusiond.requests import jobs
-
-    ids = []
-    for index, priority in enumerate((0, 0, 5)):
-        text = job_file().read_text().replace("hist.n: 500", f"hist.n: {500 + index}")
-        ids.append(daemon.submit(store, jobs.read("/job.yaml", text)[0], priority=priority).id)
-    with serving() as (_, client):
-        for job in ids:
-            assert finished(client, job) is JobState.DONE
-    started = sorted(ids, key=lambda job: store._known(job).started_at or "")
-    assert started == [ids[2], ids[0], ids[1]]
-
-
 def test_cancelling_a_running_and_a_queued_job(serving: Callable[..., Any], job_file: JobFile) -> None:
     with serving(trial_secs=0.05) as (_, client):
         (running,) = client.submit(job_file(trials=1000))
@@ -137,11 +123,6 @@ def test_stopping_puts_the_job_back_with_what_it_measured(
     with serving() as (_, client):
         assert finished(client, job) is JobState.DONE
     assert store._known(job).trials == 8
-
-
-def test_the_same_job_twice_is_one_job(serving: Callable[..., Any], job_file: JobFile) -> None:
-    with serving(trial_secs=0.05) as (_, client):
-        assert client.submit(job_file(trials=20)) == client.submit(job_file(trials=20))
 
 
 def test_a_sick_device_gets_no_job(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
@@ -228,19 +209,6 @@ def test_who_accepts_which_request(store: Store) -> None:
     assert accepted(gpus[:1]) == {"cpu": ["auto", "cpu"]}
 
 
-def test_the_configuration_names_the_devices(store: Store) -> None:
-    assert DaemonConfig(devices=("cuda",)).names("cuda:1")
-    assert DaemonConfig(devices=("all",)).names("cpu")
-    assert not DaemonConfig(devices=("cuda", "cuda:0")).names("cpu")
-    with pytest.raises(DeviceError, match="fusiond doctor"):
-        Service(store, DaemonConfig(devices=("cuda",)), daemon.work(store, 0.01)).run()
-
-
-def test_two_services_on_one_store(store: Store, serving: Callable[..., Any]) -> None:
-    with serving(), pytest.raises(DaemonError, match="another daemon serves this store"):
-        Service(store, DaemonConfig(), daemon.work(store, 0.01)).run()
-
-
 def test_a_dead_worker_thread_is_started_again(
     serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,17 +261,6 @@ def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:
         assert [each.event for each in client.watch(row.id)] == ["job", "ended"]
         with pytest.raises(RequestError, match="there is no job 'zzz'"):
             client.show("zzz")
-
-
-@pytest.mark.slow
-def test_a_watch_outlives_the_daemon(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
-    with Client(db=store.path) as watcher:
-        with serving(trial_secs=0.05) as (_, client):
-            (job,) = client.submit(job_file(trials=50))
-            seen = watcher.watch(job)
-            assert next(seen).event == "job"
-        store.cancel(job)
-        assert list(seen)[-1].state == "cancelled"
 
 
 # --- a store that is taken away ---

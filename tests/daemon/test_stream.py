@@ -34,12 +34,6 @@ async def collect(broker: Broker, store: Store, job: str, *, limit: int = 100) -
     return found
 
 
-def test_a_job_that_ended_is_told_at_once(store: Store, row: JobRow) -> None:
-    store.cancel(row.id)
-    found = asyncio.run(collect(Broker(), store, row.id))
-    assert [(each.event, each.state) for each in found] == [("job", "cancelled"), ("ended", "cancelled")]
-
-
 def test_what_is_published_in_another_thread_arrives_in_order(store: Store, row: JobRow) -> None:
     broker = Broker()
 
@@ -55,13 +49,6 @@ def test_what_is_published_in_another_thread_arrives_in_order(store: Store, row:
 
     found = asyncio.run(watch())
     assert [each.phase or each.state for each in found] == ["queued", "baselines", "search", "final", "done"]
-
-
-def test_who_comes_late_is_told_the_phase(store: Store, row: JobRow) -> None:
-    broker = Broker()
-    broker(PhaseStarted(job=row.id, phase="search"))
-    found = asyncio.run(collect(broker, store, row.id, limit=2))
-    assert [each.phase for each in found] == [None, "search"]
 
 
 def test_an_end_that_another_process_wrote_is_seen(store: Store, row: JobRow) -> None:

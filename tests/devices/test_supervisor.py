@@ -367,36 +367,6 @@ def test_the_child_ends_with_a_parent_that_is_killed(bundle: Callable[..., str],
 # --- the wire ---
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Reference(bundle="b", seed=3, outputs="o"),
-        CheckRequest(bundle="b", references=((0, "a"), (1, "b"))),
-        SampleRequest(candidate="c", baseline=None, plan=PLAN),
-        SampleRequest(candidate="c", baseline="d", plan=Sampling(purpose=Purpose.FINAL, cold=True, incumbent=1.5)),
-    ],
-)
-def test_requests_survive_the_wire(request_: protocol.Request) -> None:
-    line = protocol.encode_request(request_)
-    assert "\n" not in line
-    assert protocol.decode_request(line) == request_
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Checked(worst=0.25),
-        Checked(worst=float("inf")),
-        MeasureFailed(outcome=Outcome.CRASHED, reason="two\nlines é"),
-        Measurement(span_us=(1.0, 2.5), baseline_us=(3.0, 4.0), clock="device", purpose=Purpose.PROBE, dropped=True),
-    ],
-)
-def test_replies_survive_the_wire(reply: protocol.Reply) -> None:
-    line = protocol.encode_reply(reply)
-    assert "\n" not in line
-    assert protocol.decode_reply(line) == reply
-
-
 def test_what_is_no_reply() -> None:
     with pytest.raises(ValueError, match="not a reply"):
         protocol.decode_reply('{"is": "Other"}')

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import RequestError, StoreError
+from fusiond.errors import StoreError
 from fusiond.exchange import transfer
 from fusiond.exchange.database import Exchange
 from fusiond.exchange.entry import ExchangeEntry, canonical
@@ -169,13 +169,6 @@ def test_bad_lines_disturb_no_good_ones(exchange: Exchange, entry: ExchangeEntry
     assert found.untrusted == {SIGNERS[0].public}
 
 
-def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, tmp_path / "none", Path("/dev/zero")):
-        with pytest.raises(RequestError):
-            list(transfer.of_file(path))
-
-
 def test_a_claim_is_held_by_one_and_expires(exchange: Exchange) -> None:
     assert exchange.claim("q", "a", 60, at=1000.0) == (True, "a", 1060.0)
     assert exchange.claim("q", "b", 60, at=1010.0) == (False, "a", 1060.0)
@@ -221,15 +214,3 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     key_file(store).write_text("ab" * 31)
     with pytest.raises(StoreError, match="not a signing key, or a damaged one"):
         Signer.of(store)
-
-
-def test_another_file_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "x.exchange.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE mine (x)")
-        connection.commit()
-    with pytest.raises(StoreError, match="not one of fusiond's"):
-        Exchange(path)
-    path.write_bytes(b"no file of SQLite's at all" * 100)
-    with pytest.raises(StoreError, match="damaged"):
-        Exchange(path)

@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from fusiond.errors import NothingKnown
 from fusiond.exchange.entry import ExchangeEntry, digest
 from fusiond.exchange.signing import Signer
@@ -108,15 +106,6 @@ def test_a_program_that_is_not_what_its_key_says_does_not_run(entry: ExchangeEnt
     (row,) = verifies(second)
     assert second.run(row).state is JobState.FAILED
     assert second.store.program(entry.body["program"]["key"]) is None
-
-
-def test_another_model_is_another_question(entry: ExchangeEntry, box: Boxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    second = box("second")
-    second.exchange.put([entry])
-    monkeypatch.setenv("FUSIOND_FAKE_MODEL", "Fake 2")
-    assert isinstance(second.ask(), NothingKnown)
-    found = second.ask(device=entry.body["device"]["key"])  # unless that one is asked for
-    assert found["imported"]["key"] == entry.key
 
 
 def test_an_answer_that_is_forgotten_travels_no_more(first: Box) -> None:

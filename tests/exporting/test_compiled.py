@@ -71,13 +71,6 @@ def section(data: bytes, name: str) -> bytes:
     raise AssertionError(f"no section {name}")
 
 
-@pytest.mark.needs_nvcc
-def test_what_does_not_build_is_one_line(tmp_path: Path) -> None:
-    broken = dataclasses.replace(programs.basic, text="__global__ void add(int n) { n = m; }", entries=("add",))
-    with pytest.raises(launch.LaunchError, match=r'^basic does not build: .*identifier "m" is undefined'):
-        launch._compiled(described(broken), "sm_90", tmp_path, tmp_path)
-
-
 def test_host_sources_are_built_where_no_library_loads(tmp_path: Path, gxx_here: None) -> None:
     (tmp_path / "host.so").write_bytes(b"of another machine")
     cache = tmp_path / "cache"
@@ -85,13 +78,3 @@ def test_host_sources_are_built_where_no_library_loads(tmp_path: Path, gxx_here:
     library = launch._host_library(described(programs.host), tmp_path, cache)
     assert library.twice is not None
     assert (cache / "host.so").is_file()
-
-
-@pytest.mark.needs_nvcc
-def test_a_shipped_cubin_has_its_names(tmp_path: Path) -> None:
-    built = nvcc.build(heavy, "sm_90")
-    assert isinstance(built, ptxas.Cubin)
-    image = launch._shipped(built.path)
-    assert image.entries == dict(built.names)
-    assert set(image.symbols) == {"weights"}
-    assert image.parameters["heavy<3>"] == [8, 4]

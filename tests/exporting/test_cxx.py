@@ -59,7 +59,3 @@ def test_numbers_have_their_types() -> None:
         ("int32", -3, "static_cast<int>(-3)"),
     ):
         assert cxx.typed(dtype, value, names) == text
-
-
-def test_texts_are_literals() -> None:
-    assert cxx.quoted('a "b" \\ c\nd') == '"a \\"b\\" \\\\ c d"'

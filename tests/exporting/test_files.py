@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 from pathlib import Path
@@ -13,7 +12,7 @@ from fusiond.exporting.adapters import adapter
 from fusiond.exporting.files import export
 from fusiond.exporting.launch import __file__ as launcher
 from fusiond.language.extents import size
-from fusiond.program import Alloc, Buffer, Fill, Program, Role, decode, problems
+from fusiond.program import Alloc, Buffer, Program, Role, decode, problems
 from tests.exporting import programs
 from tests.exporting.programs import CASES
 
@@ -48,15 +47,6 @@ def test_sources_word_for_word_and_the_same_files_for_the_same_program(name: str
     for seam in program.seams:
         assert f"{seam.name}: {seam.operation}" in said
     assert max(map(len, said.splitlines())) <= 130
-
-
-def test_a_file_that_fills_a_buffer_is_not_needed() -> None:
-    program = programs.one().program
-    fill = Fill(kind="file", file="/nowhere/x.npy", digest="0" * 32)
-    buffers = (dataclasses.replace(program.buffers[0], fill=fill), program.buffers[1])
-    changed = dataclasses.replace(program, buffers=buffers)
-    plan = json.loads(files(changed)["plan.json"])
-    assert plan["program_key"] == decode(plan).key == changed.key
 
 
 def test_readme_says_what_the_user_must_do() -> None:
@@ -102,15 +92,3 @@ def test_a_plan_that_allocates_an_argument_cannot_be_called() -> None:
     assert problems(program) == ()
     with pytest.raises(ValueError, match="the plan itself allocates 'block', which holds the argument 'y'"):
         files(program)
-
-
-def test_the_launcher_needs_the_standard_library_only() -> None:
-    """It is copied to where fusiond is not; NumPy is imported where host arrays are made, and nowhere else."""
-    tree = ast.parse(Path(launcher).read_text())
-    top = {alias.name.partition(".")[0] for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    top |= {(node.module or "").partition(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)}
-    assert top <= {
-        "__future__", "ast", "collections", "contextlib", "ctypes", "dataclasses", "functools", "hashlib", "importlib",
-        "json", "math", "os", "pathlib", "re", "shlex", "shutil", "struct", "subprocess", "tempfile", "threading",
-        "typing",
-    }  # fmt: skip

@@ -271,20 +271,6 @@ def test_rows_may_lie_apart(tmp_path: Path, scheduler_library: Path) -> None:
     assert done.stderr == "the pitch of x is in elements, at least those of a row (w)"
 
 
-@pytest.mark.slow
-def test_plain_kernels_when_asked(tmp_path: Path, scheduler_library: Path) -> None:
-    case = programs.seams()
-    program_of(case, tmp_path / "out", scheduler_library, naive=True)
-    assert check(case, tmp_path / "out", {}, stream=True, eager=False).startswith("launches 6 ")
-
-
-@pytest.mark.campaign
-def test_older_toolkits_copy_one_by_one(tmp_path: Path, scheduler_library: Path) -> None:
-    case = programs.transfers()
-    program_of(case, tmp_path / "out", scheduler_library, "-DCUDART_VERSION=12060")
-    assert "batches 0" in check(case, tmp_path / "out", {}, stream=True, eager=True)
-
-
 REFUSED = {
     "null": ("one", "", "the input a.x is null"),
     "size": ("one", "sizes.a_n = 0;", "the size a.n must be a whole number from 1"),

@@ -174,31 +174,6 @@ def test_several_devices_are_those_that_follow_or_are_named(exported: Callable[.
     assert not here.driver.memory
 
 
-def test_a_cooperative_launch_is_one(exported: Callable[..., Exported]) -> None:
-    case = programs.cooperative()
-    here = exported(case.program)
-    here.launcher.launch(wrapped(case.program, arrays(case.program, programs.inputs(case.program))))
-    assert "cuLaunchCooperativeKernel" in here.driver.log
-    assert "cuLaunchKernel" not in here.driver.log
-
-
-def test_streams_wait_as_the_plan_says(exported: Callable[..., Exported], tmp_path: Path) -> None:
-    """Without an `after` the results are wrong in one of the two orders: the stand-in does see missing waits."""
-    case = programs.two_streams()
-    wrong = []
-    for eager in (False, True):
-        here = exported(case.program, eager=eager)
-        here.launcher._document["steps"][1]["after"] = []
-        here.launcher._document["steps"][3]["after"] = []
-        given = programs.inputs(case.program)
-        memory = arrays(case.program, given)
-        here.launcher.launch(wrapped(case.program, memory), stream=500)
-        here.driver.drain()
-        expected = case.expected(given, dict(case.program.sizes))
-        wrong.append(not np.array_equal(memory["y"], expected["y"]))
-    assert any(wrong)
-
-
 def test_the_carve_out_is_the_one_that_was_measured(exported: Callable[..., Exported]) -> None:
     """Asked for once; a program that says nothing leaves it to the driver."""
     for make, wanted in ((programs.one, [programs.CARVE_OUT]), (programs.several, [])):
@@ -331,19 +306,6 @@ def test_what_is_no_argument(exported: Callable[..., Exported], what: str) -> No
     assert "cuLaunchKernel" not in here.driver.log
 
 
-def test_jax_arrays_are_inputs_only(exported: Callable[..., Exported]) -> None:
-    jaxlike = type("ArrayImpl", (OnDevice,), {"__module__": "jaxlib._jax"})
-    case = programs.one()
-    here = exported(case.program)
-    given = programs.inputs(case.program)
-    memory = arrays(case.program, given)
-    here.launcher.launch({"a.x": jaxlike(memory["a.x"]), "y": OnDevice(memory["y"])})
-    here.driver.drain()
-    np.testing.assert_array_equal(memory["y"], case.expected(given, {})["y"])
-    with pytest.raises(here.error, match="y is written to, and this ArrayImpl is read-only"):
-        here.launcher.launch({"a.x": OnDevice(memory["a.x"]), "y": jaxlike(memory["y"])})
-
-
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
@@ -358,16 +320,6 @@ def test_sizes_that_cannot_be(exported: Callable[..., Exported], sizes: dict[str
     with pytest.raises(here.error) as raised:
         here.launcher.launch({}, sizes)
     assert str(raised.value) == said
-
-
-def test_sizes_that_lead_to_no_plan(exported: Callable[..., Exported]) -> None:
-    program = programs.one().program
-    here = exported(program)
-    with pytest.raises(here.error, match=r"^step scale would pass 4294967296 as int32, which does not hold it$"):
-        here.launcher.launch(
-            {"a.x": OnDevice(np.zeros(1, "f4"), change={"shape": (1 << 32,)}),
-             "y": OnDevice(np.zeros(1, "f4"), change={"shape": (1 << 32,)})}, {"a.n": 1 << 32},
-        )  # fmt: skip
 
 
 def test_no_context_is_made(exported: Callable[..., Exported]) -> None:
@@ -484,42 +436,6 @@ def test_a_cubin_of_another_compiler_is_refused(exported: Callable[..., Exported
         here.launcher.launch({})
 
 
-def test_wrong_parameters_are_seen(exported: Callable[..., Exported]) -> None:
-    program = programs.one().program
-    here = exported(program)
-    here.launcher._document["steps"][0]["arguments"][2]["dtype"] = "float64"
-    with pytest.raises(here.error, match=r"step scale passes \[8, 8, 8, 4\] bytes, the kernel takes \[8, 8, 4, 4\]"):
-        here.launcher.launch(wrapped(program, arrays(program, programs.inputs(program))))
-
-
-def test_numbers_as_the_device_holds_them(exported: Callable[..., Exported]) -> None:
-    from fusiond.language.narrow import scalar
-
-    here = exported(programs.one().program)
-    values = [0.0, -0.0, 1.0, 0.1, 1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, 1e39, -1e39, 1e-40, 9e-41, 1e-46, float("inf")]
-    for value in values:
-        assert here.module._bfloat16(value) == scalar("bfloat16", value).tobytes(), value
-    assert here.module._bfloat16(float("nan")) == b"\xff\x7f"
-    for dtype in ("float8_e4m3fn", "float8_e5m2"):
-        more = [448.0, 449.0, 464.0, 480.0, 57344.0, 1 / 1024, 3 / 2048, 2.0**-17, 3 * 2.0**-17, 1.0625, 1.1875, 1.125]
-        for value in [*values, *more, *(-each for each in more), float("nan")]:
-            assert here.module._packed(dtype, value, "k") == scalar(dtype, value).tobytes(), (dtype, value)
-
-
-def test_formulas_are_the_same_language(exported: Callable[..., Exported]) -> None:
-    from fusiond.language.expressions import parse_formula
-
-    here = exported(programs.one().program)
-    names = {"n": 1234, "a.n": 7, "min": 3, "class": 5, "a.0": 11}
-    for text in ("ceil_div(4 * a.n, 256)", "-n // 7 % 5", "min(n, a.n, -3) + max(2, min)", "(n - 1) // (a.n * 2)",
-                 "class * a.0 - -n", "ceil_div(-n, a.n)"):  # fmt: skip
-        assert here.module._evaluated(text, names) == parse_formula(text).integer(names), text
-    with pytest.raises(here.error, match="division by zero"):
-        here.module._evaluated("n // (a.n - 7)", names)
-    with pytest.raises(here.error, match="a formula that cannot be read"):
-        here.module._evaluated("n ** 2", names)
-
-
 @pytest.mark.slow
 def test_every_launch_has_its_shape(exported: Callable[..., Exported]) -> None:
     """The plan at other sizes is `Program.at`."""
@@ -586,12 +502,3 @@ def test_other_strides_are_refused(exported: Callable[..., Exported], wrong: Cal
     x, y = np.zeros((9, 42), np.uint8)[:, :21], np.zeros((9, 21), np.int16)
     with pytest.raises(here.error, match=said):
         here.launcher.launch({"x": OnDevice(wrong(x)), "y": OnDevice(y)})
-
-
-def test_rows_of_what_has_no_pitch_are_refused(exported: Callable[..., Exported]) -> None:
-    here = exported(programs.one().program)
-    (name, *_) = [each.name for each in here.program.buffers if each.role is Role.INPUT]
-    memory = arrays(here.program, {})
-    memory[name] = np.zeros(int(here.program.buffer(name).elements) * 2, "float32")[::2]
-    with pytest.raises(here.error, match=f"{re.escape(name)} is not contiguous"):
-        here.launcher.launch(wrapped(here.program, memory))

@@ -75,23 +75,6 @@ def folder_of(program: Program, folder: Path, *, with_cubin: bool) -> Path:
     return folder
 
 
-def test_the_files(tmp_path: Path) -> None:
-    program = of_ptx()
-    folder = folder_of(program, tmp_path / "out", with_cubin=True)
-    assert (folder / "basic.ptx").read_text() == written()
-    cubin = (folder / "basic.sm_90.cubin").read_bytes()
-    adapter = (folder / "basic.entries.cpp").read_text()
-    assert ", ".join(map(str, cubin[:24])) in adapter
-    assert adapter.count(f".maxnreg {CAP}") == 4
-    said = (folder / "README.txt").read_text()
-    assert "nvcc -std=c++17 -O3 -c basic.entries.cpp" in said
-    assert "compile this: it holds basic.ptx" in said
-    assert "C++ needs CUDA 12.8" in " ".join(said.split())
-    bare = folder_of(program, tmp_path / "bare", with_cubin=False)
-    assert "CUBIN" not in (bare / "basic.entries.cpp").read_text()
-    assert not list(bare.glob("*.cubin"))
-
-
 @pytest.mark.parametrize("with_cubin", [True, False])
 def test_nvcc_compiles_and_links_it(with_cubin: bool, tmp_path: Path) -> None:
     program = of_ptx()

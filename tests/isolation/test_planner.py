@@ -17,13 +17,12 @@ import psutil
 import pytest
 
 from fusiond.errors import MachineFault, PluginError, RequestError
-from fusiond.events import TrialFinished
 from fusiond.isolation import planner as planners
 from fusiond.isolation import processes
 from fusiond.isolation.messages import ChildLimits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry
-from fusiond.model import Config, Job, Outcome, Rejection, Trial, frozen
+from fusiond.model import Config, Job, Rejection, frozen
 from fusiond.program import Program
 from fusiond.requests.planning import Prepared, prepare
 from fusiond.strategy import Target
@@ -200,11 +199,6 @@ def test_what_a_file_said_when_it_was_read_is_what_counts(prepared: Plan, tmp_pa
     assert isinstance(emitted(found), Program)
 
 
-def test_what_is_printed_stays_out_of_the_way(prepared: Plan, capfd: pytest.CaptureFixture[str]) -> None:
-    emitted(prepared("print\n", emit={"0,0": "print"}))
-    assert capfd.readouterr() == ("", "")
-
-
 def test_nothing_is_kept_of_what_is_forgotten(planner: Planner, prepared: Plan) -> None:
     for _ in range(20):
         emitted(prepared("fine"))
@@ -216,16 +210,6 @@ def test_nothing_is_kept_of_what_is_forgotten(planner: Planner, prepared: Plan) 
 def test_a_plugin_whose_import_kills_is_named(marker: Path) -> None:
     with planner_of("deadly", marker) as planner, pytest.raises(PluginError, match="too many plugins"):
         assert planner.description
-
-
-def test_listeners_hear_in_order_and_die_alone(marker: Path) -> None:
-    with planner_of("listening", marker, children=1) as planner:
-        registry = IsolatedRegistry(planner)
-        for sequence in range(4):
-            trial = Trial(sequence=sequence, config=Config(()), origin="grid", outcome=Outcome.MEASURED)
-            registry.notify(TrialFinished(job="j", trial=trial, done=0, budget=1, best=None))
-    heard = [line.split()[0] for line in marker.read_text().splitlines()]
-    assert list(dict.fromkeys(heard)) == ["0", "1", "2", "3"]
 
 
 _ASKS = """

@@ -68,14 +68,6 @@ def test_what_changed_is_not_recalled(package: Path, change: str) -> None:
     assert remembered.recall(POINTS) is None
 
 
-def test_bytecode_changes_nothing(package: Path) -> None:
-    remembered.remember(POINTS, FINE)
-    (package / "__pycache__").mkdir()
-    (package / "__pycache__" / "hooks.pyc").write_text("")
-    os.utime(package, ns=(1, 1))
-    assert remembered.recall(POINTS) == FINE
-
-
 def test_a_plugin_that_did_not_load_is_asked_again(package: Path) -> None:
     remembered.remember(POINTS, described(PluginState(name="odd", distribution="odd", problem="no libclang")))
     assert remembered.recall(POINTS) is None
@@ -86,12 +78,6 @@ def test_what_is_damaged_is_not_recalled(package: Path, content: bytes) -> None:
     remembered.remember(POINTS, FINE)
     folder = cache.of_folder(cache.default_folder())
     folder.put(remembered._key(POINTS, None), remembered.SUFFIX, content)
-    assert remembered.recall(POINTS) is None
-
-
-def test_a_cache_that_cannot_be_written_is_no_fault(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSIOND_CACHE", "/dev/null/nowhere")
-    remembered.remember(POINTS, FINE)
     assert remembered.recall(POINTS) is None
 
 

@@ -25,8 +25,6 @@ from fusiond.jax import regions  # noqa: E402
 
 from .conftest import emitted  # noqa: E402
 
-KEY = jax.random.PRNGKey(0)
-
 
 def normal(*shape: int, seed: int = 0) -> Any:
     return jax.random.normal(jax.random.PRNGKey(seed), shape)
@@ -272,30 +270,6 @@ np.testing.assert_allclose(read.call(x), jax.nn.softmax(x) * 2 + 1, rtol=1e-5)
     _run(code, {"JAX_PLATFORMS": "cpu"})
 
 
-def test_without_flatbuffers_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for call in (lambda: fused.export(layer), lambda: fused.deserialize(b"")):
-        with pytest.raises(ImportError, match=r"flatbuffers, which is not installed: pip install 'fusiond\[jax\]'"):
-            call()
-
-
-def test_arrays_on_several_devices_are_left_to_xla() -> None:
-    code = """
-import jax, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-import fusiond.jax as fused
-asked = []
-from fusiond.frameworks import asking
-asking.Asker.look = lambda self, question: asked.append(question) or asking.Found(state="unknown")
-function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
-x = jax.device_put(np.ones((8, 4), "float32"), NamedSharding(Mesh(jax.devices(), "i"), PartitionSpec("i")))
-assert len(function(x).sharding.device_set) == 4 and not asked
-"""
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    _run(code, environment)
-
-
 def test_a_decorator_starts_no_backend() -> None:
     _run(
         "import jax, fusiond.jax as fused\nfused.fuse(lambda x: x)\n"
@@ -323,11 +297,6 @@ def _run(code: str, environment: dict[str, str]) -> None:
 def segments(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, bool]]:
     cut = regions.cut(jax.make_jaxpr(function)(*arguments))
     return [("+".join(each.primitives), each.fusable) for each in cut.segments]
-
-
-def test_regions_lie_between_library_calls() -> None:
-    found = segments(lambda x: jnp.sort(jnp.sin(x) * 2) + jnp.cos(x) * x, normal(9, 200))
-    assert found == [("sin+mul+cos+mul", True), ("sort", False), ("add", False)]
 
 
 def test_what_stitching_reads_in_some_forms_is_shown_to_it() -> None:
@@ -382,17 +351,6 @@ def test_what_reads_no_more_than_it_makes_is_made_where_it_is_read() -> None:
     # A sum is less than what it is of: it is made where that is.
     found = segments(lambda x: x @ x.T + jnp.sin(x * 2.0).sum(), X)
     assert [each for each, _ in found] == ["transpose+mul+sin+reduce_sum", "dot_general", "add"]
-
-
-def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., Any], db: Path) -> None:
-    answered()
-    inner = jax.jit(lambda a, b: (a * b + 1, a - b))
-
-    def twice(x: Any) -> Any:
-        one, two = inner(x, x + 1)
-        return inner(two, one)
-
-    same(fused.fuse(twice, always=True, db=db)(X), jax.jit(twice)(X))
 
 
 def test_equal_steps_of_an_unrolled_loop_are_one_question(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:

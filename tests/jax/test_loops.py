@@ -173,32 +173,8 @@ def test_a_loop_that_gains_nothing_by_fusing_runs_its_unfused_kernels(
     assert [each.state for each in fused.explain(straight, arguments[0]).regions] == ["kept"]
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, x), "how often it runs is not known"),
-        (lambda x: lax.scan(lambda h, _: (h @ h, None), x, length=3)[0], "shared memory"),
-    ],
-    ids=["the data says", "a large product"],
-)
-def test_a_loop_that_stays_xla_s_says_why(function: Callable[..., Any], why: str) -> None:
-    report = fused.explain(fused.fuse(function), floats(1000, 1000))
-    (region,) = (each for each in report.regions if {"scan", "while"} & set(each.primitives))
-    assert region.state == "library"
-    assert why in region.reason
-
-
 def primitives(closed: Any) -> list[str]:
     return [each.primitive.name for each in regions._flat(closed).jaxpr.eqns]
-
-
-def test_products_stand_before_and_behind_a_loop() -> None:
-    """All steps' inputs by one product before it; the gradients of both matrices, and of the inputs, by one each behind
-    the way back."""
-    assert primitives(jax.make_jaxpr(lstm)(*CELL)).count("dot_general") == 1
-    found = primitives(jax.make_jaxpr(gradient(lstm))(*CELL))
-    assert found.count("scan") == 2
-    assert found.count("dot_general") == 4
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -27,8 +27,6 @@ from tests.judging import table
 from tests.judging.table import Cheat
 
 TIMEOUT_SECS = 30.0
-IN_CHILD = ("poison", "inputs", "guards", "second run", "stale runs", "places", "fresh seeds", "precision")
-"""Defences that a Weakened runner can be without, beside those that `judge` itself can leave out."""
 OWN = ("launches", "state", "bounds", "races", "odd", "counted")
 
 

@@ -16,7 +16,6 @@ from fusiond.judging import functions
 from fusiond.judging.truth import truth
 from fusiond.language.narrow import NARROW, readable
 from fusiond.model import Outcome
-from fusiond.program import Fill
 from fusiond.store.database import Store
 from tests.judging.references import buffer, bundled, data, program, softmax, softmax_of
 
@@ -84,27 +83,6 @@ def test_a_function_of_jax_in_a_process_of_its_own(tmp_path: Path) -> None:
         assert 1e-3 < precision.own_error(expected, file["y:float64:bfloat16"]) < 1e-1
 
 
-WIDE_FILE = """
-import jax.numpy as jnp
-
-def wide(x, n):
-    return jnp.cumsum(x) * 2**40
-"""
-
-
-@pytest.mark.slow
-def test_jax_has_types_of_64_bits_where_the_kernel_has(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    (tmp_path / "f.py").write_text(WIDE_FILE)
-    ones = Fill(kind="constant", low=1)
-    of = program("", "k", [buffer("x", 64, dtype="int64", fill=ones), buffer("y", 64, "output", "int64")])
-    made = truth(bundled(of, tmp_path), tmp_path / "o.npz", seed=1, function=f"{tmp_path}/f.py:wide", numbers={"n": 3})
-    assert made.path is not None
-    with np.load(made.path) as file:
-        assert file.files == ["y"]
-        np.testing.assert_array_equal(file["y"], np.arange(1, 65, dtype=np.int64) << 40)
-
-
 TWO = program("", "k", [buffer("x", 64, dtype="bfloat16"), buffer("y", 64, "output", "bfloat16"),
                         buffer("count", 64, "output", "int32")])  # fmt: skip
 
@@ -139,23 +117,6 @@ def test_narrow_floats_and_several_outputs(numpy_file: str) -> None:
 def test_mistakes_in_a_function_are_a_line(numpy_file: str, name: str, problem: str) -> None:
     with pytest.raises(RequestError) as said:
         functions.outputs(TWO, f"{numpy_file}:{name}", {}, 1)
-    assert str(said.value).endswith(problem)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (None, "f.py: there is no such file"),
-        ("x = (1\n", "f.py:1: SyntaxError: '(' was never closed"),
-        ("\nimport no_such_module\n", "f.py:2: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("raise SystemExit(3)", "f.py:1: SystemExit: 3"),
-    ],
-)
-def test_mistakes_in_its_file_are_a_line(tmp_path: Path, text: str | None, problem: str) -> None:
-    if text is not None:
-        (tmp_path / "f.py").write_text(text)
-    with pytest.raises(RequestError) as said:
-        functions.outputs(TWO, f"{tmp_path}/f.py:f", {}, 1)
     assert str(said.value).endswith(problem)
 
 

@@ -90,24 +90,3 @@ def test_a_command_that_fails_ends_the_loop(reference: Path) -> None:
     done = loop(reference, "false")
     assert done.returncode == 1
     assert done.stderr == "false ended with status 1\n"
-
-
-def test_a_mutation_changes_one_number() -> None:
-    first = ask()
-    assert first == ask()
-    changes, _, source = first.partition("\n")
-    assert changes.startswith('//: block: {"shape": [')
-    differing = [each for each in zip(source.splitlines(), SOURCE.splitlines(), strict=True) if each[0] != each[1]]
-    assert len(differing) == (1 if "[128]" in changes else 0)
-
-
-def test_mutations_go_on_from_the_best_and_try_nothing_twice() -> None:
-    best = SOURCE.replace("PER 4", "PER 16")
-    verdicts = [{"source": best, "right": True, "speedup": 1.5}, {"source": "x", "right": True, "speedup": None}]
-    seen = set()
-    for _ in range(5):
-        candidate = ask(verdicts=verdicts)
-        assert candidate not in seen
-        assert "PER 4" not in candidate
-        seen.add(candidate)
-        verdicts.append({"source": candidate, "right": False, "speedup": None})

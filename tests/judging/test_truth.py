@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fusiond.devices import precision
-from fusiond.judging.doubled import HALF, NoTruth, doubled, in_double
+from fusiond.judging.doubled import HALF, NoTruth, in_double
 from fusiond.judging.truth import in_double_precision, truth
-from fusiond.program import Bytes, Program, SourceKind, SourceLanguage
+from fusiond.program import Program
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from tests.judging.references import CASES, buffer, bundled, data, program, single
@@ -83,18 +82,6 @@ HELPER = '#pragma once\n#include "deep/more.cuh"\n__device__ float twice(float x
 MORE = "__device__ inline float third(float x) { return x / 3.0f; }\n"
 
 
-def test_headers_of_the_users_are_in_double_precision_too(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "help.cuh").write_text(HELPER)
-    (tmp_path / "deep/more.cuh").write_text(MORE)
-    text = (
-        '#include "help.cuh"\n__global__ void k(const float* x, float* y) { y[threadIdx.x] = twice(x[threadIdx.x]); }'
-    )
-    of = program(text, "k", [buffer("x", 128), buffer("y", 128, "output")], include_dirs=(str(tmp_path),))
-    np.testing.assert_allclose(exact(of)["y"], data(of)["x"] / 3 * 2, rtol=1e-15)
-    assert (tmp_path / "help.cuh").read_text() == HELPER
-
-
 def test_the_text_in_double_precision() -> None:
     assert (
         in_double("float2 a = make_float2(1.f, 2e-1f); // 1.0f")
@@ -109,32 +96,6 @@ def test_the_text_in_double_precision() -> None:
     assert in_double("int half = n / 2;") == "int half = n / 2;"
     assert in_double("struct alignas(sizeof(T) * (N)) V;") == "struct alignas(fusiond_aligned(sizeof(T) * (N))) V;"
     assert in_double("alignas(16) float x; int y(sizeof(float));") == "alignas(16) double x; int y(sizeof(double));"
-
-
-ALIGNED = """
-template <typename T, int N> struct alignas(sizeof(T) * N) Vector { T value[N]; };
-template <typename T> __global__ void k(const T* x, T* y) {
-    using V = Vector<T, 4>;
-    T mine[4];
-    *reinterpret_cast<V*>(&mine) = *reinterpret_cast<const V*>(x + 4 * threadIdx.x);
-    for (int i = 0; i < 4; ++i) mine[i] /= 3;
-    *reinterpret_cast<V*>(y + 4 * threadIdx.x) = *reinterpret_cast<V*>(&mine);
-}
-"""
-
-
-def test_vectors_aligned_by_the_size_of_their_type() -> None:
-    of = program(ALIGNED, "k<float>", [buffer("x", 128), buffer("y", 128, "output")], block=32)
-    np.testing.assert_allclose(exact(of)["y"], data(of)["x"] / 3, rtol=1e-15)
-
-
-def test_memory_is_twice_as_large(tmp_path: Path) -> None:
-    of = CASES["scan"][0]
-    assert doubled(of, tmp_path).launches[0].shared_bytes == 2 * of.launches[0].shared_bytes
-    text = "__global__ void k(const REAL* x, REAL* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }"
-    x, y = buffer("x", 128, arena="all"), buffer("y", 128, "output", arena="all", offset_bytes=512)
-    of = program(text, "k", [x, y], defines=(("REAL", "float"),))
-    np.testing.assert_array_equal(exact(of)["y"], 2 * data(of)["x"])
 
 
 ILL = """
@@ -167,15 +128,6 @@ def test_what_is_finite_in_one_precision_only_has_no_truth(tmp_path: Path) -> No
     assert "computes something else" in made.reason
 
 
-def test_floats_in_a_struct_have_no_truth() -> None:
-    text = "struct Two { float a, b; };\n__global__ void k(const float* x, float* y, Two of) { y[0] = x[0] * of.a; }"
-    of = program(text, "k", [buffer("x", 64), buffer("y", 64, "output")])
-    launch = of.launches[0]
-    more = dataclasses.replace(launch, arguments=(*launch.arguments, Bytes(hex="0000803f00000040")))
-    with pytest.raises(NoTruth, match="floats in a struct"):
-        in_double_precision(dataclasses.replace(of, steps=(more,)), 1)
-
-
 HEAD = "__global__ void k(const float* x, float* y)"
 
 
@@ -197,20 +149,6 @@ def test_what_has_no_truth_says_why_in_a_line(text: str, reason: str) -> None:
     assert "\n" not in str(said.value)
 
 
-def test_ptx_and_code_of_the_host_have_no_truth(tmp_path: Path) -> None:
-    of = program("", "k", [buffer("x", 64), buffer("y", 64, "output")])
-    for change, what in (({"language": SourceLanguage.PTX}, "PTX"), ({"kind": SourceKind.HOST}, "code of the host")):
-        sources = tuple(dataclasses.replace(each, **change) for each in of.sources)
-        with pytest.raises(NoTruth, match=f"k is {what}: give the reference as a NumPy function"):
-            doubled(dataclasses.replace(of, sources=sources), tmp_path)
-
-
-def test_buffers_in_half_have_no_truth(tmp_path: Path) -> None:
-    of = program("__global__ void k() {}", "k", [buffer("x", 64, dtype="float16"), buffer("y", 64, "output")])
-    with pytest.raises(NoTruth, match="half"):
-        doubled(of, tmp_path)
-
-
 @pytest.mark.slow
 def test_the_truth_of_a_kernel_comes_from_a_process_of_its_own(tmp_path: Path) -> None:
     of = CASES["softmax 3x65"][0]
@@ -223,19 +161,3 @@ def test_the_truth_of_a_kernel_comes_from_a_process_of_its_own(tmp_path: Path) -
             assert precision.judged(str(made.path), of.buffer("y"), single(of)["y"], single(of)["y"]) == ""
     lowered = single(of)["y"].astype(np.float16).astype(np.float32)
     assert precision.judged(str(made.path), of.buffer("y"), single(of)["y"], lowered).startswith("y: relative error")
-
-
-BYTES = HEAD + "{ y[threadIdx.x] = *(const int*)(x + threadIdx.x) * 1e-9f; }"
-HANGS = HEAD + "{ for (volatile int i = 0; i < 1;) y[0] = x[0]; }"
-
-
-@pytest.mark.slow
-def test_a_kernel_without_truth_is_a_reason(tmp_path: Path) -> None:
-    of = program(BYTES, "k", [buffer("x", 64), buffer("y", 64, "output")], block=64)
-    np.savez(tmp_path / "float32.npz", **single(of))
-    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
-    assert made.reason.startswith("in double precision it computes something else: y is off by ")
-    of = program(HANGS, "k", [buffer("x", 64), buffer("y", 64, "output")])
-    (tmp_path / "other").mkdir()
-    made = truth(bundled(of, tmp_path / "other"), tmp_path / "out.npz", seed=1, timeout_secs=4)
-    assert made.reason == "in double precision: no end after 4 s"

@@ -39,16 +39,6 @@ def test_the_last_found_come_first_and_each_filter_leaves_out_others(store: Stor
     assert store.answers(limit=9, device="nothing") == []
 
 
-def test_a_name_has_a_history_over_its_devices(store: Store, known: list[Any]) -> None:
-    name = known[0].workload_name
-    found = store.history_of_name(name)
-    assert found[0] == known[2]
-    assert found[1] == known[0]
-    assert [each.found_at[:7] for each in found] == ["2026-04", "2026-02", "2026-01"]
-    assert store.history_of_name("b,a") == store.history_of_name("a,b") == [known[1]]
-    assert store.history_of_name("nobody") == []
-
-
 def test_what_is_forgotten_is_known_no_more(store: Store, known: list[Any]) -> None:
     name = known[0].workload_name
     assert store.forget(name, known[0].device_key) == 2

@@ -49,10 +49,6 @@ def damage(store: Store, sql: str) -> None:
     connection.close()
 
 
-def test_a_store_in_order_has_no_findings(filled: Store) -> None:
-    assert check(filled.path) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("table", sorted(tables.COLUMNS))
 def test_a_changed_row_of_every_table_is_found(filled: Store, make: Any, table: str) -> None:

@@ -77,11 +77,6 @@ def check(path: Path, job: str, acknowledged: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
-    kill_writers(tmp_path / "fusiond.sqlite", rounds=4, seed=1)
-
-
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_many_killed_writers_lose_nothing(tmp_path: Path) -> None:

@@ -6,17 +6,8 @@ from typing import Any
 
 import pytest
 
-from fusiond import __version__
 from fusiond.errors import StoreError
 from fusiond.store.database import Store
-
-
-def test_a_device_comes_back_as_it_was_saved_last(store: Store, make: Any) -> None:
-    store.save_device(make.device())
-    changed = make.device(env={"driver": "590.2", "fusiond": __version__})
-    store.save_device(changed)
-    (row,) = store.devices()
-    assert (row.info, row.sick) == (changed, None)
 
 
 def test_two_boards_of_one_model_are_two_rows_with_one_key(store: Store, make: Any) -> None:

@@ -19,16 +19,6 @@ from fusiond.store.owner import is_alive, this_process
 PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
 
 
-def test_a_submitted_job_is_queued_with_all_that_it_is(store: Store, make: Any) -> None:
-    row = store.submit(make.job(device="cuda:0"), make.workload(), priority=3)
-    assert row == store.job(row.id)
-    assert (row.kind, row.strategy, row.workload_name, row.device) == ("tune", "hfuse", "hist,maxpool", "cuda:0")
-    assert (row.state, row.priority, row.trials, row.budget) == (JobState.QUEUED, 3, 0, 64)
-    assert (row.device_key, row.parent, row.problem, row.started_at, row.ended_at) == (None,) * 5
-    assert len(row.id) == 8
-    assert store.load_job(row.id) == make.job(device="cuda:0")
-
-
 def test_the_same_job_twice_is_one_row_while_it_has_not_ended(store: Store, make: Any) -> None:
     first = store.submit(make.job(), make.workload())
     assert store.submit(make.job(path="other.yaml"), make.workload(), priority=7).id == first.id
@@ -72,15 +62,6 @@ def test_a_prefix_names_a_job_when_it_names_only_one(store: Store, make: Any) ->
     assert store.job("") is None
     assert store.job("_") is None
     assert store.job("zzzzzzzzz") is None
-
-
-def test_jobs_are_listed_newest_first_and_by_state(store: Store, make: Any) -> None:
-    ids = [store.submit(make.job(), make.workload(sizes={"n": size})).id for size in range(4)]
-    store.cancel(ids[1])
-    assert [row.id for row in store.jobs()] == ids[::-1]
-    assert [row.id for row in store.jobs([JobState.QUEUED], limit=2)] == [ids[3], ids[2]]
-    assert [row.id for row in store.jobs({JobState.CANCELLED, JobState.DONE})] == [ids[1]]
-    assert store.jobs([]) == []
 
 
 def test_the_oldest_of_the_highest_priority_is_claimed_first(store: Store, make: Any) -> None:

@@ -109,21 +109,6 @@ def test_what_is_counted_is_for_those_who_name_the_device_and_is_no_time(store: 
     assert ask(device="counted:h100")["evidence"] == "counted"
 
 
-def test_keep_them_apart_is_an_answer(store: Store, make: Any, ask: Ask) -> None:
-    nothing = {"config": None, "program_key": None, "time_us": None, "speedup": None, "ci95": None}
-    make.known(store, make.workload(), make.device(), verdict=Verdict.KEEP, **nothing)
-    found = ask()
-    assert (found["verdict"], found["config"], found["ci95"], found["time_us"]) == ("keep", None, None, None)
-
-
-@pytest.mark.parametrize("name", ["hist,maxpool", "maxpool,hist", " maxpool , hist"])
-def test_pairs_are_unordered(store: Store, make: Any, ask: Ask, name: str) -> None:
-    make.known(store, make.workload(), make.device())
-    assert ask(name)["workload"]["name"] == "hist,maxpool"
-    assert ask("hist,hist") is None
-    assert ask("hist") is None
-
-
 # --- what is there ---
 
 
@@ -226,15 +211,6 @@ def test_suggestions_are_the_names_with_an_answer(store: Store, make: Any) -> No
 # --- devices and evidence ---
 
 
-def test_what_was_measured_goes_before_what_was_emulated(store: Store, make: Any, ask: Ask) -> None:
-    make.known(store, make.workload(), make.device("cpu"), found_at="2026-02-02T00:00:00.000+00:00")
-    assert ask()["evidence"] == "emulated"
-    make.known(store, make.workload(), make.device("cuda:0"))
-    assert ask()["evidence"] == "measured"
-    assert ask(device="auto")["device"]["name"] == "cuda:0"
-    assert ask(device="cpu")["evidence"] == "emulated"
-
-
 def test_a_device_is_asked_for_by_any_of_its_names(store: Store, make: Any, ask: Ask) -> None:
     device = make.device("cuda:1")
     make.known(store, make.workload(), device)
@@ -260,21 +236,7 @@ def test_a_device_that_was_never_seen_here_is_known_by_its_records_name(store: S
     assert ask(device="cuda:7")["match"] == "exact"
 
 
-def test_cold_and_warm_are_two_questions(store: Store, make: Any, ask: Ask) -> None:
-    make.known(store, make.workload(), make.device(), cache="cold")
-    assert ask() is None
-    assert ask(cache="cold") is not None
-
-
 # --- sizes ---
-
-
-def test_without_sizes_the_last_one_found_is_meant(store: Store, make: Any, ask: Ask) -> None:
-    for size, day in ((10, 3), (30, 5), (20, 4)):  # the clock went back before the last one
-        sizes = {"a.n": size, "b.n": 1}
-        make.known(store, make.workload(sizes=sizes), make.device(), found_at=f"2026-01-0{day}T00:00:00.000+00:00")
-    assert ask()["workload"]["sizes"] == {"a.n": 20, "b.n": 1}
-    assert ask()["match"] == "exact"
 
 
 def test_given_sizes_override_those_of_the_last_one_found(store: Store, make: Any, ask: Ask) -> None:
@@ -328,12 +290,6 @@ def test_a_name_of_several_contents_is_ambiguous(store: Store, make: Any, ask: A
     ]
 
 
-def test_one_name_of_two_strategies_is_ambiguous(store: Store, make: Any, ask: Ask) -> None:
-    for strategy in ("hfuse", "mincut"):
-        make.known(store, make.workload("harris", strategy=strategy), make.device())
-    assert {each["strategy"] for each in ask("harris")["answers"]} == {"hfuse", "mincut"}
-
-
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Path]:
     """Two folders with a kernel of the same name, and one without."""
@@ -363,14 +319,6 @@ def of_folders(store: Store, make: Any, folders: dict[str, Path]) -> None:
         make.known(
             store, make.workload("scale", content=name), make.device(), source_hashes=hashes, baseline=f"of {name}"
         )
-
-
-def test_each_folder_has_its_own_answer(store: Store, make: Any, ask: Ask, folders: dict[str, Path]) -> None:
-    of_folders(store, make, folders)
-    for name in ("one", "two"):
-        found = ask("scale", folder=str(folders[name]), strict=True)
-        assert (found["match"], found["baseline"]) == ("exact", f"of {name}")
-    assert ask("scale", folder=str(folders["none"]))["match"] == "ambiguous"
 
 
 def test_a_copy_of_the_folder_has_the_same_answer(
@@ -478,15 +426,6 @@ def test_another_driver_or_fusiond_makes_an_answer_stale(store: Store, make: Any
         "found with driver 580.1; today it is 590.2",
         f"found with fusiond {__version__}; today it is 9.0.0",
     ]
-
-
-def test_an_exact_answer_goes_before_a_stale_one_found_later(store: Store, make: Any, ask: Ask) -> None:
-    later = make.device("cuda:1", model="NVIDIA A100", env={"driver": "1"})
-    make.known(store, make.workload(), make.device())
-    make.known(store, make.workload(), later, found_at="2026-05-05T00:00:00.000+00:00")
-    assert ask(sizes={"a.n": 1000})["device"]["name"] == "cuda:0"
-    assert ask()["device"]["name"] == "cuda:1"  # nothing asked: the last one found
-    assert ask(device="cuda:1", sizes={"a.n": 1000})["match"] == "stale"
 
 
 def test_an_older_version_of_the_strategy_is_stale_where_its_program_is_kept(store: Store, make: Any, ask: Ask) -> None:

@@ -21,13 +21,6 @@ def program(name: str = "fused") -> Program:
     return Program(name=name, buffers=(buffer,), sources=(source,), steps=(launch,))
 
 
-def test_a_program_comes_back_with_its_sources(store: Store) -> None:
-    store.save_program(program())
-    store.save_program(program("another name, the same work"))
-    assert store.program(program().key) == program()
-    assert store.program("unknown") is None
-
-
 def test_a_plan_of_another_version_is_a_store_error(store: Store) -> None:
     store.save_program(program())
     with store._transaction() as database:

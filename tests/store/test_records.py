@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fusiond.errors import StoreError
-from fusiond.model import Verdict
 from fusiond.store.database import Store
 
 
@@ -42,12 +41,6 @@ def test_known_answers_many_keys_at_once(store: Store, make: Any) -> None:
     assert store.known(device.key, keys) == records
     assert store.known("another", keys) == {}
     assert store.known(device.key, []) == {}
-
-
-def test_a_record_without_a_winner(store: Store, make: Any) -> None:
-    nothing = {"config": None, "program_key": None, "time_us": None, "speedup": None, "ci95": None}
-    record = make.known(store, make.workload(), make.device(), verdict=Verdict.KEEP, checks=(), **nothing)
-    assert store.record(record.workload_key, record.device_key) == record
 
 
 def test_a_record_must_be_of_a_workload_that_was_submitted(store: Store, make: Any) -> None:

@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from fusiond.errors import StoreError
-from fusiond.model import Ask, Config, DeviceState, Effort, Outcome, Purpose, Rejection
+from fusiond.model import Config, DeviceState, Effort, Outcome, Purpose
 from fusiond.store.database import Store
 from fusiond.store.encoding import measurement_from
 
 PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
-
-
-def test_asks_come_back_in_order_and_all_or_none_are_written(store: Store, job: str) -> None:
-    asks = [Ask(sequence=index, config=Config.of({"cap": index % 2}), origin="grid") for index in (2, 0, 1)]
-    store.add_asks(job, asks)
-    assert [ask.sequence for ask in store.asks(job)] == [0, 1, 2]
-    with pytest.raises(StoreError, match="recorded already"):
-        store.add_asks(job, [Ask(sequence=3, config=Config.of({}), origin="grid"), asks[0]])
-    assert len(store.asks(job)) == 3
-    assert store.asks("another") == []
 
 
 def test_no_recorded_trial_is_repeated(store: Store, job: str, make: Any) -> None:
@@ -105,16 +95,6 @@ def test_a_complete_measurement_goes_before_one_stopped_early(store: Store, job:
 # --- the rest of a study ---
 
 
-def test_rejections_are_kept_in_order_and_once(store: Store, job: str) -> None:
-    found = [
-        Rejection(rule="shared", nodes=("b", "a"), detail="too much"),
-        Rejection(rule="barrier", nodes=(), detail=""),
-    ]
-    store.add_rejections(job, found)
-    store.add_rejections(job, found[::-1])
-    assert store.rejections(job) == found
-
-
 def test_finals_are_grouped_by_program_in_the_order_of_processes(store: Store, job: str, make: Any) -> None:
     for process in (1, 0, 2):
         measured = make.measurement(1.0 + process, purpose=Purpose.FINAL)
@@ -129,25 +109,6 @@ def test_finals_are_grouped_by_program_in_the_order_of_processes(store: Store, j
     with pytest.raises(StoreError, match="recorded already"):
         store.add_finals(job, 0, {"r": make.measurement(), "p": make.measurement()})
     assert "r" not in store.finals(job)
-
-
-def test_a_probe_is_kept_per_device_and_version(store: Store, make: Any) -> None:
-    assert store.probe("add", "device", 1) is None
-    store.add_probe("add", "device", 1, make.measurement(3.0, baseline_us=(), purpose=Purpose.PROBE))
-    store.add_probe("add", "device", 1, make.measurement(4.0, baseline_us=(), purpose=Purpose.PROBE))
-    assert store.probe("add", "device", 1) == 4.0
-    assert store.probe("add", "device", 2) is None
-    assert store.probe("add", "other", 1) is None
-
-
-def test_a_calibration_is_kept_per_device_and_driver(store: Store) -> None:
-    assert store.calibration("device", "580.1") == {}
-    store.add_calibration("device", "580.1", {"event_us": 1.5})
-    store.add_calibration("device", "580.1", {"event_us": 1.7, "settle_secs": 0.25})
-    store.add_calibration("device", "590.2", {"event_us": 1.1})
-    assert store.calibration("device", "580.1") == {"event_us": 1.7, "settle_secs": 0.25}
-    assert store.calibration("other", "580.1") == {}
-    assert [each.driver for each in store.calibrations()] == ["590.2", "580.1"]
 
 
 def test_samples_of_an_earlier_version_are_read(store: Store, make: Any) -> None:

@@ -111,7 +111,6 @@ X, Y, ROW, POSITIVE = floats(4, 6), floats(4, 6, seed=1), floats(6, seed=2), flo
 WHOLE, DIVISORS, TRUE = whole(4, 6), whole(4, 6, low=1, seed=1), floats(4, 6, seed=4) > 0
 BRAIN = X.astype(ml_dtypes.bfloat16)
 CUBE = floats(2, 3, 5, seed=5)
-ZERO = np.array(0.7, np.float32)
 
 _UNARY: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "expm1": np.expm1, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan, "floor": np.floor,

@@ -131,25 +131,6 @@ def test_an_answer_is_taken_up_between_two_calls(answers: Callable[..., Any], tm
     assert "unknown" not in {each.state for each in explain(compiled).regions}
 
 
-def test_a_kernel_that_fails_leaves_the_region_to_torch(
-    answers: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers(emitted)
-    from fusiond.torch import code
-
-    def failing(self: Any, tensors: Any) -> Any:
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr(code.RegionCode, "__call__", failing)
-    model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
-    wanted = step(model, model, x, target)
-    options = {"always": True, "fallback": "eager", "db": tmp_path / "store.sqlite"}
-    compiled = torch.compile(model, backend=backend, options=options)
-    same(step(compiled, model, x, target), wanted)
-    reasons = {each.reason for each in explain(compiled).regions if each.state == "refused"}
-    assert reasons == {"the device is gone"}
-
-
 def test_on_a_processor_nothing_runs_unasked(answers: Callable[..., Any], tmp_path: Path) -> None:
     asked = answers(emitted)
     model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
@@ -221,12 +202,6 @@ def test_what_is_written_into(answers: Callable[..., Any], tmp_path: Path) -> No
         x = torch.randn(4, 6)
         torch.testing.assert_close(compiled(one, x), function(other, x))
         torch.testing.assert_close(one, other)
-
-
-def test_a_wrong_option_is_one_line() -> None:
-    function = torch.compile(lambda x: x + 1, backend=backend, options={"allways": True})
-    with pytest.raises(Exception, match="fusiond has no option 'allways'; it has always, block, "):
-        function(torch.randn(3))
 
 
 def test_a_region_falls_back_by_itself() -> None:

@@ -17,7 +17,7 @@ from fusiond.cuda.recording import groups, machines  # noqa: E402
 from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
 from fusiond.frameworks.asking import Found  # noqa: E402
 from fusiond.ptx import triton  # noqa: E402
-from fusiond.torch import combining, explain, rounds  # noqa: E402
+from fusiond.torch import combining, explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.combining import CombinedGraph, LaunchRound  # noqa: E402
 from fusiond.torch.explaining import CompiledGraphs  # noqa: E402
@@ -55,11 +55,6 @@ def measured(question: Any) -> Found:
     found = emitted(dataclasses.replace(question, device="cpu"))
     assert found.program is not None, found.reason
     return dataclasses.replace(found, evidence="measured", arch="sm_90", device="cuda:0")
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> LaunchOptions:
-    return LaunchOptions(always=True, block=False, search=None, device=None, db=tmp_path / "store.sqlite")
 
 
 def graph_of(function: Function, inputs: list[Any], folder: Path) -> Any:
@@ -242,33 +237,6 @@ def test_a_fault_of_ours_leaves_the_launches(
     assert (region.state, region.reason) == ("refused", "'something\\nunforeseen'")
 
 
-def test_a_function_that_cannot_be_read_stays_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
-) -> None:
-    def fails(*given: Any) -> Any:
-        raise SyntaxError("nobody foresaw it")
-
-    monkeypatch.setattr(rounds, "put_together", fails)
-    inputs, record = adams(2), CompiledGraphs(None)
-    graph = CombinedGraph("backward", graph_of(adam, inputs, tmp_path), options, record)
-    for _ in range(2):
-        check(adam, inputs, graph)
-    assert record.notes == ["backward: not combined, for SyntaxError: nobody foresaw it"]
-
-
-@pytest.mark.parametrize("state", ["keep", "unknown"])
-def test_other_answers_leave_the_launches(
-    state: str, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
-) -> None:
-    answer(monkeypatch, lambda question: Found(state=state, evidence="measured"))
-    inputs = adams(2)
-    options = dataclasses.replace(options, always=False, block=False)
-    graph = CombinedGraph("forward", graph_of(adam, inputs, tmp_path), options, CompiledGraphs(None))
-    for _ in range(3):
-        check(adam, inputs, graph)
-    assert len(interpreting.launched) == 6
-
-
 def test_a_kernel_whose_cubin_inductor_launches(tmp_path: Path) -> None:
     """Of Triton's object only files in its cache are left then."""
     from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
@@ -294,11 +262,6 @@ def test_a_kernel_whose_cubin_inductor_launches(tmp_path: Path) -> None:
     assert left is not None
     assert not isinstance(left.compiled, CompiledKernel)
     assert triton.of(left.compiled) == triton.of(at_hand.compiled)
-
-
-def test_options() -> None:
-    with pytest.raises(ValueError, match=r"^combine is 'always'; it can be measured$"):
-        backend(None, [], options={"combine": "always"})
 
 
 def test_a_model_of_the_processor_has_no_launches_to_combine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

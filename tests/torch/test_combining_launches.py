@@ -20,7 +20,6 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.devices.cpu.native import NativeLaunch
-from fusiond.frameworks import asking
 from fusiond.frameworks.asking import Found
 from fusiond.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
 from fusiond.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
@@ -268,22 +267,6 @@ def test_without_an_answer_to_fuse_they_stay_apart(
     assert launches_of(graph, 5) == ["scale", "shift", "scale", "shift"]
 
 
-def test_an_answer_that_comes_later(monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path) -> None:
-    """By then the function has Inductor's own code again."""
-    known: list[str] = []
-    changes: list[Any] = []
-    answer(monkeypatch, lambda question: measured(question) if known else Found(state="unknown"))
-    monkeypatch.setattr(asking.Asker, "want", lambda self, question, changed: changes.append(changed))
-    monkeypatch.setattr(asking.Asker, "problem", lambda self, question: "")
-    graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
-    for seed in range(4):
-        launches_of(graph, seed)
-    known.append("an answer")
-    (changed,) = changes
-    changed()
-    assert [each.partition("_")[0] for each in launches_of(graph, 5)] == ["fused", "scale"]
-
-
 def test_what_cannot_be_one_after_all_is_captured_again_once(
     monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
 ) -> None:
@@ -332,10 +315,6 @@ def test_what_a_kernel_of_the_user_is_handed_may_be_written(tmp_path: Path) -> N
         assert made is not None
         assert made.uses == (True, True, None)
         tuner.custom_kernel = False
-
-
-def test_a_graph_without_a_function_of_python(options: LaunchOptions) -> None:
-    assert combining.combined(SimpleNamespace(current_callable=len), options) == []
 
 
 # --- a plan whose arguments lie ready -------------------------------------------------------------------

@@ -220,18 +220,6 @@ def test_what_it_gives_stays(seed: int, library: bool) -> None:
     assert together.runs == len(plain.uses) - sum(len(found[each].kernels) - 1 for each in chosen)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_as_few_rounds_as_the_longest_chain_asks_for(seed: int) -> None:
-    """Without library calls, where no round is too large."""
-    text = written(seed, False)
-    inputs = text.split(" = args")[0].count("arg") - 1
-    levels = chains(run(parsed(text), [], inputs, seed))
-    function = parsed(text)
-    together = run(function, rounds.put_together(function, USES), inputs, seed)
-    sizes = [levels.count(level) for level in set(levels)]
-    assert together.runs == sum(-(-each // rounds.MOST_KERNELS) for each in sizes)
-
-
 def found_in(text: str) -> list[tuple[str, ...]]:
     lines = textwrap.indent(textwrap.dedent(text).strip(), "    ")
     return [each.kernels for each in rounds.put_together(parsed(f"def call(args):\n{lines}"), USES)]
@@ -251,27 +239,6 @@ def test_two_chains_are_rounds() -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        "x = b",
-        "x = unknown(a)",
-        "a.zero_()",
-        "extern_kernels.mm(a, b, out=c)",
-        "extern_kernels.mm(x, y, out=a)",
-        "extern_kernels.mm_(a, x)",
-        "b = copy_if_misaligned(b)",
-        "other.run(a, 5, stream=s)",
-        "with torch.cuda._DeviceGuard(1): pass",
-    ],
-)
-def test_a_launch_does_not_wait_for_what_needs_it(between: str) -> None:
-    """`x = b` makes what follows touch what is waited for."""
-    text = f"a = f()\nb = f()\nx = y = c = 1\nscale.run(a, b, 1, stream=s)\n{between}\n{{}}.run({{}}1, stream=s)"
-    text = text.replace("a = f()", "a = empty_strided()").replace("b = f()", "b = empty_strided()")
-    assert found_in(text.format("fill", "x, ")) == []
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
         "extern_kernels.mm(a, x, out=c)",
         "a = copy_if_misaligned(a)",
         "del a",
@@ -281,25 +248,6 @@ def test_a_launch_does_not_wait_for_what_needs_it(between: str) -> None:
 )
 def test_a_launch_waits_for_what_does_not(between: str) -> None:
     assert found_in(f"scale.run(a, b, 1, stream=s)\n{between}\nfill.run(x, 1, stream=s)") == [("scale", "fill")]
-
-
-def test_a_launch_waits_for_few_library_calls() -> None:
-    calls = "extern_kernels.mm(x, y, out=z)\n"
-    text = "scale.run(a, b, 1, stream=s)\n{}fill.run(c, 1, stream=s)"
-    assert found_in(text.format(calls * rounds.MOST_CALLS)) == [("scale", "fill")]
-    assert found_in(text.format(calls * (rounds.MOST_CALLS + 1))) == []
-
-
-def test_a_round_has_a_most() -> None:
-    lines = "\n".join(f"fill.run(a{each}, 1, stream=s)" for each in range(rounds.MOST_KERNELS + 3))
-    assert [len(each) for each in found_in(lines)] == [rounds.MOST_KERNELS, 3]
-
-
-def test_without_a_chosen_round_nothing_moves() -> None:
-    for seed in range(20):
-        function = parsed(written(seed, True))
-        rounds.put_together(function, USES, 0, ())
-        assert ast.unparse(function) == ast.unparse(parsed(written(seed, True)))
 
 
 def test_what_is_handed_stays_as_it_was() -> None:

@@ -142,16 +142,6 @@ def test_their_gradients_are_regions_too(name: str, tmp_path: Path) -> None:
     assert not left & {"scan", "while_loop"}, str(report)
 
 
-def test_a_loop_that_stays_torch_s_says_why(tmp_path: Path) -> None:
-    def function(x: Any) -> Any:
-        return while_loop(lambda x: x.sum() < 9, lambda x: (x * 2,), (x,))[0]
-
-    fast = compiled(function, tmp_path)
-    x = rand(37).abs()
-    torch.testing.assert_close(fast(x), function(x))
-    assert "how often it runs is not known" in str(explain(fast))
-
-
 # --- unrolled ---
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("jax", reason="the oracle is XLA on the processor, from jax"
 
 from fusiond.torch import importer
 from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
-from fusiond.torch.operators import PRODUCTS, TABLE, Unsupported
+from fusiond.torch.operators import PRODUCTS, TABLE
 from fusiond_stitching.frontend import importer as stitching
 
 from .conftest import computed
@@ -54,16 +54,6 @@ def test_what_lies_at_fixed_places_is_slices(places: tuple[int, ...]) -> None:
     assert "gather" not in text
     assert "constant(" not in text
     np.testing.assert_array_equal(computed(text, [x])[0], wanted)
-
-
-def test_memory_is_passed_as_it_lies() -> None:
-    """A transposed tensor is a parameter in the order of its memory, and so is a result."""
-    x = Tensor((4, 6), "f32", (1, 4))
-    node = FxNode(name="y", operator="aten.exp.default", arguments=(Ref("x"),), results=(x,))
-    graph = FxGraph(inputs={"x": x}, nodes=(node,), outputs=("y",))
-    stored = np.random.default_rng(0).uniform(-1, 1, (6, 4)).astype(np.float32)
-    (got,) = computed(written(graph), [stored])
-    np.testing.assert_allclose(got, np.exp(stored), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +112,3 @@ def test_what_is_left_to_torch_has_its_reason(node: FxNode, reason: str) -> None
     found = importer.problem(node, tensors)
     assert bool(found) == bool(reason)
     assert found.startswith(reason)
-
-
-def test_a_region_that_cannot_be_written_is_refused() -> None:
-    node = FxNode(name="y", operator="aten.nothing.default", arguments=(Ref("x"),), results=(FLOATS,))
-    with pytest.raises(Unsupported, match=r"aten\.nothing\.default is not known"):
-        importer.text("module", [node], {"x": FLOATS}, ["y"])

@@ -13,7 +13,7 @@ from fusiond.build import gxx
 from fusiond.frameworks import launching as plans
 from fusiond.frameworks.asking import Question
 from fusiond.frameworks.launching import LaunchPlan, Unusable
-from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan, steps_of
+from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
 from fusiond.program import Program
 from fusiond.torch import importer, regions
 from fusiond.torch.graphs import FxGraph, Tensor
@@ -162,31 +162,6 @@ def test_regions_between_products() -> None:
     close(values[graph.outputs[0]], active @ v["v"])
     close(values[graph.outputs[1]], middle)
     close(values[graph.outputs[2]], active)
-
-
-def test_addresses_stand_where_the_plan_says() -> None:
-    """A launch with an address 24 bytes into a buffer, a number of 4 bytes, and a struct with an address behind 8."""
-    launch = [plans.LAUNCH, 0, 0, *(2, 1, 1), *(32, 1, 1), 512, 0, -1, 3]
-    arguments = [plans.ADDRESS, 1, 24, plans.NUMBER, 4, 7, plans.STRUCT, 16, 5, 0, 1, 8, 0, 40]
-    words = np.asarray([plans.VERSION, 1, 1, 1, 99, 1, *launch, *arguments], np.int64)
-    scratch, (step,) = steps_of(LaunchPlan(words, ("source",), ("kernel",), ("in_0",), ("out_0",)))
-    assert (scratch, step.grid, step.block, step.shared_bytes) == ((99,), (2, 1, 1), (32, 1, 1), 512)
-    address, number, both = (each.filled([1000, 2000, 3000]) for each in step.arguments)
-    assert (int.from_bytes(address, "little"), number) == (2024, b"\7\0\0\0")
-    assert (both[:8], int.from_bytes(both[8:], "little")) == (b"\5" + bytes(7), 1040)
-
-
-@pytest.mark.parametrize("machine", ["processor", "driver"])
-def test_a_fill(machine: str) -> None:
-    """Of five bytes, from the third of the output on."""
-    words = np.asarray([plans.VERSION, 0, 1, 0, 1, plans.FILL, 0, 2, 5, 0x7F], np.int64)
-    plan = LaunchPlan(words, (), (), (), ("out_0",))
-    driver = stand_in.Driver(gxx.scheduler())
-    made = Processor(gxx.scheduler(), [], [], plan) if machine == "processor" else CudaMachine([], [], plan, driver)
-    out = np.zeros(10, np.uint8)
-    StepPlan(plan, made).run([out.ctypes.data], 7)
-    driver.drain()
-    assert out.tolist() == [0, 0, 127, 127, 127, 127, 127, 0, 0, 0]
 
 
 def test_a_driver_that_refuses_is_said_so(tmp_path: Path) -> None:

@@ -23,12 +23,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
 
 import fusiond.triton
-from fusiond import cli
 from fusiond.cuda.recording import question
 from fusiond.devices.timing import Sampling
 from fusiond.frameworks import asking
 from fusiond.store.database import Store
-from fusiond.triton import autotuning
 from fusiond.tuning import profiles, verdict
 from tests.cuda.recording.test_launch import until
 from tests.triton import recorded
@@ -122,13 +120,6 @@ def test_each_is_measured_once_and_the_fastest_compared_with_the_first(gpu: Gpu,
     assert "x the first config (" in explained()
     assert "3 of 3 measured" in explained()
     assert jobs(known) == [SINGLE, SINGLE, SINGLE, COMPARED]
-
-
-@pytest.mark.slow
-def test_another_config_measures_one(gpu: Gpu, known: Path) -> None:
-    """And nothing is compared, where it is not the fastest; neither where what is no key differs."""
-    assert launched(tuned(configs(4, 1024, 32, 16), known), gpu, room=16) == "1024"
-    assert jobs(known) == [SINGLE] * 4 + [COMPARED]
 
 
 @pytest.mark.slow
@@ -238,25 +229,6 @@ def test_what_is_summed_begins_with_zeros(gpu: Gpu, db: Path, nothing_is_known: 
         assert document["sizes"] == {"n": N}
 
 
-@pytest.mark.slow
-def test_answers_of_another_box_are_enough(
-    gpu: Gpu, known: Path, db: Path, tmp_path: Path, capsys: Any, nothing_is_known: list[Any]
-) -> None:
-    file = str(tmp_path / "answers.jsonl")
-    assert cli.main(["export", "--answers", file, "--db", str(known)]) == 0
-    capsys.readouterr()
-    assert cli.main(["import", file, "--db", str(db)]) == 0
-    signer = capsys.readouterr().out.partition("signed by ")[2].partition(",")[0]
-    kernel = tuned(configs(4, 1024, 32), db, block=False)
-    assert launched(kernel, gpu) == "4"
-    until(lambda: len(nothing_is_known) == 3)
-    assert launched(kernel, gpu) == "4"
-    assert cli.main(["keys", "trust", signer, "--name", "image", "--db", str(db)]) == 0
-    assert launched(tuned(configs(4, 1024, 32), db), gpu) == "1024"
-    assert "measured by image" in explained()
-    assert not db.is_file() or jobs(db) == []
-
-
 # --- as Triton has it -----------------------------------------------------------------------------------
 
 
@@ -286,19 +258,6 @@ def test_a_configs_own_hook_runs_before_each_launch(gpu: Gpu, db: Path) -> None:
     assert not db.exists()
 
 
-def test_clusters_are_tritons_own_to_tune(gpu: Gpu, db: Path) -> None:
-    kernel = tuned([*configs(64), *configs(128, num_ctas=2)], db)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Autotuner, "run", lambda self, *args, **kwargs: ran.append(kwargs["grid"]))
-        ran: list[Any] = []
-        x = DeviceArray(np.zeros(N, np.float32))
-        for _ in range(2):
-            kernel[(1,)](x, x, 3.0, N)
-    assert ran == [(1,), (1,)]
-    assert "refused: Triton tunes it itself: its blocks come in clusters (num_ctas)" in explained()
-    assert not db.exists()
-
-
 def test_heuristics_below_and_keywords(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
     made = triton.heuristics({"BLOCK": lambda given: 1 << 3 * given["num_stages"]})(recorded.scale)
     kernel = tuned([triton.Config({}, num_stages=each) for each in (1, 3)], db, made, block=False)
@@ -322,17 +281,6 @@ def test_what_is_the_key(gpu: Gpu, db: Path) -> None:
     assert len(kernel._launches) == 3
 
 
-def test_what_is_no_size_is_another_question(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
-    kernel = tuned(configs(4, 1024), db, key=["n", "by"], block=False)
-    x = DeviceArray(np.zeros(N, np.float32))
-    for by in (2.0, 3.0):
-        kernel[(1,)](x, x, by, N)
-    gpu.drain()
-    until(lambda: len(nothing_is_known) == 4)
-    assert len({each.name for each in nothing_is_known}) == 4
-    assert {str(asked(each)["sizes"]) for each in nothing_is_known} == {f"{{'n': {N}}}"}
-
-
 def test_arrays_are_let_go(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> None:
     before = set(DeviceArray.alive)
     kernel = tuned(configs(4, 1024), db, block=False)
@@ -344,24 +292,6 @@ def test_arrays_are_let_go(gpu: Gpu, db: Path, nothing_is_known: list[Any]) -> N
     until(lambda: len(nothing_is_known) == 4)
     gc.collect()
     assert set(DeviceArray.alive) <= before
-
-
-def test_a_constant_that_the_configs_give(gpu: Gpu, db: Path) -> None:
-    x = DeviceArray(np.zeros(N, np.float32))
-    with pytest.raises(ValueError, match="BLOCK: given by the launch and by the configs"):
-        tuned(configs(4, 1024), db)[(1,)](x, x, 3.0, N, BLOCK=64)
-
-
-def test_a_fault_of_ours_does_not_end_the_program(gpu: Gpu, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotuning, "TunedKey", lambda *_: 1 / 0)
-    assert launched(tuned(configs(4, 1024), db), gpu) == "4"
-    assert "the first config: ZeroDivisionError: division by zero" in explained()
-
-
-@pytest.mark.parametrize("name", ["key", "reset_to_zero", "restore_value"])
-def test_names_that_are_no_arguments(gpu: Gpu, db: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"z|names that are not kernel arguments"):
-        tuned(configs(4, 32), db, **{"key": ["n"], name: ["zz"]})
 
 
 @pytest.mark.parametrize(

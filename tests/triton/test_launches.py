@@ -71,21 +71,6 @@ def test_they_run_as_one_with_the_numbers_of_each_time(gpu: Gpu, on_gpu: list[An
     gpu.drain()
 
 
-def test_until_there_is_an_answer_they_run_in_their_order_where_they_were_called(gpu: Gpu, db: Path) -> None:
-    data = Data()
-    with fusiond.cuda.launch(recorded.scale, db=db) as scale:
-        assert scale is recorded.scale
-        gpu.triton.stream = 7
-        data.scale()
-        data.count()
-        gpu.triton.stream, gpu.triton.device = 0, 1
-    assert gpu.launched == [("scale", 7, 0), ("count", 7, 0)]
-    assert gpu.triton.device == 1
-    gpu.triton.device = 0
-    gpu.drain()
-    data.check()
-
-
 def test_what_one_writes_and_another_reads_runs_in_order(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
     data = Data()
     with fusiond.cuda.launch(block=True, db=db):
@@ -167,17 +152,6 @@ def test_tritons_own_tuning_measures_what_it_launches(gpu: Gpu, db: Path) -> Non
     assert groups.explained()
 
 
-def test_no_blocks_and_compiling_ahead_are_no_launches(gpu: Gpu, db: Path) -> None:
-    data = Data()
-    with fusiond.cuda.launch(db=db):
-        data.scale()
-        recorded.count[(0,)](data.v, data.counts, N, BLOCK=1024)
-        recorded.count.warmup(data.v, data.counts, N, grid=(1,), BLOCK=512)
-    assert [name for name, _, _ in gpu.launched] == ["scale"]
-    assert groups.explained() == ()
-    gpu.drain()
-
-
 class Tensor(DeviceArray):
     """As PyTorch's of a type that the interface has no name for, every second element of a row."""
 
@@ -193,11 +167,6 @@ class Tensor(DeviceArray):
 
     def element_size(self) -> int:
         return 2
-
-
-def test_tensors_have_a_span_of_their_own(gpu: Gpu) -> None:
-    found = triton.read(Tensor(np.zeros(400, np.int16)), "*bf16")
-    assert (found.dtype, found.size_bytes, found.low) == ("bfloat16", 2 * (300 + 14 + 1), found.address)
 
 
 def test_a_profilers_memory_is_refused(gpu: Gpu) -> None:

@@ -319,13 +319,6 @@ def kernel(x, n, BLOCK: tl.constexpr, FAST: tl.constexpr, WIDE: tl.constexpr = 2
 """
 
 
-def test_a_draft_has_the_values_of_autotune(real: Registry, tmp_path: Path) -> None:
-    (tmp_path / "k.py").write_text(TUNED)
-    found = drafted(real, tmp_path / "k.py")
-    assert found["constants"] == {"BLOCK": [256, 512], "FAST": True}
-    assert (found["warps"], found["stages"]) == ([4, 8], 2)
-
-
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
@@ -389,12 +382,3 @@ def test_a_way_that_does_not_compile_is_left_out(real: Registry, tmp_path: Path)
     emitted(real, found, good)
     refused = real.strategies["variants"].emit(found, bad, NO_ANSWERS)
     assert "arange's range must be a power of 2" in refused.detail  # type: ignore[union-attr]
-
-
-def test_without_triton(real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "version", lambda: "")
-    with pytest.raises(RequestError, match=r"no Triton is there: pip install 'fusiond\[triton\]'"):
-        alone(real, ADD, tmp_path)
-    monkeypatch.setattr(compiler, "version", lambda: "3.3.1")
-    with pytest.raises(RequestError, match=r"Triton 3\.3\.1 is there, and 3\.4 or later is wanted"):
-        alone(real, ADD, tmp_path)

@@ -177,26 +177,3 @@ def test_where_all_leave_the_job_waits_and_goes_on(store: Store, fakes: Registry
     assert len({each.config.key for each in store.trials(row.id)}) == 25
     searched = sum(each is Purpose.SEARCH for device in devices for each in device.samples)
     assert searched <= 25 - done  # equal programs are measured once
-
-
-def test_another_device_does_not_help(store: Store, fakes: Registry) -> None:
-    made: list[Device] = []
-
-    def others(provider: DeviceProvider, device: DeviceInfo) -> list[Runner]:
-        made.append(Device(provider, dataclasses.replace(device, memory_bytes=7 << 30)))
-        return list(made)
-
-    row = run(store, fakes, WHOLE, runner=InProcess, others=others)
-    assert row.state is JobState.DONE
-    assert made[0].samples == []
-
-
-def test_one_that_is_stopped_writes_down_what_all_are_at(store: Store, fakes: Registry) -> None:
-    devices, options = fleet(3, secs=0.05)
-    (job,) = jobs.read("/toy.yaml", "strategy: toy\nside: 8\nsearch: {trials: 64}\n")
-    row = tuner.submit(store, fakes, job)
-    store.claim("test", job=row.id)
-    made = Tuner(store, fakes, Events(), **options)  # type: ignore[arg-type]
-    assert made.run(row.id, lambda: len(store.trials(row.id)) >= 7) is JobState.QUEUED
-    searched = sum(each is Purpose.SEARCH for device in devices for each in device.samples)
-    assert 7 <= searched <= len(store.trials(row.id)) < 16  # some are of equal programs

@@ -168,13 +168,6 @@ def test_bounds_are_a_trend_beside_the_donors() -> None:
     assert prior.Prior(donors=(donor,)).trends == (donor,)
 
 
-def test_without_bounds_the_start_is_the_samplers(store: Store) -> None:
-    found = tuned(store, HERE, 12)
-    assert {each.origin for each in found.trials} <= {"seed:plain", "sampler", "neighbour"}
-    assert not found.of(Outcome.PRUNED)
-    assert not set(prior.FIGURES) & set(found.record.figures)
-
-
 # --- what other devices and sizes know ---
 
 
@@ -195,21 +188,6 @@ def test_the_best_of_another_device_or_size_comes_first_and_an_interruption_chan
             tuned(again, HERE, 12, text=JOB + more, killed_after=9)
         resumed = tuned(again, HERE, 12, text=JOB + more)
         assert [each.config for each in resumed.trials] == [each.config for each in found.trials]
-
-
-def test_so_does_the_best_of_a_workload_that_is_nearly_the_same(store: Store) -> None:
-    """The strategy's, with its configs, and another text; not one whose configs are none of this one's."""
-    first = tuned(store, HERE, 40)
-    costs = {each.config: each.time_us or 0.0 for each in first.of(Outcome.MEASURED)}
-    found = tuned(store, HERE, 12, text=JOB.replace("300", "290"))
-    assert found.row.workload_key != first.row.workload_key
-    asked = [each.config for each in found.trials if each.origin == "sampler"]
-    assert asked[0] == min((each for each in costs if each != found.trials[0].config), key=lambda each: costs[each])
-    assert found.phases["search"] == "12 configs; 40 trials of other devices, sizes or workloads"
-    few = tuned(store, HERE, 8, text=JOB.replace(f"side: {SIDE}", "side: 3"))
-    common = sum(each.config["x"] < 3 and each.config["y"] < 3 for each in [*first.trials, *found.trials])  # type: ignore[operator]
-    assert common < 2 * prior.LEAST_NEAR
-    assert few.phases["search"] == "8 configs"
 
 
 def test_facts_of_counted_programs_are_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,24 +262,6 @@ def test_what_cannot_win_is_not_measured_but_one_in_ten(store: Store) -> None:
         "bounds": SIDE * SIDE, "pruned": pruned, "bounds_broken": 0,
     }  # fmt: skip
     assert found.phases["pruned"] == f"{pruned} candidates not measured, for a bound that was counted"
-
-
-@pytest.mark.campaign
-def test_another_seed_measures_others_anyway(tmp_path: Path) -> None:
-    """In a store each: what one job measured is known to the next."""
-    ran = []
-    for number, seed in enumerate((1, 1, 2)):
-        with Store.open(tmp_path / f"{number}.sqlite") as store:
-            counted(store, SIDE * SIDE)
-            found = tuned(store, HERE, SIDE * SIDE, more=f", seed: {seed}")
-            ran.append({each.config for each in found.of(Outcome.PRUNED)})
-    assert ran[0] == ran[1] != ran[2]
-
-
-def test_caches_that_are_warm_make_a_bound_worth_less() -> None:
-    """An H100's L2 takes 15.7 us to be written back."""
-    assert prior.slack_us(H100, cold=True) == pytest.approx(50 * 2**20 / 3350e3)
-    assert prior.slack_us(H100, cold=False) == 2 * prior.slack_us(H100, cold=True)
 
 
 def test_a_config_that_is_another_program_here_is_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,23 +50,6 @@ def run(store: Store, registry: Registry, *subscribers: Any, runner: Any = InPro
     return row.id, state
 
 
-def test_one_thing_at_a_time_and_in_order(recorder: TrialRecorder) -> None:
-    done: list[int] = []
-    gate = threading.Event()
-
-    def first() -> None:
-        gate.wait(5)
-        done.append(1)
-
-    recorder.hand_over("a", first)
-    assert done == []  # it does not hold up whoever handed it over
-    gate.set()
-    recorder.hand_over("b", lambda: done.append(2))
-    assert done[:1] == [1]  # and the next one waits for it
-    recorder.wait()
-    assert done == [1, 2]
-
-
 def test_only_a_trial_of_the_same_program_is_waited_for(recorder: TrialRecorder) -> None:
     gate, done = threading.Event(), threading.Event()
 

@@ -14,7 +14,6 @@ import pytest
 
 import fusiond
 from fusiond.store.database import Store
-from fusiond.web import plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -73,11 +72,3 @@ def test_an_answer_costs_no_template_engine_before_it_is_shown(store: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [False, True]
-
-
-def test_a_picture_stands_alone() -> None:
-    text = plots.alone(plots.interval(1.2, 1.1, 1.3))
-    root = Tree.fromstring(text)
-    style = root.findtext(f"{SVG}style") or ""
-    assert "prefers-color-scheme: dark" in style
-    assert "http" not in style

@@ -74,28 +74,6 @@ def test_every_link_of_every_page_leads_somewhere(served: Served, page: Page) ->
     assert any(each.startswith("/answers/") for each in seen)
 
 
-def test_a_job_s_page(served: Served, page: Page) -> None:
-    _, job, _ = served
-    text = page(f"/page/jobs/{job}").text
-    assert "&lt;b&gt;maxpool" in text
-    assert re.search(r"<dt>Trials</dt><dd>3 of 3<", text)
-    assert "emulated on the processor" in text
-    assert len(re.findall(r"<tr data-number=\d", text)) == 3
-    assert "Submit again" in text
-    assert "Cancel" not in text
-
-
-def test_an_answer_s_page(served: Served, page: Page) -> None:
-    _, _, store = served
-    (record,) = store.answers(limit=1)
-    text = page(views.answer_path(record)).text
-    assert f"<dt>Gain</dt><dd>{record.speedup:.3f}x<" in text
-    assert f"<small>{record.baseline}</small>" in text
-    assert "95 % interval" in text
-    assert "a.n=500" in text
-    assert page("/answers/no/such/answer").status_code == 404
-
-
 def test_what_is_asked_wrongly_is_a_page(page: Page) -> None:
     for path, status in (("/page/jobs/none", 404), ("/?state=asleep", 400)):
         answer = page(path)
@@ -253,12 +231,6 @@ def test_parts_finals_and_the_time_left_are_shown(served: Served) -> None:
     text = pages.environment().get_template("overview.html").render(found, alone=None)
     assert "part 5 of 11 (&lt;sx&gt;)" in text
     assert "about 3 min left" in text
-
-
-def test_upstreams_are_shown(served: Served) -> None:
-    now = views.Now(upstreams=[{"upstream": "https://box", "rests": True, "behind": 4}])
-    text = pages.environment().get_template("overview.html").render(views.overview(served[2], now), alone=None)
-    assert re.search(r"Upstream https://box: .*does not answer.*4 answers not pushed yet", text)
 
 
 # --- keyboard, screen reader, dark ------------------------------------------------------------------------

@@ -205,30 +205,6 @@ def test_several_streams_and_devices_are_kept(gpu: Gpu, on_gpu: list[Any], db: P
     assert "refused: they go to several streams" in str(fusiond.cuda.explain())
 
 
-def test_a_recorded_kernel_outside_is_the_raw_kernel(gpu: Gpu, db: Path) -> None:
-    data = Data()
-    with fusiond.cuda.launch(SCALE, HISTOGRAM, db=db) as (scale, histogram):
-        pass
-    data.both(scale, histogram)
-    assert [name for name, _, _ in gpu.launched] == ["scale", "histogram"]
-    gpu.driver.drain()
-    data.check()
-
-
-def test_what_does_not_start_is_launched_as_it_is(
-    gpu: Gpu, on_gpu: list[Any], db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = Data()
-    monkeypatch.setattr(gpu.driver, "cuLaunchKernel", lambda *_: 1, raising=False)
-    for _ in range(2):
-        with fusiond.cuda.launch(SCALE, HISTOGRAM, block=True, db=db) as (scale, histogram):
-            data.both(scale, histogram)
-    gpu.driver.drain()
-    data.check(2)
-    assert states() == [("refused", 0)]
-    assert "cuLaunchKernel failed with status 1: refused by the stand-in" in str(fusiond.cuda.explain())
-
-
 def test_what_cupy_takes_and_nobody_can_see(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
     """An address by itself; the launches are CuPy's."""
     data = Data()
@@ -269,13 +245,6 @@ def test_names_of_templates_in_a_module(gpu: Gpu, on_gpu: list[Any], db: Path) -
 )
 def test_mangled_names(mangled: str, name: str) -> None:
     assert cupy._written(mangled) == name
-
-
-def test_a_kernel_of_a_binary_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"f cannot be fused: its code is a binary \(kernels.cubin\)"):
-        fusiond.cuda.launch(RawKernel(None, "f"))
-    with pytest.raises(TypeError, match="its name is mangled"):
-        fusiond.cuda.launch(RawKernel("", "_Znothing"))
 
 
 def test_kernels_of_ones_own_on_a_gpu(gpu: Gpu, on_gpu: list[Any], db: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,17 +169,6 @@ def test_they_run_as_one_wherever_their_arrays_lie(gpu: Gpu, on_gpu: list[Any], 
     assert sys.modules["cupy.cuda.compiler"].compiled == ["scale", "count"]
 
 
-def test_what_shares_memory_runs_in_order(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
-    """The arrays lie in structs."""
-    data = Data(gpu)
-    with fusiond.cuda.launch(block=True, db=db):
-        data.both()
-        SCALE((4,), (256,), (data.y, data.x, 2.0, N))
-    assert [name for name, _, _ in gpu.launched] == ["scale", "count", "scale"]
-    assert "scale and scale share memory that one of them may write" in str(fusiond.cuda.explain())
-    gpu.drain()
-
-
 def test_outside_and_where_cupy_shows_no_ptx(gpu: Gpu, db: Path, written: SimpleNamespace) -> None:
     data, call = Data(gpu), Jitted.__call__
     data.both()

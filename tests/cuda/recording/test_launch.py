@@ -431,14 +431,6 @@ def test_wrong_arguments(args: Any, said: str) -> None:
         SCALE.launch(1, 32, args)
 
 
-def test_a_kernel_that_does_not_build() -> None:
-    kernel = fusiond.cuda.kernel("__global__ void k(float* x) { x[0] = nothing; }", "k")
-    with pytest.raises(fusiond.cuda.LaunchFailed, match=r"k: .*nothing"):
-        kernel.launch(1, 32, (np.zeros(4, np.float32),))
-    with pytest.raises(ValueError, match="one to three lengths"):
-        SCALE.launch((0,), 32, (np.zeros(4, np.float32),))
-
-
 class Function:
     """As PyCUDA has it."""
 

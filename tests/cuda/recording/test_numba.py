@@ -212,12 +212,6 @@ def test_what_cannot_be_seen_is_launched_as_it_is(
     assert why in str(fusiond.cuda.explain())
 
 
-def test_an_array_with_strides(gpu: Gpu) -> None:
-    found = list(numba._array(gpu.array(np.arange(10, dtype=np.int32), step=3)))
-    assert [getattr(each, "value", None) for each in found] == [None, None, 4, 4, None, 4, 12]
-    assert found[4].size_bytes == 40  # type: ignore[union-attr]
-
-
 def test_kernels_of_numba_itself() -> None:
     """Its types, its PTX and how it hands arguments over; a kernel is compiled without a GPU."""
     cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,25 +105,6 @@ def test_without_a_compiler(
     assert said.err == "FUSIOND_NVCC=/nowhere/nvcc is not an nvcc that runs, with ptxas beside it\n"
 
 
-@pytest.mark.parametrize(
-    ("plan", "reason"),
-    [
-        (None, "is not a bundle: there is no plan.json in it"),
-        ("{", "plan.json cannot be read: Expecting property name"),
-        ("[1]", "plan.json cannot be read: not a plan"),
-        ('{"name": "x"}', "plan.json cannot be read: this fusiond reads plans of version 2, not None"),
-    ],
-)
-def test_what_is_no_bundle(plan: str | None, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if plan is not None:
-        (tmp_path / "plan.json").write_text(plan)
-    assert main([str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"{tmp_path}: {reason}")
-    assert said.err.count("\n") == 1
-
-
 def test_a_plan_that_contradicts_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bundle(tmp_path / "b", "twice")
     plan = Path(folder, "plan.json")
@@ -141,11 +120,3 @@ def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixt
         main(arguments)
     assert left.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_it_is_a_module_of_its_own() -> None:
-    command = [sys.executable, "-m", "fusiond.devices.cpu.count", "/nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "/nowhere: is not a bundle: there is no plan.json in it\n"

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.build import gxx, nvcc
+from fusiond.build import nvcc
 from fusiond.counting import run as counting
 from fusiond.devices.base import ExecutionError
-from fusiond.devices.counted.provider import CountedProvider
-from fusiond.devices.cpu import interpreted, race
+from fusiond.devices.cpu import race
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.errors import RequestError
@@ -331,22 +330,6 @@ def test_its_mistakes_are_named_by_the_lines_of_the_text(gxx_here: None) -> None
         list(race.find_in(of_text(ASSEMBLY, "uint32", 128)))
 
 
-def test_what_no_compiler_takes_is_one_line(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reason(text: str) -> str:
-        failed = CpuProvider().build(Source(name="made", text=text, entries=("k",)), "cpu")
-        assert isinstance(failed, BuildFailed)
-        return failed.reason
-
-    wrong = "__global__ void k(int* x) { x[0] = y; }"
-    assert reason(wrong).startswith("made.cu:1: ")
-    monkeypatch.setattr(nvcc, "find", lambda: None)
-    monkeypatch.delenv("FUSIOND_NVCC", raising=False)
-    assert reason(wrong).startswith("made.cu:1: ")
-    assert "nvcc" not in reason(wrong)
-    assert reason(WMMA).startswith("made: line 2: <mma.h> is not emulated; as PTX it would run: no nvcc: pip install")
-    assert "as PTX it would run: no nvcc" in reason(OWN_TILES)
-
-
 # --- what does not ---
 
 
@@ -464,21 +447,6 @@ def test_an_instruction_that_is_not_known_is_refused_when_it_is_loaded(gxx_here:
     assert "PTX line 19: frob.f32" in problem.reason
 
 
-def test_names_that_are_not_there_do_not_build() -> None:
-    failed = CpuProvider().build(dataclasses.replace(PTX, entries=("scaled",)), "cpu")
-    assert isinstance(failed, BuildFailed)
-    assert failed.reason.startswith("made.ptx: scaled is not a kernel")
-    assert interpreted.build(dataclasses.replace(PTX, text="nonsense")) == BuildFailed(
-        reason="made.ptx:1: the text ends in the middle"
-    )
-
-
-def test_races_are_not_looked_for() -> None:
-    with pytest.raises(RequestError, match="races are not looked for in PTX, and made runs as PTX"):
-        list(race.find_in(program(launch("scale", "x", "y"))))
-    assert isinstance(gxx.build(PTX, races=True), BuildFailed)
-
-
 # --- counting ---
 
 
@@ -494,17 +462,3 @@ def test_ptx_is_counted_with_its_registers_and_sass(gxx_here: None) -> None:
     assert ours == theirs
     assert ours.registers
     assert ours.read_sectors == N // 8
-
-
-@pytest.mark.needs_nvcc
-def test_ptx_that_nothing_here_assembles_is_counted_without(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    newest = dataclasses.replace(PTX, text=TEXT.replace(".version 8.0", ".version 99.0"))
-    monkeypatch.setattr(nvcc, "find", lambda: None)
-    (row,) = counting.count(program(launch("scale", "x", "y"), sources=(newest,))).rows
-    assert row.failed is None
-    assert row.ptx_instructions == 11 * N
-    assert (row.registers, row.instructions) == (None, None)
-    monkeypatch.undo()
-    refused = CountedProvider().build(newest, "sm_90")
-    assert isinstance(refused, BuildFailed)
-    assert ".version 99.0 needs the ptxas of CUDA" in refused.reason

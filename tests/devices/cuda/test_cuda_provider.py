@@ -14,8 +14,8 @@ from fusiond.build import nvcc
 from fusiond.cuda.entries import read_table
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import canary, gate, kernels, nvml, provider
-from fusiond.devices.cuda.driver import Driver, DriverMissing
 from fusiond.devices.cuda.description import index_of
+from fusiond.devices.cuda.driver import Driver, DriverMissing
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.errors import DeviceError, UnknownName
 from fusiond.model import BuildFailed

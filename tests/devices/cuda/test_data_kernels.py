@@ -89,34 +89,6 @@ def test_any_range_of_integers(launch: Launch, dtype: str, bounds: tuple[int, in
     np.testing.assert_array_equal(drawn(launch, each, seed), fill(each, seed))
 
 
-@given(
-    dtype=st.sampled_from([*NARROW, "float16", "float32", "float64"]),
-    kind=st.sampled_from(["uniform", "normal"]),
-    low=st.floats(-1e9, 1e9),
-    width=st.floats(0, 1e9) | st.floats(0, 1e-40),
-    seed=st.integers(0, 2**32),
-)
-@settings(deadline=None)
-def test_any_range_of_floats(launch: Launch, dtype: str, kind: str, low: float, width: float, seed: int) -> None:
-    each = buffer(dtype, 200, Fill(kind=kind, low=low, high=low + width if kind == "uniform" else width))
-    np.testing.assert_array_equal(
-        drawn(launch, each, seed).view(np.uint8), fill(each, seed).view(np.uint8), err_msg=str(each)
-    )
-
-
-@pytest.mark.slow
-@given(
-    dtype=st.sampled_from(["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16"]),
-    values=st.lists(st.floats(allow_nan=False), min_size=1),
-)
-@settings(deadline=None)
-def test_doubles_are_rounded_once(launch: Launch, dtype: str, values: list[float]) -> None:
-    """A range that is one value wide is that value."""
-    for value in [each for each in values if np.isfinite(each)]:
-        each = buffer(dtype, 1, Fill(kind="normal", low=value, high=0.0))
-        assert drawn(launch, each, 0).tobytes() == fill(each, 0).tobytes(), value
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_that_are_not_what_would_be_drawn_are_counted(launch: Launch, dtype: str) -> None:
     each = buffer(dtype, 1001, Fill(kind="integers", low=0, high=1))

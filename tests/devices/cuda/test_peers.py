@@ -3,8 +3,6 @@ another context is current."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 from fusiond.devices import peers
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import loop_code
-from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.model import DeviceState, Outcome
 from fusiond.program import Copy, Fill, HostCall, Memory, Pointer, Program, Role, Scalar
@@ -103,13 +100,6 @@ def test_with_host_work_it_is_timed_on_the_wall_clock(boards: Any, by: str, monk
     loaded.close()
 
 
-def test_a_stray_write_on_another_device_is_seen(boards: Any) -> None:
-    of = program((launch("a", entry="overrun", on="b", device=1),), buffer("b", device=1))
-    loaded = filled(boards, of)
-    loaded.run(seed=0, checked=True)
-    assert len(boards.executor.data.broken_guards(loaded)) == 2
-
-
 def test_data_are_drawn_and_compared_there_too(boards: Any) -> None:
     of = program((launch("a", on="b", device=1),), buffer("b", device=1, fill=Fill(kind="uniform")))
     loaded = boards.load(of)
@@ -139,35 +129,6 @@ def test_who_is_beside_whom(boards: Any) -> None:
     assert [each.name for each in peers.beside(infos, infos[2], 3)] == ["cuda:3", "cuda:0"]
     assert [each.name for each in peers.beside(infos, infos[0], 2)] == ["cuda:2"]
     assert peers.beside(infos, infos[1], 2) == ()
-
-
-def test_the_fake_driver_would_notice(boards: Any, monkeypatch: Any) -> None:
-    """With one context for all, whatever is enqueued for another device fails."""
-
-    @contextlib.contextmanager
-    def nowhere(self: Contexts, device: int) -> Any:
-        yield
-
-    loaded = filled(boards, over_three_devices())
-    monkeypatch.setattr(Contexts, "on", nowhere)
-    with pytest.raises(ExecutionError, match=r"illegal memory access|invalid resource handle"):
-        loaded.run(seed=0, checked=True)
-
-
-def test_what_is_wrong_with_a_plan(boards: Any) -> None:
-    of = over_three_devices()
-
-    def said(**changes: Any) -> str:
-        with pytest.raises(ExecutionError) as no:
-            boards.load(dataclasses.replace(of, **changes))
-        return str(no.value)
-
-    def step(name: str, **values: Any) -> dict[str, Any]:
-        return {"steps": tuple(dataclasses.replace(s, **values) if s.name == name else s for s in of.steps)}
-
-    assert said(**step("third", device=1)) == "step 'third' is on device 1, and 'c' lies on device 2"
-    assert "both on stream 1" in said(**step("down", stream=1))
-    assert "one device here" in said(issue="graph")
 
 
 def test_who_computes_on_another_device_is_seen(boards: Any) -> None:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fusiond.devices import protocol
-from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling, throttled
@@ -21,8 +19,7 @@ from fusiond.exporting.bundle import write_bundle
 from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import Program
 from tests.devices.cuda.stand_in import FakeGpu
-from tests.devices.cuda.test_cuda_programs import IOTA, program
-from tests.devices.cuda.test_peers import over_three_devices
+from tests.devices.cuda.test_cuda_programs import program
 from tests.devices.cuda.test_rehearsal import _launch
 
 pytestmark = pytest.mark.skipif(
@@ -147,28 +144,3 @@ def test_an_error_that_sticks_costs_a_child_and_nothing_more(board: Any, bundle:
         assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is outcome, reply
         if isinstance(reply, MeasureFailed):
             assert "illegal memory access" in reply.reason
-
-
-def test_a_board_is_calibrated_through_pycuda(board: Any) -> None:
-    supervisor = board("copy_gbs=3000 up_gbs=50 down_gbs=40 fma_tflops=60 us:fusiond_empty=2.5")
-    reply = supervisor.call(protocol.Calibrate(), 120)
-    assert isinstance(reply, protocol.Calibrated), reply
-    assert set(reply.figures) == set(FIGURES)
-    assert reply.figures["event_us"] == pytest.approx(1.7, rel=0.01)
-    assert reply.figures["steady_mhz"] == pytest.approx(1980, rel=0.01)
-    assert reply.figures["fp32_tflops"] == pytest.approx(60, rel=0.02)
-
-
-def test_a_program_for_several_devices_through_pycuda(board: Any, fake_libcuda: Path, tmp_path: Path) -> None:
-    """Contexts, streams and memory of three boards: the fake driver refuses what is done in another's context."""
-    fake, made = FakeGpu(fake_libcuda, tmp_path), over_three_devices(host=True)
-    write_bundle(tmp_path / "bundle", made, fake.binaries(made))
-    supervisor = board("peers=2 us:double_it=80")
-    reference = protocol.Reference(bundle=str(tmp_path / "bundle"), seed=0, outputs=str(tmp_path / "out.npz"))
-    assert isinstance(supervisor.call(reference, 60), protocol.Checked)
-    found = np.load(tmp_path / "out.npz")
-    assert np.array_equal(found["h"], 4 * IOTA + 1)
-    assert np.array_equal(found["g"], 2 * IOTA)
-    timed = supervisor.call(protocol.SampleRequest(candidate=str(tmp_path / "bundle"), baseline=None, plan=PLAN), 60)
-    assert isinstance(timed, Measurement), timed
-    assert timed.clock == "wall"

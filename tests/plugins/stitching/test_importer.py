@@ -93,15 +93,20 @@ SAME = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAME)
-def test_the_graph_computes_what_the_text_says(name, runner):
+def compared(name: str) -> Batch:
+    """A module of SAME, with what XLA computes of it."""
     text = entry(*SAME[name])
     random = np.random.default_rng(3)
     shapes = [line.split("f32[")[1].split("]")[0] for line in SAME[name] if "parameter(" in line]
     inputs = tuple(random.normal(size=[int(each) for each in dims.split(",")]).astype(np.float32) for dims in shapes)
     wanted = tuple(oracle.run(text, inputs))
-    found = Batch(text, importer.read(text, "m.hlo"), inputs, tuple(map(str, range(len(wanted)))), wanted)
+    return Batch(text, importer.read(text, "m.hlo"), inputs, tuple(map(str, range(len(wanted)))), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAME)
+def test_the_graph_computes_what_the_text_says(name, runner):
+    found = compared(name)
     found.check(runner, handmade.unfused(found.module))
 
 

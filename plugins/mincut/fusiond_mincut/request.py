@@ -49,7 +49,8 @@ def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
         found = inputs.beside(path, node.text(), where=node.where)
         return found, inputs.digest(found, where=node.where)
 
-    pipeline = dataclasses.replace(parser.read(document, _sizes(job), file), accuracy=_accuracy(job))
+    accuracy = _node(job, "accuracy", graph.ACCURACIES[0]).choice(*graph.ACCURACIES)
+    pipeline = dataclasses.replace(parser.read(document, _sizes(job), file), accuracy=accuracy)
     for kernel in pipeline.kernels:  # the unfused pipeline, with which all is compared, can always be computed
         refused = emit.refused(pipeline, blocks.block(pipeline, [kernel.name]))
         if refused is not None:
@@ -59,8 +60,8 @@ def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
         job=job,
         pipeline=pipeline,
         block=block,
-        model=_model(job),
-        most_blocks=_most_blocks(job),
+        model=benefit.PRESETS[_node(job, "model", benefit.PAPER.name).choice(*benefit.PRESETS)],
+        most_blocks=_node(job, "blocks", MOST_BLOCKS).integer(least=0, most=1000),
         document=frozen(document.plain()),
     )
     hashes = {path: text_key(inputs.text(path, where=where))}
@@ -99,30 +100,9 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
     return names
 
 
-def _model(job: Job) -> BenefitModel:
-    given = job.request.get("model", benefit.PAPER.name)
-    if not isinstance(given, str) or given not in benefit.PRESETS:
-        offered = ", ".join(benefit.PRESETS)
-        raise RequestError(f"is {str(given)[:80]!r}; it can be {offered}", where=job.where("model"))
-    return benefit.PRESETS[given]
-
-
-def _accuracy(job: Job) -> str:
-    given = job.request.get("accuracy", graph.ACCURACIES[0])
-    if given not in graph.ACCURACIES:
-        offered = ", ".join(graph.ACCURACIES)
-        raise RequestError(f"is {str(given)[:80]!r}; it can be {offered}", where=job.where("accuracy"))
-    return str(given)
-
-
-def _most_blocks(job: Job) -> int:
-    given = job.request.get("blocks", MOST_BLOCKS)
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= 1000:
-        raise RequestError(
-            f"is {str(given)[:80]!r}; how many blocks of several kernels to measure, 0 to 1000",
-            where=job.where("blocks"),
-        )
-    return given
+def _node(job: Job, key: str, default: Any) -> Node:
+    """A key of the job that holds one value."""
+    return Node(job.path, key, job.lines.get(key, 1), job.request.get(key, default))
 
 
 def of_block(asked: PipelineRequest, kernels: tuple[str, ...]) -> PipelineRequest:

@@ -99,7 +99,7 @@ def test_all_sizes_are_free(registry: Registry, path: Path) -> None:
         ("pipeline: haris\n", "unknown pipeline 'haris'; did you mean 'harris'?"),
         ("pipeline: ./none.yaml\n", "there is no file"),
         ("pipeline: harris\nmodel: guess\n", "job.yaml:3: model: is 'guess'; it can be paper, published_code"),
-        ("pipeline: harris\nblocks: -1\n", "job.yaml:3: blocks: is '-1'; how many blocks"),
+        ("pipeline: harris\nblocks: -1\n", "job.yaml:3: blocks: is -1; it must be from 0 to 1000"),
         ("pipeline: harris\nblock: sx\n", "expected the names of the kernels of one block"),
         ("pipeline: harris\nblock: [sx, gz]\n", "unknown kernel 'gz'; did you mean 'g"),
         ("pipeline: harris\nblock: [sx, sx]\n", "a kernel stands twice"),

@@ -62,8 +62,6 @@ PAPER = BenefitModel(name="paper", t_g=400, t_s=2, c_alu=4, c_sfu=16)
 PUBLISHED_CODE = BenefitModel(name="published_code", t_g=800, t_s=2, c_alu=2, c_sfu=16, gamma=1)
 PRESETS = {each.name: each for each in (PAPER, PUBLISHED_CODE)}
 
-SCENARIOS = ("illegal", "point_based", "point_to_local", "local_to_local")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeighedEdge:

@@ -28,7 +28,7 @@ a third kernel of the block makes what it reads, counts with its real scenario.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from fusiond.language.dtypes import DTYPES
@@ -52,17 +52,13 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> It
     members = _ordered(pipeline, kernels)
     if len(members) < 2:
         return
-    rules: tuple[Callable[[], Iterator[Rejection]], ...] = (
-        lambda: _global(pipeline, members),
-        lambda: _iteration_space(pipeline, members),
-        lambda: _external_output(pipeline, members),
-        lambda: _external_input(pipeline, members),
-        lambda: _connected(pipeline, members, shared=False),
-        lambda: _no_benefit(pipeline, members, model),
-        lambda: _shared_memory(pipeline, members, model),
-    )
-    for rule in rules:
-        yield from rule()
+    yield from _global(pipeline, members)
+    yield from _iteration_space(pipeline, members)
+    yield from _external_output(pipeline, members)
+    yield from _external_input(pipeline, members)
+    yield from _connected(pipeline, members, shared=False)
+    yield from _no_benefit(pipeline, members, model)
+    yield from _shared_memory(pipeline, members, model)
 
 
 def general(pipeline: Pipeline, kernels: Iterable[str], *, connected: bool = True) -> Iterator[Rejection]:

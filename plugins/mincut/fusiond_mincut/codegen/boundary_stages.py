@@ -8,10 +8,23 @@ from fusiond.codegen.code import Code, call
 from fusiond.codegen.statements import Statements, function
 from fusiond.program import Buffer
 from fusiond_mincut.codegen import stages
-from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, image_of, stage_of
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaLaunch:
+    """A launch of an entry, before it is a step of a Program; its arguments are the images, then the scalars (width,
+    height, the sizes of others), then the pitches of `pitched`."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    images: tuple[str, ...]
+    scalars: tuple[int, ...]
+    shared_bytes: int = 0
+    pitched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +53,50 @@ def head(pipeline: Pipeline, kernel: ImageKernel, what: str) -> list[str]:
     ]
 
 
-def parameters(pipeline: Pipeline, kernel: ImageKernel) -> list[str]:
-    """The images that are read."""
+def parameters(pipeline: Pipeline, kernel: ImageKernel, *own: str) -> list[str]:
+    """The images that are read, `own`, how many pixels there are, the sizes of what is read at computed coordinates,
+    pitches."""
     images = (pipeline.images[name] for name in kernel.reads)
-    return [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
-
-
-def sizes(pipeline: Pipeline, kernel: ImageKernel) -> list[str]:
-    """The last parameters: how many pixels there are, the sizes of what is read at computed coordinates, pitches."""
+    read = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
     fetched = [f"int {name}_{side}" for name in kernel.fetched for side in ("width", "height")]
-    return ["int width", "int height", *fetched, *(f"int {name}_pitch" for name in pitched(pipeline, kernel))]
+    pitches = (f"int {name}_pitch" for name in pitched(pipeline, kernel))
+    return [*read, *own, "int width", "int height", *fetched, *pitches]
 
 
-def pitched(pipeline: Pipeline, kernel: ImageKernel, output: bool = True) -> tuple[str, ...]:
+def pitched(pipeline: Pipeline, kernel: ImageKernel) -> tuple[str, ...]:
     """The images of a boundary that have a pitch."""
-    return tuple(name for name in (*kernel.reads, *([kernel.name] if output else [])) if name in pipeline.pitched)
+    return tuple(name for name in (*kernel.reads, kernel.name) if name in pipeline.pitched)
 
 
-def scalars(pipeline: Pipeline, kernel: ImageKernel) -> tuple[int, ...]:
-    """The values of `sizes`."""
-    return (*pipeline.domain(kernel), *(side for name in kernel.fetched for side in pipeline.sides(name)))
+def launch(
+    pipeline: Pipeline,
+    kernel: ImageKernel,
+    entry: str,
+    blocks: int,
+    threads: int,
+    *written: str,
+    first: tuple[int, ...] = (),
+    shared_bytes: int = 0,
+) -> CudaLaunch:
+    """The launch of an entry with `parameters`; `first` are scalars before the sizes."""
+    return CudaLaunch(
+        entry=entry,
+        grid=(blocks, 1, 1),
+        block=(threads, 1, 1),
+        images=(*kernel.reads, *written),
+        scalars=(*first, *pipeline.domain(kernel), *(side for name in kernel.fetched for side in pipeline.sides(name))),
+        shared_bytes=shared_bytes,
+        pitched=pitched(pipeline, kernel),
+    )
+
+
+def all_pixels(body: Statements, threads: int) -> Statements:
+    """A loop over a thread's share of the pixels, `i`."""
+    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
+    body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
+    loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
+    loop.line("const int i = pixel;")
+    return loop
 
 
 def value(pipeline: Pipeline, kernel: ImageKernel, channel: int, pixel: str = "i") -> Code:

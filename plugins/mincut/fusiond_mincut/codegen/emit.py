@@ -20,8 +20,8 @@ from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import KernelBlock, Partition
 from fusiond_mincut.codegen import boundaries, source, strips, windows
+from fusiond_mincut.codegen.boundary_stages import CudaLaunch
 from fusiond_mincut.codegen.evaluation import tile_holds
-from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle, evaluations
 from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
@@ -97,11 +97,6 @@ def choices(pipeline: Pipeline, block: KernelBlock) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def has_choice(pipeline: Pipeline, block: KernelBlock) -> bool:
-    """Whether `local` makes a difference."""
-    return len(choices(pipeline, block)) > 1
-
-
 def shared_bytes(pipeline: Pipeline, block: KernelBlock, params: BlockParams = DEFAULT) -> int:
     """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
     if _is_boundary(pipeline, block):
@@ -149,7 +144,6 @@ def block_kernel(
                 block=(params.block_x, params.block_y, 1),
                 shared_bytes=planned.shared_bytes,
                 images=(*block.inputs, *block.outputs),
-                reads=len(block.inputs),
                 scalars=(width, height, *sizes),
                 pitched=functions.pitched,
             ),

@@ -13,8 +13,7 @@ from fusiond.codegen.code import cpp
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div, least
 from fusiond_mincut.codegen import boundary_stages
-from fusiond_mincut.codegen.boundary_stages import Written
-from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.boundary_stages import CudaLaunch, Written
 from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD
 from fusiond_mincut.frontend.expr import Const
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -38,39 +37,22 @@ def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
         boundary_stages.entry(
             names[1],
             threads,
-            [
-                *boundary_stages.parameters(pipeline, kernel),
-                image,
-                "int bins",
-                "int rows",
-                *boundary_stages.sizes(pipeline, kernel),
-            ],
+            boundary_stages.parameters(pipeline, kernel, image, "int bins", "int rows"),
             _count(pipeline, kernel, threads),
         ),
     ]
     blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
-    launches = (
-        CudaLaunch(
-            entry=names[0],
-            grid=(ceil_div(bins * rows, threads), 1, 1),
-            block=(threads, 1, 1),
-            shared_bytes=0,
-            images=(kernel.name,),
-            reads=0,
-            scalars=(bins, rows),
-        ),
-        CudaLaunch(
-            entry=names[1],
-            grid=(blocks, 1, 1),
-            block=(threads, 1, 1),
-            shared_bytes=shared_bytes(kernel),
-            images=(*kernel.reads, kernel.name),
-            reads=len(kernel.reads),
-            scalars=(bins, rows, *boundary_stages.scalars(pipeline, kernel)),
-            pitched=boundary_stages.pitched(pipeline, kernel),
-        ),
+    cleared = CudaLaunch(
+        entry=names[0],
+        grid=(ceil_div(bins * rows, threads), 1, 1),
+        block=(threads, 1, 1),
+        images=(kernel.name,),
+        scalars=(bins, rows),
     )
-    return Written(text="\n".join(parts), launches=launches)
+    counted = boundary_stages.launch(
+        pipeline, kernel, names[1], blocks, threads, kernel.name, first=(bins, rows), shared_bytes=shared_bytes(kernel)
+    )
+    return Written(text="\n".join(parts), launches=(cleared, counted))
 
 
 def shared_bytes(kernel: ImageKernel) -> int:
@@ -93,16 +75,9 @@ def _count(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Statements:
         body.line("int* const counts = reinterpret_cast<int*>(shared_memory);")
         body.line(f"for (int i = threadIdx.x; i < {own}; i += {threads}) counts[i] = 0;")
         body.line("__syncthreads();")
-    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
-    body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
-    loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
-    loop.line("const int i = pixel;")
-    loop.line(
-        cpp(
-            "const int bin = (int){}, row = (int){};",
-            *(boundary_stages.value(pipeline, kernel, each) for each in (0, 1)),
-        )
-    )
+    loop = boundary_stages.all_pixels(body, threads)
+    values = (boundary_stages.value(pipeline, kernel, each) for each in (0, 1))
+    loop.line(cpp("const int bin = (int){}, row = (int){};", *values))
     loop.line("if ((unsigned)bin < (unsigned)bins && (unsigned)row < (unsigned)rows)")
     loop.line(f"    atomicAdd(&{to}[row * bins + bin], 1);")
     if own:

@@ -10,13 +10,14 @@ Pixels are united by atomicCAS, in any order; which pixels make a tree does not 
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusiond.codegen.code import Code, cpp
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
 from fusiond.program import Buffer, Role
 from fusiond_mincut.codegen import boundary_stages
 from fusiond_mincut.codegen.boundary_stages import Written
-from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
@@ -49,8 +50,7 @@ def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written
     width, height = pipeline.domain(kernel)
     pixels = width * height
     parent, marked = (f"{kernel.name}.{each}" for each in ("parent", "marked"))
-    given, sizes = boundary_stages.parameters(pipeline, kernel), boundary_stages.sizes(pipeline, kernel)
-    own, pitches = boundary_stages.value(pipeline, kernel, 0), boundary_stages.pitched(pipeline, kernel)
+    own = boundary_stages.value(pipeline, kernel, 0)
     least = _line(threads)
     least.line(cpp("parent[i] = {} ? i : -1;", _at_least(kernel, own, 1)))
     least.line("marked[i] = 0;")
@@ -71,35 +71,26 @@ def hysteresis(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written
     write.line(
         f"{kernel.name}_image[{own_place}] = ({STORED[kernel.dtype]})(parent[i] >= 0 && marked[root(parent, i)]);"
     )
-    entries = (
-        (f"{kernel.name}_init", [*given, "int* parent", "int* marked", *sizes], least, (*kernel.reads, parent, marked)),
-        (f"{kernel.name}_merge", ["int* parent", "int width", "int height"], merge, (parent,)),
-        (f"{kernel.name}_mark", [*given, "int* parent", "int* marked", *sizes], mark, (*kernel.reads, parent, marked)),
-        (
-            f"{kernel.name}_kernel",
-            ["int* parent", "const int* marked", f"{STORED[kernel.dtype]}* {kernel.name}_image", "int width",
-             "int height", *(f"int {name}_pitch" for name in pitches if name == kernel.name)],
-            write,
-            (parent, marked, kernel.name),
-        ),
-    )  # fmt: skip
-    launches = tuple(
-        CudaLaunch(
-            entry=name,
-            grid=(ceil_div(pixels, threads), 1, 1),
-            block=(threads, 1, 1),
-            shared_bytes=0,
-            images=images,
-            reads=0,
-            scalars=boundary_stages.scalars(pipeline, kernel) if kernel.reads[0] in images else (width, height),
-            pitched=pitches if kernel.reads[0] in images else tuple(each for each in pitches if each in images),
-        )
-        for name, _, _, images in entries
-    )
+    blocks, pitches = ceil_div(pixels, threads), boundary_stages.pitched(pipeline, kernel)
+    given = boundary_stages.parameters(pipeline, kernel, "int* parent", "int* marked")
+    own_pitch = tuple(name for name in pitches if name == kernel.name)
+    stored = f"{STORED[kernel.dtype]}* {kernel.name}_image"
+    sides = "int width", "int height"
+    last = ["int* parent", "const int* marked", stored, *sides, *(f"int {each}_pitch" for each in own_pitch)]
+    stages = {"init": (given, least), "merge": (["int* parent", *sides], merge), "mark": (given, mark),
+              "kernel": (last, write)}  # fmt: skip
+    of_all = {
+        name: boundary_stages.launch(pipeline, kernel, f"{kernel.name}_{name}", blocks, threads, parent, marked)
+        for name in stages
+    }
+    inner = {"merge": ((parent,), ()), "kernel": ((parent, marked, kernel.name), own_pitch)}
+    """Those that read no image of the pipeline."""
+    for name, (images, pitched) in inner.items():
+        of_all[name] = dataclasses.replace(of_all[name], images=images, scalars=(width, height), pitched=pitched)
     parts = [*boundary_stages.head(pipeline, kernel, "hysteresis"), _TREES]
-    parts += [boundary_stages.entry(name, threads, parameters, body) for name, parameters, body, _ in entries]
+    parts += [boundary_stages.entry(f"{kernel.name}_{name}", threads, *each) for name, each in stages.items()]
     scratch = tuple(Buffer(name=each, dtype="int32", elements=pixels, role=Role.SCRATCH) for each in (parent, marked))
-    return Written(text="\n".join(parts), launches=launches, scratch=scratch)
+    return Written(text="\n".join(parts), launches=tuple(of_all.values()), scratch=scratch)
 
 
 def _line(threads: int) -> Statements:

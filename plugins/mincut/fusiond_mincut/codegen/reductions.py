@@ -14,8 +14,7 @@ from fusiond.codegen.statements import Statements, function
 from fusiond.language.extents import ceil_div, least
 from fusiond.program import Buffer, Role
 from fusiond_mincut.codegen import boundary_stages, stages
-from fusiond_mincut.codegen.boundary_stages import Written
-from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.boundary_stages import CudaLaunch, Written
 from fusiond_mincut.codegen.stages import STORED, TYPES, constant, offset_name
 from fusiond_mincut.frontend.expr import INT32
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -46,23 +45,13 @@ def reduction(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     # What the first launch leaves to the second: one value per block and channel.
     partial = Buffer(name=f"{kernel.name}.partial", dtype=held, elements=blocks * kernel.channels, role=Role.SCRATCH)
     bytes_ = shared_bytes(kernel, threads)
-    first = CudaLaunch(
-        entry=entries[0],
-        grid=(blocks, 1, 1),
-        block=(threads, 1, 1),
-        shared_bytes=bytes_,
-        images=(*kernel.reads, partial.name),
-        reads=len(kernel.reads),
-        scalars=boundary_stages.scalars(pipeline, kernel),
-        pitched=boundary_stages.pitched(pipeline, kernel),
-    )
+    first = boundary_stages.launch(pipeline, kernel, entries[0], blocks, threads, partial.name, shared_bytes=bytes_)
     second = CudaLaunch(
         entry=entries[1],
         grid=(1, 1, 1),
         block=(threads, 1, 1),
         shared_bytes=bytes_,
         images=(partial.name, kernel.name),
-        reads=1,
         scalars=(blocks,),
     )
     return Written(text="\n".join(parts), launches=(first, second), scratch=(partial,))
@@ -107,10 +96,7 @@ def _first(pipeline: Pipeline, kernel: ImageKernel, held: str, entry: str, threa
     kind = TYPES[held]
     body = _body(kind)
     body.lines(*(f"{kind} {_total(kernel, c)} = {_neutral(kernel, held)};" for c in range(kernel.channels)))
-    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
-    body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
-    loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
-    loop.line("const int i = pixel;")
+    loop = boundary_stages.all_pixels(body, threads)
     for channel in range(kernel.channels):
         total, value = _total(kernel, channel), boundary_stages.value(pipeline, kernel, channel)
         loop.line(f"{total} = {_combined(kernel, held, total, call(kind, value))};")
@@ -118,11 +104,7 @@ def _first(pipeline: Pipeline, kernel: ImageKernel, held: str, entry: str, threa
         total, place = _total(kernel, channel), _place("blockIdx.x", kernel.channels, channel)
         body.line(f"{total} = over_the_block({total}, lanes);")
         body.line(f"if (threadIdx.x == 0) partial[{place}] = {_stored(held, total)};")
-    given = [
-        *boundary_stages.parameters(pipeline, kernel),
-        f"{STORED[held]}* __restrict__ partial",
-        *boundary_stages.sizes(pipeline, kernel),
-    ]
+    given = boundary_stages.parameters(pipeline, kernel, f"{STORED[held]}* __restrict__ partial")
     return boundary_stages.entry(entry, threads, given, body)
 
 

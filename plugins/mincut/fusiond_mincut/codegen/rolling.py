@@ -27,11 +27,11 @@ from itertools import groupby
 
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
+from fusiond.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen.lowering import StageFunctions
 from fusiond_mincut.codegen.stages import STORED, TYPES, image_of, pixels, stage_of
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
-from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import PixelAccess
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -302,7 +302,7 @@ def _loader(dtype: str, count: int) -> str:
     if count == 1:
         body.line("to[0] = *from;")
     elif count > 4:
-        words, each = _WORDS[count * BYTES[dtype]], 4 // BYTES[dtype]
+        words, each = _WORDS[count * DTYPES[dtype].bytes], 4 // DTYPES[dtype].bytes
         body.line(f"const {words} v = *reinterpret_cast<const {words}*>(from);")
         parts = [f"v.{'xyzw'[i // each]} >> {i % each * 32 // each}" for i in range(count)]
         if dtype == "float16":
@@ -324,13 +324,13 @@ def _storer(dtype: str, count: int) -> str:
     if count == 1:
         body.line(f"*to = ({stored})from[0];")
     elif count > 4:
-        bits, each = 8 * BYTES[dtype], 4 // BYTES[dtype]
+        bits, each = 8 * DTYPES[dtype].bytes, 4 // DTYPES[dtype].bytes
         own = "__half_as_ushort(from[{}])" if dtype == "float16" else f"(from[{{}}] & {2**bits - 1}u)"
         words = [
             " | ".join(own.format(each * word + i) + (f" << {bits * i}" if i else "") for i in range(each))
             for word in range(count // each)
         ]
-        vector_type = _WORDS[count * BYTES[dtype]]
+        vector_type = _WORDS[count * DTYPES[dtype].bytes]
         body.line(f"*reinterpret_cast<{vector_type}*>(to) = make_{vector_type}({', '.join(words)});")
     else:
         own = "__half_as_ushort(from[{}])" if dtype == "float16" else f"({stored})from[{{}}]"

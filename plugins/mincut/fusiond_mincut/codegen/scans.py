@@ -8,13 +8,14 @@ The order of the additions is fixed, so sums of floats are the same in every run
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusiond.codegen.code import cpp
 from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
 from fusiond_mincut.codegen import boundary_stages, stages
 from fusiond_mincut.codegen.boundary_stages import Written
-from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
@@ -26,20 +27,14 @@ def scan(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     """The kernel of a scan; `threads` are those of a block that goes along a row."""
     name, (width, height) = f"{kernel.name}_kernel", pipeline.domain(kernel)
     image = f"{STORED[kernel.dtype]}* __restrict__ {kernel.name}_image"
-    given = [*boundary_stages.parameters(pipeline, kernel), image, *boundary_stages.sizes(pipeline, kernel)]
-    across = kernel.reduction == "x"
-    body = _across(pipeline, kernel, threads) if across else _down(pipeline, kernel)
-    launch = CudaLaunch(
-        entry=name,
-        grid=(height, 1, 1) if across else (ceil_div(width, COLUMNS), 1, 1),
-        block=(threads, 1, 1) if across else (COLUMNS, LINES, 1),
-        shared_bytes=0,
-        images=(*kernel.reads, kernel.name),
-        reads=len(kernel.reads),
-        scalars=boundary_stages.scalars(pipeline, kernel),
-        pitched=boundary_stages.pitched(pipeline, kernel),
-    )
-    text = boundary_stages.entry(name, threads if across else COLUMNS * LINES, given, body)
+    if kernel.reduction == "x":
+        body = _across(pipeline, kernel, threads)
+        launch = boundary_stages.launch(pipeline, kernel, name, height, threads, kernel.name)
+    else:
+        body, threads = _down(pipeline, kernel), COLUMNS * LINES
+        launch = boundary_stages.launch(pipeline, kernel, name, ceil_div(width, COLUMNS), threads, kernel.name)
+        launch = dataclasses.replace(launch, block=(COLUMNS, LINES, 1))
+    text = boundary_stages.entry(name, threads, boundary_stages.parameters(pipeline, kernel, image), body)
     what = f"running sums along {kernel.reduction}"
     return Written(text="\n".join([*boundary_stages.head(pipeline, kernel, what), text]), launches=(launch,))
 
@@ -84,13 +79,8 @@ def _down(pipeline: Pipeline, kernel: ImageKernel) -> Statements:
         loop.line(cpp("{} sums[{}], sum = {};", kind, ROWS, zero))
         rows = loop.block(f"#pragma unroll\nfor (int row = 0; row < {ROWS}; ++row)")
         rows.line(f"const int y = start + ty * {ROWS} + row, i = y * width + x;")
-        rows.line(
-            cpp(
-                "if (x < width && y < height) sum = sum + {}({});",
-                kind,
-                boundary_stages.value(pipeline, kernel, channel),
-            )
-        )
+        value = boundary_stages.value(pipeline, kernel, channel)
+        rows.line(cpp("if (x < width && y < height) sum = sum + {}({});", kind, value))
         rows.line("sums[row] = sum;")
         loop.lines(f"lanes[ty][tx] = {_plain(kernel, 'sum')};", "__syncthreads();")
         loop.line(f"{kind} above = before;")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fusiond_mincut.analysis.blocks import KernelBlock
@@ -71,7 +70,7 @@ class _Split:
         found = self._sum(expr) or self._extreme(expr)
         if found is not None:
             return found
-        return rebuilt(expr, self.body)
+        return tree.rebuilt(expr, self.body)
 
     def _sum(self, expr: Expr) -> Expr | None:
         dtype = expr.dtype
@@ -246,25 +245,3 @@ def _chain(function: str, terms: list[Expr]) -> Expr:
     for each in terms[1:]:
         total = tree.call(function, total, each)
     return total
-
-
-def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The same node over operands that `change` has been given."""
-    match expr:
-        case UnaryOperation(op, operand, dtype):
-            return UnaryOperation(op, change(operand), dtype)
-        case BinaryOperation(op, left, right, dtype):
-            return BinaryOperation(op, change(left), change(right), dtype)
-        case tree.Select(condition, then, other, dtype):
-            return tree.Select(change(condition), change(then), change(other), dtype)
-        case Cast(operand, dtype, implicit):
-            return Cast(change(operand), dtype, implicit)
-        case FunctionCall(function, arguments, dtype):
-            return FunctionCall(function, tuple(change(each) for each in arguments), dtype)
-        case tree.Let(name, value, body, dtype):
-            return tree.Let(name, change(value), change(body), dtype)
-        case tree.Fetch(image, x, y, channel, channels, dtype):
-            return tree.Fetch(image, change(x), change(y), channel, channels, dtype)
-        case tree.Lookup(table, values, index, dtype):
-            return tree.Lookup(table, values, change(index), dtype)
-    return expr

@@ -7,6 +7,8 @@ the border's way.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import KernelBlock
@@ -23,20 +25,29 @@ Split = tuple[Pipeline, KernelBlock]
 def text(pipeline: Pipeline, block: KernelBlock, planned: TileLayout, shape: ThreadRectangle, entry: str) -> str:
     """The CUDA text of a block of point and local kernels; `entry` is what its kernel is called."""
     functions = StageFunctions(pipeline=pipeline, block=block, layout=planned, shape=shape)
-    reach = planned.reach
     ways = [functions.path("interior", border=False), functions.path("border", border=True)]
-    if not reach and not functions.steps_inside():  # nothing is read beside the own pixel
+    if not planned.reach and not functions.steps_inside():  # nothing is read beside the own pixel
         ways = [functions.path("pixels", border=True)]
     far = [functions.passes()] if planned.passes else []
-    parts = [_header(pipeline, block, planned), *stages.types(pipeline, block.kernels)]
-    parts += stages.index_maps(functions.modes | stages.fetched_modes(map(pipeline.kernel, block.kernels)))
-    parts += functions.constants.values()
-    for name in block.kernels:
+    parts = [*_stages(functions, block.kernels), *_functions(functions), *far, *ways]
+    return "\n".join([*parts, _kernel(functions, entry, planned, shape)])
+
+
+def _stages(functions: StageFunctions, written: Iterable[str]) -> list[str]:
+    """Comment, types, index maps, constants and the stages of these kernels, once their callers are written."""
+    pipeline, block = functions.pipeline, functions.block
+    modes = functions.modes | stages.fetched_modes(map(pipeline.kernel, block.kernels))
+    parts = [_header(pipeline, block, functions.layout), *stages.types(pipeline, block.kernels)]
+    parts += [*stages.index_maps(modes), *functions.constants.values()]
+    for name in written:
         parts.append(f"// {_described(pipeline.kernel(name))}\n{stages.stages(functions.stages[name][0])}")
-    parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*functions.at.values(), *functions.near.values(), *functions.made.values(), *far, *ways]
-    parts.append(_kernel(functions, entry, planned, shape))
-    return "\n".join(parts)
+    return parts
+
+
+def _functions(functions: StageFunctions) -> list[str]:
+    """The tiles, and what the ways call."""
+    tiles = [_tiles(functions.layout)] if functions.layout.rounds else []
+    return [*tiles, *functions.at.values(), *functions.near.values(), *functions.made.values()]
 
 
 def strips(
@@ -54,12 +65,8 @@ def strips(
     reach = planned.reach
     frame = [functions.path("frame", border=True)] if reach else []
     far = [functions.passes()] if planned.passes and reach else []
-    parts = [_header(pipeline, block, planned), *stages.types(pipeline, block.kernels)]
-    parts += stages.index_maps(functions.modes | stages.fetched_modes(map(pipeline.kernel, block.kernels)))
-    parts += functions.constants.values()
     written = block.kernels if reach else ()
-    for name in written:
-        parts.append(f"// {_described(pipeline.kernel(name))}\n{stages.stages(functions.stages[name][0])}")
+    parts = _stages(functions, written)
     changed: set[str] = set()
     for name in split[1].kernels:
         kernel = split[0].kernel(name)
@@ -68,8 +75,7 @@ def strips(
         elif kernel != functions.stages[name][0]:
             changed.add(name)
             parts.append(f"// {name}, in strips\n{stages.stages(kernel, '_strip')}")
-    parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*functions.at.values(), *functions.near.values(), *functions.made.values(), *far, *frame]
+    parts += [*_functions(functions), *far, *frame]
     parts.append(rolling.text(*split, made, functions, changed))
     parts.append(_strips_kernel(functions, entry, planned, shape, made))
     return "\n".join(parts)

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fusiond.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
-from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 LANES = 32
@@ -143,5 +143,5 @@ def problem(made: Strip, kernels: Iterable[ImageKernel]) -> str | None:
 
 def chunk(elements: int, dtype: str) -> int:
     """Elements of one load or store, of `elements` that lie together at a multiple of their bytes: 16 bytes at most."""
-    most = 16 // BYTES[dtype]
+    most = 16 // DTYPES[dtype].bytes
     return next(each for each in (16, 8, 4, 2, 1) if each <= most and elements % each == 0)

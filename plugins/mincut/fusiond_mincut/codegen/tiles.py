@@ -28,12 +28,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from fusiond.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Pipeline, PipelineImage
-
-BYTES = {"uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "float16": 2, "float32": 4}
-"""Of a pixel's channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class SharedTile:
 
     @property
     def size_bytes(self) -> int:
-        return self.width * self.height * self.image.channels * BYTES[self.image.dtype]
+        return self.width * self.height * self.image.channels * DTYPES[self.image.dtype].bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +144,13 @@ def _allocated(
             halo=halo,
             width=width + halo.left + halo.right,
             height=height + halo.up + halo.down,
-            offset_bytes=_aligned(end, BYTES[image.dtype]),
+            offset_bytes=_aligned(end, DTYPES[image.dtype].bytes),
             periodic=places[name].periodic,
             wrapped=name in around,
         )
         tiles.append(tile)
         end = tile.offset_bytes + tile.size_bytes
-    return tiles, _aligned(end, max((BYTES[each.image.dtype] for each in tiles), default=1))
+    return tiles, _aligned(end, max((DTYPES[each.image.dtype].bytes for each in tiles), default=1))
 
 
 def _aligned(offset: int, alignment: int) -> int:

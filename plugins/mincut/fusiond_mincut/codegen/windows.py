@@ -18,9 +18,9 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from fusiond.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.codegen.separation import Number, Source, Taps, gathered, linear, rebuilt
-from fusiond_mincut.codegen.tiles import BYTES
+from fusiond_mincut.codegen.separation import Number, Source, Taps, gathered, linear
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import BinaryOperation, Expr, FunctionCall, PixelAccess
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -79,7 +79,7 @@ class _Finder:
     def body(self, expr: Expr) -> Expr:
         window = self.found.get(expr) or self._sum(expr) or self._extreme(expr)
         if window is None:
-            return rebuilt(expr, self.body) if len(tree.accesses(expr)) >= LEAST else expr
+            return tree.rebuilt(expr, self.body) if len(tree.accesses(expr)) >= LEAST else expr
         self.found[expr] = window
         return PixelAccess(window.name, 0, 0, None, window.dtype)
 
@@ -177,7 +177,7 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                 if (
                     image.single
                     or name in kernel.fetched
-                    or pixels * image.channels * BYTES[image.dtype] > MOST_STAGED_BYTES
+                    or pixels * image.channels * DTYPES[image.dtype].bytes > MOST_STAGED_BYTES
                 ):
                     continue
                 if name not in copies:

@@ -189,32 +189,21 @@ class FunctionSignature:
     cost: Operations
 
 
+def _alike(names: str, arity: int, *, real: bool, cost: Operations) -> dict[str, FunctionSignature]:
+    return dict.fromkeys(names.split(), FunctionSignature(arity=arity, real=real, cost=cost))
+
+
 _ALU, _SFU = Operations(alu=1), Operations(sfu=1)
 FUNCTIONS = {
-    "min": FunctionSignature(arity=2, real=False, cost=_ALU),
-    "max": FunctionSignature(arity=2, real=False, cost=_ALU),
-    "minimum": FunctionSignature(arity=2, real=False, cost=Operations(alu=3)),
-    "maximum": FunctionSignature(arity=2, real=False, cost=Operations(alu=3)),
-    "abs": FunctionSignature(arity=1, real=False, cost=_ALU),
-    "clamp": FunctionSignature(arity=3, real=False, cost=Operations(alu=2)),
-    "floor": FunctionSignature(arity=1, real=True, cost=_ALU),
-    "ceil": FunctionSignature(arity=1, real=True, cost=_ALU),
-    "trunc": FunctionSignature(arity=1, real=True, cost=_ALU),
-    "rint": FunctionSignature(arity=1, real=True, cost=_ALU),
-    "sqrt": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "rsqrt": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "exp": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "exp2": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "log": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "log2": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "log10": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "sin": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "cos": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "tan": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "atan": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "atan2": FunctionSignature(arity=2, real=True, cost=_SFU),
-    "tanh": FunctionSignature(arity=1, real=True, cost=_SFU),
-    "pow": FunctionSignature(arity=2, real=True, cost=_SFU),
+    **_alike("min max", 2, real=False, cost=_ALU),
+    **_alike("minimum maximum", 2, real=False, cost=Operations(alu=3)),
+    **_alike("abs", 1, real=False, cost=_ALU),
+    **_alike("clamp", 3, real=False, cost=Operations(alu=2)),
+    **_alike("floor ceil trunc rint", 1, real=True, cost=_ALU),
+    **_alike("sqrt rsqrt exp exp2 log log2 log10 sin cos tan atan", 1, real=True, cost=_SFU),
+    **_alike("atan2", 2, real=True, cost=_SFU),
+    **_alike("tanh", 1, real=True, cost=_SFU),
+    **_alike("pow", 2, real=True, cost=_SFU),
 }
 """min, max, clamp and abs are the type's own; `rint` rounds half to even."""
 EXTREMES = ("min", "max", "minimum", "maximum")
@@ -392,32 +381,35 @@ def accesses(expr: Expr) -> tuple[PixelAccess, ...]:
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, PixelAccess)))
 
 
+def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The same node over operands that `change` has been given."""
+    match expr:
+        case UnaryOperation(op, operand, dtype):
+            return UnaryOperation(op, change(operand), dtype)
+        case BinaryOperation(op, left, right, dtype):
+            return BinaryOperation(op, change(left), change(right), dtype)
+        case Select(condition, then, other, dtype):
+            return Select(change(condition), change(then), change(other), dtype)
+        case Cast(operand, dtype, implicit):
+            return Cast(change(operand), dtype, implicit)
+        case FunctionCall(function, arguments, dtype):
+            return FunctionCall(function, tuple(change(each) for each in arguments), dtype)
+        case Let(name, value, body, dtype):
+            return Let(name, change(value), change(body), dtype)
+        case Fetch(image, x, y, channel, channels, dtype):
+            return Fetch(image, change(x), change(y), channel, channels, dtype)
+        case Lookup(table, values, index, dtype):
+            return Lookup(table, values, change(index), dtype)
+    return expr
+
+
 def map_accesses(expr: Expr, change: Callable[[PixelAccess], Expr]) -> Expr:
     """The same tree with every access replaced. What comes instead must have the access' dtype."""
-    match expr:
-        case PixelAccess():
-            found = change(expr)
-            assert found.dtype == expr.dtype, f"{expr} became a {found.dtype}"
-            return found
-        case UnaryOperation(op, operand, dtype):
-            return UnaryOperation(op, map_accesses(operand, change), dtype)
-        case BinaryOperation(op, left, right, dtype):
-            return BinaryOperation(op, map_accesses(left, change), map_accesses(right, change), dtype)
-        case Select(condition, then, other, dtype):
-            return Select(
-                map_accesses(condition, change), map_accesses(then, change), map_accesses(other, change), dtype
-            )
-        case Cast(operand, dtype, implicit):
-            return Cast(map_accesses(operand, change), dtype, implicit)
-        case FunctionCall(function, arguments, dtype):
-            return FunctionCall(function, tuple(map_accesses(each, change) for each in arguments), dtype)
-        case Let(name, value, body, dtype):
-            return Let(name, map_accesses(value, change), map_accesses(body, change), dtype)
-        case Fetch(image, x, y, channel, channels, dtype):
-            return Fetch(image, map_accesses(x, change), map_accesses(y, change), channel, channels, dtype)
-        case Lookup(table, values, index, dtype):
-            return Lookup(table, values, map_accesses(index, change), dtype)
-    return expr
+    if not isinstance(expr, PixelAccess):
+        return rebuilt(expr, lambda each: map_accesses(each, change))
+    found = change(expr)
+    assert found.dtype == expr.dtype, f"{expr} became a {found.dtype}"
+    return found
 
 
 def shifted(expr: Expr, dx: int, dy: int) -> Expr:

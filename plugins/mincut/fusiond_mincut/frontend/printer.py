@@ -207,17 +207,17 @@ def _operation(expr: _Operation, operands: Sequence[str]) -> str:
 
 def _operands(expr: _Operation) -> tuple[Expr, ...]:
     """The operands of an operation, without the conversions that C makes by itself when it is written without."""
-    given: tuple[Expr, ...]
     make: Callable[..., Expr]
     match expr:
-        case UnaryOperation(op, operand):
-            given, make = (operand,), partial(tree.unary, op)
-        case BinaryOperation(op, left, right):
-            given, make = (left, right), partial(tree.binary, op)
-        case Select(condition, then, other):
-            given, make = (condition, then, other), tree.select
-        case FunctionCall(function, arguments):
-            given, make = arguments, partial(tree.call, function)
+        case UnaryOperation(op):
+            make = partial(tree.unary, op)
+        case BinaryOperation(op):
+            make = partial(tree.binary, op)
+        case Select():
+            make = tree.select
+        case FunctionCall(function):
+            make = partial(tree.call, function)
+    given = tree.children(expr)
     plain = tuple(_plain(each) for each in given)
     return plain if make(*plain) == expr else given
 

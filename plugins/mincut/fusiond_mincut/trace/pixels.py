@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import syntax
 from fusiond_mincut.frontend.expr import Expr, PixelAccess, TypeProblem
 from fusiond_mincut.frontend.graph import PipelineImage
 
 Number = int | float
+
+
+_UNKNOWN = "a pixel is not known while tracing"
+
+
+def _operator(op: str) -> tuple[Callable[..., TracedPixel], Callable[..., TracedPixel]]:
+    """The method of a binary operator, and the one for a number on its left."""
+    return lambda self, other: joined(op, self, other), lambda self, other: joined(op, other, self)
+
+
+def _missing(said: str) -> Callable[..., Any]:
+    """A method that refuses what C does not have, and says what to write instead."""
+
+    def method(self: TracedPixel, *others: object) -> Any:
+        raise TypeProblem(said)
+
+    return method
 
 
 class TracedPixel:
@@ -49,102 +69,24 @@ class TracedPixel:
             raise TypeProblem("only an image can be read at coordinates")
         return self.expr, self._of
 
-    @property
-    def r(self) -> TracedPixel:
-        return self._at_channel(0)
+    r = property(lambda self: self._at_channel(0))
+    g = property(lambda self: self._at_channel(1))
+    b = property(lambda self: self._at_channel(2))
+    a = property(lambda self: self._at_channel(3))
 
-    @property
-    def a(self) -> TracedPixel:
-        return self._at_channel(3)
-
-    @property
-    def g(self) -> TracedPixel:
-        return self._at_channel(1)
-
-    @property
-    def b(self) -> TracedPixel:
-        return self._at_channel(2)
-
-    def __bool__(self) -> bool:
-        raise TypeProblem("a pixel is not known while tracing; choose with C.select(condition, one, other)")
-
-    def __add__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("+", self, other)
-
-    def __radd__(self, other: Number) -> TracedPixel:
-        return joined("+", other, self)
-
-    def __sub__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("-", self, other)
-
-    def __rsub__(self, other: Number) -> TracedPixel:
-        return joined("-", other, self)
-
-    def __mul__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("*", self, other)
-
-    def __rmul__(self, other: Number) -> TracedPixel:
-        return joined("*", other, self)
-
-    def __truediv__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("/", self, other)
-
-    def __rtruediv__(self, other: Number) -> TracedPixel:
-        return joined("/", other, self)
-
-    def __mod__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("%", self, other)
-
-    def __rmod__(self, other: Number) -> TracedPixel:
-        return joined("%", other, self)
-
-    def __lshift__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("<<", self, other)
-
-    def __rlshift__(self, other: Number) -> TracedPixel:
-        return joined("<<", other, self)
-
-    def __rshift__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined(">>", self, other)
-
-    def __rrshift__(self, other: Number) -> TracedPixel:
-        return joined(">>", other, self)
-
-    def __and__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("&", self, other)
-
-    def __rand__(self, other: Number) -> TracedPixel:
-        return joined("&", other, self)
-
-    def __or__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("|", self, other)
-
-    def __ror__(self, other: Number) -> TracedPixel:
-        return joined("|", other, self)
-
-    def __xor__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("^", self, other)
-
-    def __rxor__(self, other: Number) -> TracedPixel:
-        return joined("^", other, self)
-
-    def __lt__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("<", self, other)
-
-    def __le__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined("<=", self, other)
-
-    def __gt__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined(">", self, other)
-
-    def __ge__(self, other: TracedPixel | Number) -> TracedPixel:
-        return joined(">=", self, other)
-
-    def __eq__(self, other: object) -> TracedPixel:  # type: ignore[override]
-        return joined("==", self, other)
-
-    def __ne__(self, other: object) -> TracedPixel:  # type: ignore[override]
-        return joined("!=", self, other)
+    __add__, __radd__ = _operator("+")
+    __sub__, __rsub__ = _operator("-")
+    __mul__, __rmul__ = _operator("*")
+    __truediv__, __rtruediv__ = _operator("/")
+    __mod__, __rmod__ = _operator("%")
+    __lshift__, __rlshift__ = _operator("<<")
+    __rshift__, __rrshift__ = _operator(">>")
+    __and__, __rand__ = _operator("&")
+    __or__, __ror__ = _operator("|")
+    __xor__, __rxor__ = _operator("^")
+    __lt__, __gt__ = _operator("<")[0], _operator(">")[0]
+    __le__, __ge__ = _operator("<=")[0], _operator(">=")[0]
+    __eq__, __ne__ = _operator("==")[0], _operator("!=")[0]  # type: ignore[assignment]
 
     def __neg__(self) -> TracedPixel:
         return TracedPixel(tree.unary("-", self.expr))
@@ -158,39 +100,17 @@ class TracedPixel:
     def __abs__(self) -> TracedPixel:
         return TracedPixel(tree.call("abs", self.expr))
 
-    # What C does not have, in one line with what to write instead.
-
-    def __pow__(self, other: object) -> TracedPixel:
-        raise TypeProblem("C has no **; write C.pow(C.float(x), C.float(y)), or x * x")
-
-    __rpow__ = __pow__
-
-    def __floordiv__(self, other: object) -> TracedPixel:
-        raise TypeProblem("C has no //; / of integers truncates, C.floor(x / y) of floats rounds down")
-
-    __rfloordiv__ = __floordiv__
-
-    def __divmod__(self, other: object) -> TracedPixel:
-        raise TypeProblem("C has no divmod; write x / y and x % y")
-
-    __rdivmod__ = __divmod__
-
-    def __matmul__(self, other: object) -> TracedPixel:
-        raise TypeProblem("C has no @; pixels are joined by + - * / %")
-
-    __rmatmul__ = __matmul__
-
-    def __int__(self) -> int:
-        raise TypeProblem("a pixel is not known while tracing; a cast is C.int(x)")
-
-    def __float__(self) -> float:
-        raise TypeProblem("a pixel is not known while tracing; a cast is C.float(x)")
-
-    def __index__(self) -> int:
-        raise TypeProblem("a pixel is not known while tracing; Python cannot use it as a number")
-
-    def __round__(self, digits: object = None) -> TracedPixel:
-        raise TypeProblem("a pixel is not known while tracing; write C.rint(x), which rounds half to even")
+    __pow__ = __rpow__ = _missing("C has no **; write C.pow(C.float(x), C.float(y)), or x * x")
+    __floordiv__ = __rfloordiv__ = _missing(
+        "C has no //; / of integers truncates, C.floor(x / y) of floats rounds down"
+    )
+    __divmod__ = __rdivmod__ = _missing("C has no divmod; write x / y and x % y")
+    __matmul__ = __rmatmul__ = _missing("C has no @; pixels are joined by + - * / %")
+    __int__ = _missing(f"{_UNKNOWN}; a cast is C.int(x)")
+    __float__ = _missing(f"{_UNKNOWN}; a cast is C.float(x)")
+    __index__ = _missing(f"{_UNKNOWN}; Python cannot use it as a number")
+    __round__ = _missing(f"{_UNKNOWN}; write C.rint(x), which rounds half to even")
+    __bool__ = _missing(f"{_UNKNOWN}; choose with C.select(condition, one, other)")
 
 
 def expression(value: object) -> Expr:

@@ -417,17 +417,6 @@ def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: R
 # --- ending early ---
 
 
-def test_patience_ends_a_search_without_gains(store: Store, fakes: Registry) -> None:
-    row, record, _ = tuned(store, fakes, "strategy: toy\nside: 16\n", search={"trials": 200, "patience": 12})
-    trials = store.trials(row.id)
-    ratios = [each.ratio or 0.0 for each in trials]
-    assert 12 < len(trials) < 200
-    assert len(trials) - 1 - ratios.index(max(ratios)) >= 12
-    assert record.ended == (
-        f"the search ended after {len(trials)} of 200 trials, since 12 trials in a row brought no gain"
-    )
-
-
 def test_a_search_that_is_ended_goes_on_to_its_finals(store: Store, fakes: Registry) -> None:
     (job,) = jobs.read("toy.yaml", FULL)
     row = tuner.submit(store, fakes, job)
@@ -485,26 +474,6 @@ def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Sto
     assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
     # What was asked for and not measured when it was stopped is tried first.
     assert done <= answer(store, fakes, row).trials < 45
-
-
-def test_ending_a_search_that_goes_on_forgets_no_unfused_way(store: Store, fakes: Registry) -> None:
-    """What an earlier session measured of the unfused ways counts, though nothing more is measured of them."""
-    (job,) = jobs.read("toy.yaml", FULL)
-    row = tuner.submit(store, fakes, job)
-    store.claim("test", job=row.id)
-    stopped = False
-
-    def note(event: Event) -> None:
-        nonlocal stopped
-        stopped = stopped or (isinstance(event, say.TrialFinished) and event.done == 9)
-
-    made = tuner.Tuner(store, fakes, Events(note), runner=InProcess)
-    assert made.run(row.id, lambda: stopped) is JobState.QUEUED
-    store.finish_early(row.id)
-    store.claim("test", job=row.id)
-    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
-    record = answer(store, fakes, row)
-    assert (record.baseline, record.baseline_config) == ("sequential", Config.of({"block": 256}))
 
 
 def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | None = None) -> type[InProcess]:

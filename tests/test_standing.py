@@ -110,16 +110,3 @@ def test_part_5_of_11() -> None:
     told.phase("whole", "baseline", "unfused")
     found = told.of()
     assert (found.part, found.phase, found.done, found.budget) == (None, "baseline", 0, 8)
-
-
-@pytest.mark.parametrize(
-    "end", [Progress(job="whole", event="ended", state="done"), Progress(job="whole", event="job", state="queued")]
-)
-def test_a_job_that_runs_no_more_has_no_standing(end: Progress) -> None:
-    told = Told()
-    told.begin("whole", 3)
-    told.tell(end)
-    assert told.standings.of("whole") is None
-    assert told.standings.of(None) is None
-    told.begin("whole", 3, known=1)
-    assert (told.of().done, told.of().budget) == (1, 3)

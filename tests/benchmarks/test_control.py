@@ -84,35 +84,10 @@ def ratios(found: Samples, name: str) -> list[float]:
     return [each[name].baseline_us[0] / each[name].span_us[0] for each in found.shared([name])]
 
 
-def test_a_throttled_batch_is_taken_once_more() -> None:
-    hot = measured(3.0, "hw_thermal")
-    _, found = ran(Runner(it=[hot, *[measured(1.0)] * 4, measured(1.0, "power_cap")]))
-    assert ratios(found["it"], "it") == [1.0] * 5
-    _, found = ran(Runner(it=[hot, hot, *[measured(1.0)] * 5]))
-    assert found["it"].lost["it"] == "too_noisy: the device throttled (hw_thermal)"
-    assert len(found["it"].processes) == 6
-
-
-def test_what_is_compared_comes_from_processes_that_all_share() -> None:
-    """What one lost is measured again with the others; alone it would be beside other clocks."""
-    replies = {"a": [NOISY, *[measured(1.1)] * 5], "b": [measured(5.0), *[measured(1.0)] * 5]}
-    done, found = ran(Runner(**{name: list(each) for name, each in replies.items()}), together=True)
-    assert done
-    assert [each["b"].baseline_us[0] for each in found["all"].shared("ab")] == [10.0] * 5
-
-
 def test_groups_share_processes_and_only_those_that_lack_one_get_more() -> None:
     runner = Runner(a=[NOISY, *[measured(1.1)] * 5], b=[measured(1.0)] * 5)
     assert ran(runner)[0]
     assert (runner.processes, runner.asked.count("a"), runner.asked.count("b")) == (6, 6, 5)
-
-
-def test_a_program_that_breaks_is_not_asked_again() -> None:
-    runner = Runner(a=[WRONG], b=[measured(1.0)] * 5)
-    done, found = ran(runner, together=True)
-    assert done
-    assert (found["all"].struck, found["all"].lost["a"]) == ({"a"}, "crashed: an illegal access")
-    assert runner.asked.count("a") == 1
 
 
 def test_no_process_begins_when_the_time_is_over() -> None:

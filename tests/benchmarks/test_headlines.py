@@ -126,12 +126,6 @@ def test_headlines_of_a_group_share_their_processes(tmp_path: Path) -> None:
     assert sorted(name for group in GROUPS for name in group) == sorted(ORDER) == sorted(HEADLINES)
 
 
-def test_sides_are_tried_in_turn() -> None:
-    names = measure.in_turn(index())
-    assert names[:4] == ["native", "seed", "streams", "near"]
-    assert sorted(names) == sorted(TIMES)
-
-
 def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     broken = MeasureFailed(outcome=Outcome.CRASHED, reason="illegal access")
     done, found = ran(Board(native=broken), tmp_path)
@@ -233,14 +227,6 @@ def test_what_pytorch_computes_is_what_numpy_says(name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
     given = [torch.from_numpy(each.astype(np.float32)) for each in drawn(name)]
     compared(name, [each.detach().numpy() for each in FUNCTIONS[name].torch(torch)(*given)])
-
-
-def test_groups_of_rivals_have_names_of_their_own() -> None:
-    for headline in HEADLINES.values():
-        found = [rival.name for group in headline.rivals for rival in rivals.of(headline, group)]
-        assert found
-        assert len(set(found)) == len(found)
-        assert all(len(list(rivals.of(headline, group))) <= rivals.RANKS for group in headline.rivals)
 
 
 class Context:

@@ -12,14 +12,13 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
-from benchmarks.hfuse import counted, measure, page, pairs, paper, static
+from benchmarks.hfuse import measure, page, pairs, paper, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
 from benchmarks.runs import Run
-from fusiond.counting.model import gpu_named
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import counters
-from fusiond.model import BuildFailed, Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
+from fusiond.model import Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
 from fusiond.requests.planning import prepare, reference, sound, target_for_arch
@@ -43,15 +42,6 @@ def test_the_pairs_are_the_papers() -> None:
     assert [each.name for each in pairs.chosen(["Maxpool,hist", "hist+maxpool"])] == ["hist+maxpool"]
     with pytest.raises(ValueError, match="unknown pair"):
         pairs.chosen(["hist+hist"])
-
-
-def test_the_papers_native_utilisation_lies_between_that_of_its_kernels() -> None:
-    for name, row in paper.FIGURE_9.items():
-        kernels = [paper.FIGURE_8[each] for each in name.split("+")]
-        for gpu in (0, 1):
-            low, high = sorted(each.issue_slot_pct[gpu] for each in kernels)
-            # The paper has one that is a point above both: batchnorm+im2col on the V100.
-            assert low - 1.1 <= row.native_issue_slot_pct[gpu] <= high + 1.1, (name, gpu)
 
 
 @pytest.mark.slow
@@ -135,16 +125,6 @@ def test_what_ncu_prints_is_read(shown: str) -> None:
     }
 
 
-def test_without_counters_there_is_a_reason() -> None:
-    refused = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
-    found = counters.read(refused, "", "k", 1)
-    assert found["issue_slot_pct"] is None
-    assert "ERR_NVGPUCTRPERM" in found["reason"]
-    assert "==ERROR== unknown option" in counters.read("", "==ERROR== unknown option\n", "k", 1)["reason"]
-    assert counters.read(ncu_output("other", [VALUES]), "", "k", 0)["reason"]
-    assert counters.figures({counters.ISSUE: 5.0})["memory_stall_pct"] is None
-
-
 def test_the_command_names_the_bundle_runner(tmp_path: Path) -> None:
     a, b = (counters.Launch(name=each, source="k", entry=each, grid=(1, 1, 1), block=(1, 1, 1), arguments=())
             for each in ("fused::pool<float, 5>", "hist"))  # fmt: skip
@@ -181,12 +161,6 @@ def test_a_program_is_run_under_ncu(real: Registry, tmp_path: Path, monkeypatch:
     (tmp_path / "ncu").write_text(script)
     (tmp_path / "ncu").chmod(0o755)
     assert counters.of_program(provider, gpu, program)["issue_slot_pct"] == 36.25
-
-
-def test_native_utilisation_is_weighted_by_cycles() -> None:
-    slow, fast = {"issue_slot_pct": 10.0, "cycles": 300.0}, {"issue_slot_pct": 50.0, "cycles": 100.0}
-    assert counters.together([slow, fast]) == 20.0
-    assert counters.together([slow, {**fast, "issue_slot_pct": None}]) is None
 
 
 # --- reading the trials ---------------------------------------------------------------------------------
@@ -252,17 +226,6 @@ def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
     assert found["failed"] == 0
 
 
-@pytest.mark.slow
-def test_writing_a_candidate_asks_no_compiler(real: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*arguments: object, **named: object) -> BuildFailed:
-        raise AssertionError("the compiler was asked")
-
-    monkeypatch.setattr("fusiond.build.nvcc.build", asked)
-    found = static.generation(real, pairs.chosen(["hist+maxpool"])[0], "sm_90")
-    assert found["candidates"] >= static.GENERATED
-    assert found["median_ms"] < 50 * 4  # the goal is 50; machines that run tests are busy
-
-
 # --- files, page ----------------------------------------------------------------------------------------
 
 ONE = {"registers": 32, "spill_bytes": 0, "occupancy": 1.0, "threads": 512, "barriers": 1, "shared_bytes": 80,
@@ -275,26 +238,6 @@ def static_run() -> Run:
     run["pairs"] = [{
         "pair": "hist+maxpool", "native": {"hist": ONE, "maxpool": ONE}, "paper_even_split": fused, "paper_r0": fused,
         "vertical": fused, "refused": {"vertical": "no block size fits both (shape)"},
-    }]  # fmt: skip
-    return run
-
-
-def counted_run() -> Run:
-    run = command.new("python -m benchmarks.hfuse --counted h100", "counted", {"model": "h100", "arch": "sm_90"})
-    known = {
-        "failed": None,
-        "bound_us": 72.334,
-        "binding": "dram",
-        "slots_pct": 30.9,
-        "error": 0.0,
-        "instructions": 100,
-    }
-    run["pairs"] = [{
-        "pair": "hist+maxpool",
-        "ways": {
-            "native": known, "paper_even_split": {**known, "error": None}, "paper_r0": known,
-            "vertical": {**known, "slots_pct": None}, "block_multiprocessor": {"failed": "it goes by its own tickets"},
-        },
     }]  # fmt: skip
     return run
 
@@ -321,23 +264,6 @@ def measured_run(evidence: str = "measured") -> Run:
     return run
 
 
-def test_the_page_says_what_was_not_measured() -> None:
-    text = page.render([static_run(), measured_run("emulated")])
-    assert "Not yet measured on a GPU" in text
-    assert "emulated" not in text
-    assert "| hist+maxpool | 512 + 512 | 32 / 0 / 100.0 % | 32 |" in text
-    assert "no block size fits both" in text
-    assert "+57.1" in text  # the paper's
-
-
-def test_the_page_shows_what_was_counted() -> None:
-    text = page.render([counted_run()])
-    known = "72.3 us (dram, 31 %)"
-    assert f"| hist+maxpool | {known} | 72.3 us (dram) | {known} | 72.3 us (dram) | not counted |" in text
-    assert "Not counted: it goes by its own tickets." in text
-    assert "15 of the 16 pairs are not counted yet" in text
-
-
 def test_registers_are_held_to_those_of_the_native_kernels() -> None:
     (found,) = static_run()["pairs"]
     found["registers"] = {
@@ -350,20 +276,6 @@ def test_registers_are_held_to_those_of_the_native_kernels() -> None:
     assert "of 2 seeds under the cap `native` hist+maxpool given_blocks +9; of 1 seeds without any cap" in text
 
 
-def test_launches_of_a_way_are_one_after_the_other() -> None:
-    row: dict[str, Any] = {
-        "failed": None, "warp_instructions": {"fp32": 132 * 4 * 1755 * 5}, "bound_us": 10.0, "program_bound_us": 31.0,
-        "binding": "dram", "dram_bytes": 7, "occupancy": 1.0, "sampled": 1.0, "error": 0.0, "model": "h100",
-    }  # fmt: skip
-    found = counted.together([row, {**row, "bound_us": 20.0, "binding": "tail"}])
-    gpu = gpu_named("h100")
-    issued = 2 * 132 * 4 * 1755 * 5 / (gpu.issue_warps * gpu.multiprocessors) / gpu.clock_mhz
-    assert found["slots_pct"] == round(100 * issued / 30, 1)
-    assert (found["bound_us"], found["binding"], found["dram_bytes"]) == (31.0, "tail", 14)
-    assert counted.together([row, {**row, "error": None}])["slots_pct"] is None
-    assert counted.together([row, {**row, "failed": "why"}]) == {"failed": "why"}
-
-
 def test_the_page_shows_what_was_measured() -> None:
     text = page.render([measured_run()])
     assert "Not yet measured" not in text
@@ -374,14 +286,6 @@ def test_the_page_shows_what_was_measured() -> None:
 
 def test_the_page_that_is_kept_is_made_of_the_files_that_are_kept() -> None:
     assert page.PAGE.read_text() == page.render(command.kept())
-
-
-def test_files_are_written_whole(tmp_path: Path) -> None:
-    run = measured_run()
-    where = runs.path(tmp_path / runs.slug(run["device"]["model"]), run)
-    runs.write(where, run)
-    assert where.parent.name == "nvidia-h200"
-    assert list(command.kept(tmp_path)) == [run | {"vouched": False}]
 
 
 def test_emulated_times_are_not_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:

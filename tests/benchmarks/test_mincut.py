@@ -56,11 +56,6 @@ def test_the_page_is_made_of_the_kept_files() -> None:
     assert page.PAGE.read_text() == page.render(bench.kept())
 
 
-def test_emulated_times_are_on_no_page() -> None:
-    run = {"date": "2026-01-01", "evidence": "emulated", "device": {"model": "x"}, "applications": []}
-    assert "Not yet measured on a GPU" in page.render([run])
-
-
 def test_a_measured_run_stands_beside_the_paper() -> None:
     methods = {
         "algorithm1": {"partition": "a|b", "over_given": 1.31, "best_over_given": 1.52},
@@ -83,13 +78,6 @@ def test_a_measured_run_stands_beside_the_paper() -> None:
     )
     assert "| sobel | lost |" in text
     assert "- CuPy (harris): not installed" in text
-
-
-def test_what_is_asked_wrongly_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert bench.main(["--only", "haris"]) == 2
-    assert "unknown application 'haris'" in capsys.readouterr().err
-    assert bench.main(["--device", "cpu", "--quick", "--out", str(bench.RESULTS / "x")]) == 2
-    assert "emulated times are not results" in capsys.readouterr().err
 
 
 @pytest.mark.campaign

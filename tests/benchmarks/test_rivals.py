@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.rivals import asking, child, hfuse
+from benchmarks.rivals import asking, child
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import NumPy, lacks
 from fusiond.devices import timing
@@ -128,12 +128,6 @@ def test_only_the_later_of_dependent_launches_may_overlap(gpu: FakeGpu, tmp_path
     assert said == [kernel, "attribute 6 1", kernel]
 
 
-def test_kernels_that_depend_on_each_other_are_not_issued_so(gpu: FakeGpu, tmp_path: Path) -> None:
-    unfused = bundled(gpu, tmp_path / "unfused", two_kernels(after=("a",)))
-    with pytest.raises(Exception, match="step 'b' depends on 'a'"):
-        measured(gpu, named("programmatic dependent launch"), two_kernels(), unfused=unfused)
-
-
 def test_the_primary_context_is_shared_and_given_back(gpu: FakeGpu) -> None:
     gpu.executor.close()
     assert gpu.log()[-1] == "release the primary context"
@@ -147,11 +141,6 @@ def test_a_rival_that_computes_something_else_is_a_row(gpu: FakeGpu, tmp_path: P
     found = measured(gpu, named("two streams"), two_kernels(), streams=bundled(gpu, tmp_path / "wrong", wrong))
     assert found["problem"].startswith("computes something else: the elements of y")
     assert "ratio" not in found
-
-
-def test_a_bundle_that_is_not_there_is_a_reason(gpu: FakeGpu) -> None:
-    with pytest.raises(LookupError, match="no bundle of 'graph'"):
-        measured(gpu, named("graph branches"), two_kernels())
 
 
 def test_a_missing_rival_is_a_row_with_the_remedy() -> None:
@@ -185,13 +174,6 @@ def test_a_crash_of_the_child_is_a_row(text: str, problem: str) -> None:
 def test_a_hang_of_the_child_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(1000)"]
     assert asking.row(named("two streams"), command, timeout_secs=0.5)["problem"] == "did not end within 0.5 s"
-
-
-def test_what_the_child_prints_before_its_row_does_not_matter() -> None:
-    row = {"ratio": 2.0, "time_us": 4.0}
-    text = f"print('a warning'); print({json.dumps(json.dumps(row))})"
-    found = asking.row(named("two streams"), [sys.executable, "-c", text])
-    assert found == {"name": "two streams", "what": named("two streams").what, **row}
 
 
 @pytest.mark.slow
@@ -343,26 +325,3 @@ def test_inputs_are_those_of_our_program(gpu: FakeGpu) -> None:
     other.write("x", np.ones(N, np.float32))
     other.run(seed=0, checked=False)
     assert other.read("x").size == 0
-
-
-# --- tables ---------------------------------------------------------------------------------------------
-
-
-def test_the_best_rival_is_the_fastest_one() -> None:
-    rows: list[asking.Row] = [
-        {"name": "a", "ratio": 1.5, "clock": "device"},
-        {"name": "b", "problem": "not installed"},
-        {"name": "c", "ratio": 1.25, "clock": "wall"},
-    ]
-    assert asking.cell(rows) == "1.25 (c, wall clock)"
-    assert asking.cell(rows[1:2]) == "no rival could be measured"
-    assert asking.cell(None) == "not yet measured on a GPU"
-    assert asking.told_absent([("x", rows), ("y", rows), ("z", None)]).splitlines()[2:] == ["- b (x, y): not installed"]
-    assert asking.told_absent([("x", rows[:1])]) == ""
-
-
-def test_hfuse_names_all_its_rivals() -> None:
-    assert [each.name for each in hfuse.RIVALS] == [
-        "two streams", "graph branches", "priorities", "priorities, turned", "green contexts",
-        "programmatic dependent launch", "MPS",
-    ]  # fmt: skip

@@ -35,42 +35,6 @@ def test_generated_modules_are_what_xla_takes():
     assert len(jaxlib.XlaComputation(proto).program_shape().parameter_shapes()) == len(module.parameters)
 
 
-def test_growth_is_measured_for_every_plan():
-    limits = target_for_arch("sm_90").limits
-    rows = static.growth(limits, silent, (60, 120))
-    assert [each["lines"] for each in rows] == [60, 120]
-    assert all(set(each["plans"]) == set(modules.PLANS) for each in rows)
-    last = rows[-1]["plans"]
-    assert last["barriers"]["kernels"] <= last["packed"]["kernels"] < last["paper"]["kernels"]
-    assert last["paper"]["kernels"] < last["xla_rules"]["kernels"] < last["unfused"]["kernels"]
-    assert all(each["analysis_secs"] > 0 for each in rows)
-
-
-def test_a_module_that_fits_into_no_block_is_planned():
-    row = static.crossing(target_for_arch("sm_90").limits, silent, 300)
-    assert 200 < row["instructions"] < 320
-    kernels = {plan: each["kernels"] for plan, each in row["plans"].items()}
-    assert 0 < kernels["packed"] <= kernels["paper"] < kernels["xla_rules"] < kernels["unfused"]
-
-
-def test_ratios_and_means():
-    rows = [
-        {"xla": {"opaque": 4}, "plans": {"packed": {"kernels": 2}, "unfused": {"kernels": 8}}},
-        {"xla": {"opaque": 1}, "plans": {"packed": {"kernels": 2}, "unfused": {"kernels": 16}}},
-    ]
-    assert static.ratios(rows, "packed") == [0.5, 2.0]
-    assert static.ratios(rows, "packed", "unfused") == [0.25, 0.125]
-    assert static.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
-
-
-def test_the_growth_exponent():
-    rows = [
-        {"instructions": 10, "plans": {"packed": {"planning_secs": 1.0}}},
-        {"instructions": 100, "plans": {"packed": {"planning_secs": 100.0}}},
-    ]
-    assert static.exponent(rows, "packed") == pytest.approx(2.0)
-
-
 @pytest.mark.slow
 def test_the_kept_figures_are_those_of_the_plans_today():
     """What is kept for sm_90 says what the planner does: recompute it with `python -m benchmarks.stitching --arch`."""
@@ -143,13 +107,6 @@ def test_the_page_has_what_was_measured_and_never_what_was_emulated():
 def test_the_page_is_what_is_kept():
     measured = [run for run in command.kept() if run["evidence"] != "emulated"]
     assert page.PAGE.read_text(encoding="utf-8") == page.render(measured)
-
-
-def test_emulated_times_are_not_kept_among_results(capsys, tmp_path):
-    assert command.main(["--device", "cpu", "--out", str(command.RESULTS / "cpu")]) == 2
-    assert "not results" in capsys.readouterr().err
-    assert command.main(["--only", "no_such", "--out", str(tmp_path)]) == 2
-    assert "unknown module" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -59,13 +59,6 @@ def test_growth_was_measured_up_to_100_000_kernels() -> None:
 
 
 @pytest.mark.slow
-def test_growth_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (small,) = planning.growth(print, kernels=(50,))
-    assert small["saved"] > 0
-    assert "50 kernels" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_every_way_that_is_measured_is_right() -> None:
     for name in measure.GRAPHS:
         graph = measure.linear(name, 4096)
@@ -114,14 +107,6 @@ def test_the_page_shows_measurements_and_no_emulated_times() -> None:
     emulated = measured_run() | {"evidence": "emulated"}
     assert page.render([emulated]) == page.render([])
     assert "Not yet measured" in page.render([emulated])
-
-
-def test_wrong_requests_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert command.main(["--only", "fig3"]) == 2
-    assert "unknown graph 'fig3'" in capsys.readouterr().err
-    results = command.RESULTS / "cpu"
-    assert command.main(["--device", "cpu", "--quick", "--out", str(results)]) == 2
-    assert "emulated times are not results" in capsys.readouterr().err
 
 
 @pytest.mark.campaign

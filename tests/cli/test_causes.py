@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,21 +137,3 @@ def test_a_gpu_s_counters_are_told_or_the_reason_why_not(monkeypatch: pytest.Mon
         assert list(causes.hardware(store, GPU, lacking)) == ["hardware counters: none (there is no ncu)"]
         said.clear()  # nobody is asked twice
         assert list(causes.hardware(store, GPU, programs)) == lines
-
-
-def test_explain_counts_only_when_asked(
-    fusiond: Callable[..., Any], done_job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What counts is tested in tests/counting; here only that its rows arrive."""
-    asked: list[Any] = []
-
-    def counted(store: Any, programs: Any, device: Any) -> list[dict[str, Any]]:
-        asked.append((sorted(programs), device))
-        return [row("trial 1", "fused", 0.5, "dram")]
-
-    monkeypatch.setattr(causes, "chosen", lambda store, trials: {"trial 1": None})
-    monkeypatch.setattr(causes, "counted", counted)
-    assert "counted" not in fusiond("explain", done_job, "--json").json
-    assert asked == []
-    assert fusiond("explain", done_job, "--json", "--count").json["counted"][0]["binding"] == "dram"
-    assert asked[0][0] == ["trial 1"]

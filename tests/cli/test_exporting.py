@@ -80,12 +80,6 @@ def test_what_is_not_to_be_fused(answer: tuple[Path, dict[str, Any]], tmp_path: 
     assert "This is the tuned unfused program." in (tmp_path / "out" / "README.txt").read_text()
 
 
-def test_unfused_on_request(answer: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    database, document = answer
-    export(database, document, tmp_path / "out", unfused=True)
-    assert key_in(tmp_path / "out") == UNFUSED.key
-
-
 def test_programs_that_are_not_there(answer: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     database, document = answer
     with pytest.raises(NothingKnown, match="the program 1234 of this answer is not in the store; run the job again"):
@@ -104,12 +98,6 @@ def test_all_files_or_none(answer: tuple[Path, dict[str, Any]], tmp_path: Path) 
     with pytest.raises(RequestError, match=r"README\.txt exists already, and is something else; name an empty folder"):
         export(database, document, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["README.txt"]
-
-
-def test_no_architecture(answer: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    database, document = answer
-    with pytest.raises(RequestError, match="'hopper' is not an architecture; write sm_90, for example"):
-        export(database, document, tmp_path / "out", arch="hopper")
 
 
 @pytest.mark.needs_nvcc

@@ -25,7 +25,10 @@ __global__ void twice(float* out, const float* in, int n)
 }
 void run(float* a, float* b, int n) { twice<<<(n + 255) / 256, 256>>>(a, b, n); }
 """
-FILLED = {'sizes: {n: "?"}': "sizes: {n: 5000}", 'elements: "?"': "elements: n"}
+FILLED = {
+    'sizes: {n: "?"}': "sizes: {n: 5000}", 'elements: "?"': "elements: n", 'shape: ["?"]': "shape: [256]",
+    'grid: ["?"]': 'grid: ["ceil_div(n, 256)"]',
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def test_from_a_file_to_a_plan(fusiond: Run, source: Path) -> None:
     assert said.status == 0, said.err
     assert said.out.splitlines() == [
         f"wrote {target}", 'to be filled in, where "?" stands:', "  line 6: sizes.n", "  line 8: arguments[0].elements",
-        "  line 9: arguments[1].elements",
+        "  line 9: arguments[1].elements", "  line 11: block.shape[0]", "  line 12: grid[0]",
     ]  # fmt: skip
     job = source.parent / "job.yaml"
     job.write_text("strategy: hfuse\npair: [./twice.yaml, hist]\ndevice: cpu\nsizes: {hist.n: 3000}\n")
@@ -67,50 +70,11 @@ def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
     forced = fusiond("init", f"{source}:twice", "--output", target, "--force", "--json")
     assert json.loads(forced.out) == {
         "wrote": str(target), "strategy": "hfuse",
-        "unknown": ["sizes.n", "arguments[0].elements", "arguments[1].elements"],
+        "unknown": ["sizes.n", "arguments[0].elements", "arguments[1].elements", "block.shape[0]", "grid[0]"],
     }  # fmt: skip
-    assert yaml.safe_load(target.read_text())["grid"] == ["(n + 255) // 256"]
+    assert "# Launched in scale.cu:7: twice<<<(n + 255) / 256, 256>>>(a, b, n)" in target.read_text()
     printed = fusiond("init", source, "--output", "-")
     assert printed.out == target.read_text()
-
-
-@pytest.mark.slow
-def test_folders_of_headers(fusiond: Run, source: Path) -> None:
-    """What lies near the source is found, in a folder of a usual name; what is said comes before it."""
-    odd, usual = source.parent.parent / "odd", source.parent.parent / "common"
-    odd.mkdir()
-    (odd / "twice.h").write_text("__device__ inline float half_of(float x) { return x / 2; }\n")
-    kernel = source.with_name("half.cu")
-    kernel.write_text(
-        "#include <twice.h>\n__global__ void halve(float* x) { x[threadIdx.x] = half_of(x[threadIdx.x]); }\n"
-    )
-    assert "(not read: twice.h)" in fusiond("init", kernel, "--output", "-").out
-    usual.mkdir()
-    (usual / "twice.h").write_text((odd / "twice.h").read_text())
-    assert "# Found: ../common/twice.h\n" in fusiond("init", kernel, "--output", "-").out
-    drafted = fusiond("init", kernel, "-I", odd, "--output", "-")
-    assert yaml.safe_load(drafted.out)["include"] == ["../odd"]
-
-
-@pytest.mark.slow
-def test_a_part_of_another_file_is_drafted_from_that(fusiond: Run, source: Path) -> None:
-    part = source.with_name("part.cu")
-    part.write_text("__global__ void scale(real* x) { x[threadIdx.x] *= 2; }\n")
-    whole = source.with_name("whole.cu")
-    whole.write_text('typedef float real;\n#include "./part.cu"\n')
-    assert yaml.safe_load(fusiond("init", f"{part}:scale", "--output", "-").out)["source"] == "whole.cu"
-    said = fusiond("init", f"{part}:scale").out
-    assert "from whole.cu, which part.cu is a part of" in said
-    whole.write_text('#include "./part.cu"\n')
-    said = fusiond("init", f"{part}:scale", "--force").err
-    assert "unknown type name 'real'" in said
-    assert f"whole.cu includes part.cu: name that file, {whole}:scale" in said
-
-
-def test_a_kernel_of_a_header_is_drafted(fusiond: Run, source: Path) -> None:
-    header = source.with_name("part.cuh")
-    header.write_text("__global__ void scale(float* x) { x[threadIdx.x] *= 2; }\n")
-    assert yaml.safe_load(fusiond("init", f"{header}:scale", "--output", "-").out)["source"] == "part.cuh"
 
 
 def test_a_draft_elsewhere_finds_its_source_and_headers(fusiond: Run, tmp_path: Path, real: Registry) -> None:

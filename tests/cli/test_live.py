@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli import drawn, job_texts, live, main, render
+from fusiond.cli import drawn, live, main
 from fusiond.progress import Progress
 from fusiond.standing import Standing
 from fusiond.store.database import Store
@@ -91,16 +91,6 @@ def test_the_command_draws_until_it_is_interrupted(
 # --- bars and lines ---------------------------------------------------------------------------------------
 
 
-def test_processes_of_the_finals_move_the_bar_and_are_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with render.ProgressLines() as shown:
-        shown.show(Progress(job="a", event="phase", phase="part", detail="sx,gx", number=5, of=11))
-        shown.show(Progress(job="a", event="phase", phase="search", then_secs=5.0))
-        shown.show(Progress(job="a", event="phase", phase="final", detail="three programs"))
-        for number in range(1, 6):
-            shown.show(Progress(job="a", event="phase", phase="final", number=number, of=5))
-    assert capsys.readouterr().err.splitlines() == ["part 5 of 11: sx,gx", "final: three programs"]
-
-
 def test_the_bar_shows_part_final_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     with drawn.Live() as shown:
         shown._bar.console.width = 160
@@ -125,16 +115,3 @@ def _drawn(shown: drawn.Live) -> str:
     with shown._bar.console.capture() as captured:
         shown._bar.console.print(shown._bar.get_renderable())
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.get())
-
-
-@pytest.mark.parametrize(
-    ("secs", "text"), [(None, ""), (0.2, "0 s"), (89, "89 s"), (91, "2 min"), (5399, "90 min"), (7200, "2.0 h")]
-)
-def test_durations(secs: float | None, text: str) -> None:
-    assert job_texts.duration(secs) == text
-
-
-def test_bars() -> None:
-    assert job_texts.bar(0, None) == ""
-    assert job_texts.bar(3, 4, 4) == "###. 3/4"
-    assert job_texts.bar(9, 4, 4) == "#### 9/4"

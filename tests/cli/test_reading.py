@@ -42,14 +42,6 @@ def test_show(fusiond: Run, done_job: str) -> None:
     assert "trials      3 of 3" in fusiond("show", done_job[:4]).out
 
 
-def test_cancel_without_a_daemon(fusiond: Run, database: Path, done_job: str) -> None:
-    assert fusiond("cancel", done_job, "--json").json["state"] == "done"  # what has ended stays as it is
-    with Store.open(database) as store:
-        job = store.load_job(done_job)
-        row = daemon.submit(store, job)
-    assert fusiond("cancel", row.id).out == f"job {row.id} is cancelled\n"
-
-
 def test_what_was_thrown_away_is_explained() -> None:
     def batch(**effort: Any) -> Measurement:
         return Measurement(
@@ -117,39 +109,6 @@ def test_devices(fusiond: Run, registry: Registry, database: Path) -> None:
     checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"] if each["state"] == "broken"}
     assert "three deaths in a row" in checks["fake"]["detail"]
     assert checks["fake"]["remedy"]
-
-
-@pytest.mark.slow
-def test_a_sick_device_is_reset_or_tried(fusiond: Run, registry: Registry, database: Path, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    info = registry.providers["fake"].devices()[0]
-
-    def sicken() -> None:
-        with Store.open(database) as store:
-            store.save_device(info)
-            store.set_sick(info.key, info.uuid, "three deaths in a row")
-
-    def sick() -> str | None:
-        found: str | None = fusiond("devices", "--json").json["devices"][0]["sick"]
-        return found
-
-    assert fusiond("devices", "--reset", "fake").out == "fake was not sick\n"
-    sicken()
-    assert fusiond("devices", "--reset", "fake").out == "fake is well again (it was sick: three deaths in a row)\n"
-    assert sick() is None
-    sicken()
-    ill = tmp_path / "ill"
-    ill.touch()
-    monkeypatch.setenv("FUSIOND_FAKE_SICK", str(ill))
-    said = fusiond("devices", "--probe", "fake")
-    assert (said.status, said.out) == (1, "fake does not work: crashed: uncorrectable ECC error\n")
-    assert sick() == "three deaths in a row"
-    ill.unlink()
-    assert fusiond("devices", "--probe", "fake", "--json").json["problem"] is None
-    assert sick() is None
-    wrong = fusiond("devices", "--reset", "fike")
-    assert (wrong.status, wrong.out) == (2, "")
-    assert "did you mean 'fake'?" in wrong.err
 
 
 def test_doctor(fusiond: Run, registry: Registry, database: Path) -> None:
@@ -278,16 +237,6 @@ def test_wrong_words_are_one_line(fusiond: Run, done_job: str, words: list[str],
     assert (said.status, said.out) == (2, "")
     assert says in said.err
     assert len(said.err.splitlines()) == 1
-
-
-def test_a_folder_that_was_deleted(fusiond: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    said = fusiond("serve")
-    assert said.status == 2
-    assert said.err == "fusiond: error: the current folder was deleted; cd to another one\n"
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import threading
@@ -12,13 +11,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fusiond.cli.drawn import Live
 from fusiond.cli.job_texts import line
 from fusiond.cli.render import ProgressLines
 from fusiond.client import here
 from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished
-from fusiond.model import Analysis, Config, Job, JobState, Rejection, Workload
+from fusiond.model import Analysis, Config, JobState, Rejection
 from fusiond.program import Program
 from fusiond.progress import Progress, from_json
 from fusiond.registry import Registry
@@ -26,7 +24,7 @@ from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
-from fusiond.strategy import Answers, Inputs
+from fusiond.strategy import Answers
 from fusiond.testing.fakes import ToyStrategy
 from fusiond.tuning import tuner
 
@@ -140,19 +138,6 @@ def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: R
     assert 0 < found["job"]["device_share"] < 1
 
 
-def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
-    fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
-    path = tmp_path / "job.yaml"
-    for more, says in (("siede: 8\n", "did you mean 'side'?"), ("device: cuda:7\n", "unknown device 'cuda:7'")):
-        path.write_text(TOY + more + "sweep: {n: [1, 2]}\n")
-        said = fusiond("run", path)
-        assert said.status == 2
-        assert says in said.err
-    assert not database.exists()
-
-
 def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
     fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,34 +189,6 @@ def test_progress_in_words_and_over_the_wire(progress: Progress, text: str) -> N
     assert from_json(progress.as_json()) == progress
 
 
-def test_the_live_display_survives_markup_and_missing_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    with Live() as shown:
-        shown.show(Progress(job="j", event="phase", phase="search", detail="[red]x[/]"))
-        shown.show(Progress(job="j", event="trial", done=1, budget=4, best=1.5))
-        shown.show(Progress(job="j", event="ended", state="done"))
-        shown.say("[/bold] is not markup")
-
-
 def test_events_of_a_trial_carry_no_samples() -> None:
     assert "measurement" not in Progress.__slots__
     assert TrialFinished.__dataclass_fields__.keys() >= {"trial", "done", "budget", "best"}
-
-
-@pytest.mark.slow
-def test_a_job_is_parsed_once(store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the file to the answer, in one process; by hand, the strategy parses each time that it is asked."""
-    parse, parsed = ToyStrategy.parse, []
-
-    def counting(strategy: ToyStrategy, job: Job, inputs: Inputs) -> Workload:
-        parsed.append(job)
-        return parse(strategy, job, inputs)
-
-    monkeypatch.setattr(ToyStrategy, "parse", counting)
-    (prepared,) = here.checked(fakes, jobs.read("/job.yaml", TOY))
-    row = tuner.enqueue(store, prepared, resume=True)
-    here.tune(store, fakes, row, ProgressLines(lambda text: None), again="", when_busy="share", prepared=prepared)
-    assert len(parsed) == 1
-    other = tuner.submit(store, fakes, jobs.read("/job.yaml", TOY.replace("side: 8", "side: 9"))[0])
-    here.tune(store, fakes, other, ProgressLines(lambda text: None), again="", when_busy="share", prepared=prepared)
-    assert len(parsed) == 3, "what was parsed is another job"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fusiond.counting import kept
 from fusiond.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
 from fusiond.counting.classes import CLASSES
-from fusiond.counting.model import A100, GPUS, H100, L4, SOURCES, Gpu, gpu_named, gpu_of
+from fusiond.counting.model import A100, GPUS, H100, L4, Gpu, gpu_named, gpu_of
 from fusiond.errors import RequestError
 from fusiond.program import HostCall, Launch, Program
 
@@ -55,29 +55,11 @@ def test_arithmetic_is_bound_by_issue_slots_or_by_its_lanes() -> None:
     assert (special.binding, special.us) == ("issue_sfu", pytest.approx(8e6 / 1980))
 
 
-def test_bank_conflicts_are_bound_by_shared_memory() -> None:
-    found = bound(dataclasses.replace(NOTHING, shared_wavefronts=132 * 32 * 1000, warps={"shared": 132 * 1000}), H100)
-    assert (found.binding, found.us) == ("shared", pytest.approx(32_000 / 1980))
-
-
-def test_one_warp_issues_one_instruction_a_clock() -> None:
-    alone = dataclasses.replace(NOTHING, blocks=1, warps_per_block=1, warps={"fp32": 1980})
-    assert (bound(alone, H100).binding, bound(alone, H100).us) == ("latency", pytest.approx(1.0))
-    waiting = dataclasses.replace(alone, warps={"fp32": 4, "global": 1}, compulsory_read_sectors=1)
-    assert bound(waiting, H100).us == pytest.approx(H100.load_cycles / 1980)
-
-
 def test_a_tail_of_equal_blocks() -> None:
     """133 blocks on 132 multiprocessors: one of them has two."""
     work = dataclasses.replace(NOTHING, blocks=133, warps={"fp32": 133 * 8000}, shortest_share=1.0)
     assert bound(work, H100).terms["tail"] == pytest.approx(2 * 8000 / 4 / 1980)
     assert bound(dataclasses.replace(work, shortest_share=0.0), H100).terms["tail"] == 0
-
-
-def test_nothing_is_bound_by_nothing() -> None:
-    assert bound(dataclasses.replace(NOTHING, blocks=0), H100) == LaunchBound(
-        us=0.0, binding="none", terms=bound(NOTHING, H100).terms
-    )
 
 
 counts = st.integers(0, 10**12)
@@ -153,21 +135,6 @@ def test_a_program_takes_its_longest_chain_with_gaps() -> None:
 
 
 # --- the table ------------------------------------------------------------------------------------------
-
-
-def test_peaks_are_those_of_the_data_sheets() -> None:
-    """FP32 TFLOP/s: 2 * lanes * multiprocessors * clock."""
-    lanes = {"a100": 64, "h100": 128, "h200": 128, "l4": 128, "rtx4090": 128}
-    peaks = {name: 2 * lanes[name] * gpu.multiprocessors * gpu.clock_mhz / 1e6 for name, gpu in GPUS.items()}
-    assert {name: round(peak, 1) for name, peak in peaks.items()} == {
-        "a100": 19.5, "h100": 66.9, "h200": 66.9, "l4": 30.3, "rtx4090": 82.6
-    }  # fmt: skip
-
-
-def test_every_figure_has_its_source() -> None:
-    figures = {each.name for each in dataclasses.fields(Gpu)} - {"name", "arch", "most_blocks"}
-    assert figures == set(SOURCES)
-    assert all(set(gpu.lanes) <= set(CLASSES) for gpu in GPUS.values())
 
 
 def test_a_calibration_takes_the_place_of_the_data_sheet() -> None:

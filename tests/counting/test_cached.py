@@ -134,19 +134,6 @@ def test_whatever_decides_it_is_in_the_key(
     monkeypatch.undo()
 
 
-def test_the_code_of_the_package_is_all_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a copy with one file changed, in either folder, or one more."""
-    for folder in (tmp_path, tmp_path / "runtime"):
-        folder.mkdir(exist_ok=True)
-        folder.joinpath("a").write_text("one")
-    monkeypatch.setattr(cached, "_HERE", tmp_path)
-    found = []
-    for path, text in (("a", "one"), ("a", "two"), ("runtime/a", "two"), ("runtime/b", "")):
-        tmp_path.joinpath(path).write_text(text)
-        found.append(cached._code.__wrapped__())
-    assert len(set(found)) == 4
-
-
 def test_a_damaged_file_is_counted_anew_and_kept_again(
     counting: Counting, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,26 +48,6 @@ def test_copies(truths: Bench, kind: str, size: int, stride: int, start: int) ->
     assert ran.dram == (32 * sectors, 32 * sectors)
 
 
-def test_the_numbers_of_a_copy_as_anybody_would_say_them(truths: Bench) -> None:
-    """So that the rule above is not wrong in the same way as the library."""
-
-    def reads(kind: str, stride: int, start: int = 0) -> int:
-        room = np.zeros(16 * (THREADS * stride + start), np.uint8)
-        return truths.run(f"copy_{kind}", [room, room, np.int32(stride), np.int32(start)], block=(32,)).sums[
-            "read_sectors"
-        ]
-
-    assert [reads("float", stride) for stride in (1, 2, 8, 32)] == [4, 8, 32, 32]
-    assert [reads(kind, 1) for kind in TYPES] == [4, 8, 16, 8, 2, 1]
-    assert [reads("float", 1, start) for start in (1, 7, 8)] == [5, 5, 4]
-
-
-def test_a_pointer_that_begins_off_a_boundary(truths: Bench) -> None:
-    x = np.zeros(64, np.float32)
-    ran = truths.run("copy_float", [x, x, np.int32(1), np.int32(0)], begins=16)
-    assert ran.sums["read_sectors"] == 5
-
-
 def test_a_broadcast_is_one_sector(truths: Bench) -> None:
     x, y = np.arange(4, dtype=np.float32), np.zeros(4 * THREADS, np.float32)
     ran = truths.run("broadcast", [x, y], grid=(4,), block=(THREADS,))

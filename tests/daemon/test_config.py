@@ -40,10 +40,6 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     )
 
 
-def test_one_device_needs_no_list(tmp_path: Path) -> None:
-    assert read(tmp_path, "devices: cuda\n").devices == ("cuda",)
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -63,11 +59,6 @@ def test_mistakes_name_file_line_and_key(tmp_path: Path, text: str, says: str) -
         read(tmp_path, text)
     assert says in str(caught.value)
     assert "fusiond.yaml:1" in str(caught.value)
-
-
-def test_a_missing_file_is_a_request_error(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="there is no file"):
-        config.read(tmp_path / "none.yaml")
 
 
 def test_it_is_found_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,12 +110,6 @@ def test_texts_are_files_for_as_long_as_it_takes(
     assert not [*(tmp_path / "work").glob("judge*")]
 
 
-def test_a_function_is_a_reference(judging: Judging) -> None:
-    reference = {"function": "sub/f.py:softmax", "files": {"sub/f.py": "import numpy\n"}}
-    with judging() as (_, client):
-        assert client.judge(reference, texts("right")).document["reference"]["path"] == "sub/f.py:softmax"
-
-
 def test_a_process_is_ready_for_the_next_one(judging: Judging) -> None:
     with judging() as (service, client):
         assert client.judge(texts("right"), texts("right")).right
@@ -275,15 +269,6 @@ def test_the_end_of_the_daemon_ends_them(judging: Judging) -> None:
         with pytest.raises(DaemonError):
             asked.result()
         assert time.monotonic() - begun < 30
-
-
-@pytest.mark.slow
-def test_a_hundred_at_once(judging: Judging) -> None:
-    with judging() as (service, client), ThreadPoolExecutor(100) as pool:
-        words = ["right", "wrong"] * 50
-        found = [*pool.map(lambda word: client.judge(texts("right"), texts(word)).right, words)]
-        assert found == [True, False] * 50
-        assert counted(service) == {"right": 50, "wrong": 50}
 
 
 def test_one_at_a_time_where_time_is_measured(tmp_path: Path) -> None:

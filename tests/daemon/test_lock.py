@@ -7,20 +7,16 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fusiond.daemon.config import DaemonConfig
 from fusiond.daemon.lock import LockHolder, StoreLock, holder, kept_out, lock_path
-from fusiond.daemon.service import Service
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond.store.serving import Served
-from fusiond.testing import daemon
 
 HOLDS = """
 import sys
@@ -183,27 +179,6 @@ def parents() -> Served:
     boot = this_process().split(":")[1]
     started = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
     return Served(owner=f"{os.getppid()}:{boot}:{started}", device=1, inode=2)
-
-
-def test_inodes_of_64_bits(store: Store) -> None:
-    mine = Served(owner=this_process(), device=2**64 - 1, inode=2**64 - 2)
-    assert store.serve(mine) is None
-    assert store.served() == mine
-    store.unserve(mine)
-    assert store.served() is None
-
-
-def test_a_service_that_lost_its_store_ends(store: Store) -> None:
-    service = Service(store, DaemonConfig(poll_secs=0.05), daemon.work(store, 0.01))
-    with ThreadPoolExecutor(1) as pool:
-        status = pool.submit(service.run)
-        while holder(store.path) is None:
-            assert not status.done()
-        with store.transaction():
-            store._database.execute("DELETE FROM serving")
-            store.serve(parents())
-        assert status.result(20) == 1
-    assert store.served() == parents()
 
 
 def test_no_daemon_begins_while_it_is_kept_out(store: Store) -> None:

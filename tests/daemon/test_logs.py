@@ -34,12 +34,6 @@ def test_a_traceback_is_indented(character: str) -> None:
     assert "\x07" not in text
 
 
-def test_an_interrupted_stack_is_indented() -> None:
-    shown = record("here")
-    shown.stack_info = 'Stack (most recent call last):\n  File "x\x1b"'
-    assert LogLines().format(shown).splitlines()[1:] == ["    Stack (most recent call last):", r'      File "x\x1b"']
-
-
 def test_an_object_is_one_line_with_what_its_thread_works_on() -> None:
     follow(JobStarted(job="k3f", workload="a,b", device="cuda:0", budget=4, known=0))
     try:

@@ -70,13 +70,6 @@ def test_a_store_that_cannot_be_read_is_a_figure() -> None:
     assert ("fusiond_uptime_seconds", ()) in found
 
 
-def test_a_reason_is_a_short_label() -> None:
-    device = {"device": "cuda:0", "job": "abc", "waiting": "x" * 500, "sick": None}
-    text = Metrics(lambda: State(jobs={}, devices=[device], store_bytes=1)).text().decode()
-    (reason,) = [dict(labels)["reason"] for (name, labels) in samples(text) if name == "fusiond_device_waiting"]
-    assert reason == "x" * 120
-
-
 def test_every_route_is_described_with_its_methods(store: Store, service_of: Callable[..., Any]) -> None:
     with service_of(store) as (_, client):
         transport = httpx.HTTPTransport(uds=str(client.socket))

@@ -64,16 +64,3 @@ def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "real")
     with pytest.raises(RequestError, match="expected a folder of your own"):
         sockets.listen(tmp_path / "run" / "socket")
-
-
-def test_a_path_too_long_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="at most 107: name a shorter one with --socket"):
-        sockets.listen(tmp_path / ("x" * 100) / "socket")
-
-
-def test_the_default_is_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    short, long = Path("/var/x.sqlite"), Path("/var") / ("y" * 100) / "x.sqlite"
-    assert sockets.default_path(short) == Path("/var/x.sqlite.run/socket")
-    assert sockets.default_path(long).parent == tmp_path / "fusiond"
-    assert sockets.default_path(long) != sockets.default_path(long.with_name("z.sqlite"))

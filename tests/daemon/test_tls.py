@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fusiond.cli import main
-from fusiond.daemon import config, tls
+from fusiond.daemon import tls
 from fusiond.daemon.between import Between
 from fusiond.daemon.config import DaemonConfig, UpstreamAddress
 from fusiond.daemon.limits import HttpLimits
@@ -129,32 +128,3 @@ def test_what_is_no_certificate_is_one_line(tmp_path: Path) -> None:
     for authority in (tmp_path / "none", tmp_path / "empty"):
         with pytest.raises(RequestError):
             tls.client(authority)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [(["--web", "127.0.0.1:0", "--tls-cert", "x.pem"], "tls_key: is missing"),
-     (["--web", "127.0.0.1:0", "--tls-key", "x.key"], "tls_cert: is missing"),
-     (["--tls-cert", "x.pem", "--tls-key", "x.key"], "say where with --web"),
-     (["--web", "127.0.0.1:0", "--tls-cert", "x.pem", "--tls-key", "x.key"], "x.key cannot be read")],
-)  # fmt: skip
-def test_the_command_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert main(["serve", "--db", str(tmp_path / "fusiond.sqlite"), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_configuration_names_them(tmp_path: Path) -> None:
-    own, _ = certificate(tmp_path)
-    path = tmp_path / "fusiond.yaml"
-    path.write_text("web: 127.0.0.1:8443\ntls_cert: box.pem\ntls_key: box.key\n"
-                    "upstream: [{url: 'https://up', ca_file: box.pem}]\n")  # fmt: skip
-    found = config.read(path)
-    assert (found.tls_cert, found.tls_key) == (own, tmp_path / "box.key")
-    assert found.upstream == (UpstreamAddress(url="https://up", token="", authority=own),)
-    path.write_text("upstream: [{url: 'https://up', ca_file: none.pem}]\n")
-    with pytest.raises(RequestError, match=r"ca_file: .*none\.pem cannot be read"):
-        config.read(path)

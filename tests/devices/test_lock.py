@@ -19,7 +19,7 @@ import pytest
 
 from fusiond.devices import lock, presence
 from fusiond.devices.lock import device_lock, held_by, lock_name
-from fusiond.errors import Interrupted, MachineFault
+from fusiond.errors import Interrupted
 from fusiond.testing.fakes import FakeProvider
 
 GPU = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
@@ -267,59 +267,3 @@ def test_a_holder_that_was_passed_over_is_not_waited_for_again(monkeypatch: pyte
         device_lock(GPU, stop=lambda: bool(told), waiting=told.append),
     ):
         pytest.fail("it is taken")
-
-
-def test_where_no_thread_is_to_be_had_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    before = os.listdir("/proc/self/fd")
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with (
-            pytest.raises(MachineFault, match="no thread to be had"),
-            device_lock(GPU, stop=lambda: True, waiting=nobody_has_it),
-        ):
-            pytest.fail("nothing can be held")
-    assert len(os.listdir("/proc/self/fd")) == len(before)
-    with device_lock(GPU, stop=lambda: True, waiting=nobody_has_it):
-        pass
-
-
-def test_those_who_wait_have_their_turn() -> None:
-    """The worker of a daemon that has a thousand jobs takes the device again and again."""
-    told: list[str] = []
-    order: list[str] = []
-    waits = threading.Event()
-
-    def second() -> None:
-        with device_lock(GPU, stop=lambda: False, waiting=lambda text: waits.set()):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with device_lock(GPU, stop=lambda: False, waiting=nobody_has_it):
-        thread.start()
-        assert waits.wait(20)
-    with device_lock(GPU, stop=lambda: False, waiting=told.append):
-        order.append("first again")
-    thread.join(20)
-    assert order == ["second", "first again"]
-
-
-def test_a_lie_about_the_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(presence.time, "time", lambda: 4e9)
-        held = presence.Presence.hold(lock_name(GPU))
-    assert held is not None
-    found = held_by(GPU)
-    held.close()
-    assert found == presence.NameHolder(pid=os.getpid(), uid=os.geteuid(), since=None)
-
-
-def test_dates_of_other_days() -> None:
-    now = time.time()
-    assert re.fullmatch(
-        r"pid 7 of user 54321 since \d\d:\d\d UTC", str(presence.NameHolder(pid=7, uid=54321, since=now))
-    )
-    assert str(presence.NameHolder(pid=7, uid=54321, since=0)) == "pid 7 of user 54321 since 1970-01-01 00:00 UTC"
-    assert str(presence.NameHolder(pid=0, uid=54321, since=None)) == "a process of user 54321"

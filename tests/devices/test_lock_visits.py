@@ -156,38 +156,6 @@ def test_a_visitor_that_dies_or_stays_too_long_keeps_nobody(monkeypatch: pytest.
     assert held_by(FAKE) is None
 
 
-def test_a_holder_that_is_to_stop_does_not_wait_for_its_visitor() -> None:
-    with device_lock(FAKE, stop=never, waiting=nothing) as held, visitor() as process:
-        came: list[float] = []
-        while not came:
-            held.let_in(lambda: came.append(time.monotonic()), lambda: True)
-        assert time.monotonic() - came[0] < 20
-        assert process.poll() is None
-
-
-def test_the_holder_has_as_long_as_its_visitors() -> None:
-    """However many ask: a job gets on beside them."""
-    with device_lock(FAKE, stop=never, waiting=nothing) as held, visitor() as first, visitor() as second:
-        times: list[float] = []
-        for each in (first, second):
-            threading.Timer(0.5, leave, [each]).start() if each is first else leave(each)
-        pauses(held, lambda: len(times) == 2, lambda: times.append(time.monotonic()))
-        stays = [[float(time) for time in said(each).split()] for each in (first, second) if said(each) == "in"]
-        (came, ended), (begun, _) = sorted(stays)
-        assert begun - ended >= 0.9 * (ended - came)
-
-
-def test_a_free_device_is_had_by_visitors_in_turn() -> None:
-    with visitor() as first:
-        assert said(first) == "in"
-        with visitor() as second:
-            time.sleep(0.2)
-            leave(first)
-            assert said(second) == "in"
-            assert float(said(first).split()[1]) <= time.monotonic()
-            leave(second)
-
-
 @pytest.mark.parametrize("evidence", ["emulated", "counted"])
 def test_where_nothing_is_timed_nobody_waits(evidence: str) -> None:
     info = dataclasses.replace(FAKE, evidence=evidence)

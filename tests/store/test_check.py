@@ -76,22 +76,6 @@ def test_a_damaged_answer_is_none_and_says_so(filled: Store, make: Any) -> None:
     assert found["notes"] == []
 
 
-def test_another_answer_beside_a_damaged_one_says_so(filled: Store, make: Any) -> None:
-    make.known(filled, make.workload(sizes={"a.n": 5, "b.n": 5}), make.device())
-    damage(filled, "UPDATE records SET time_us = 0.5 WHERE id = (SELECT max(id) FROM records)")
-    found = lookup.best(filled.path, name="hist,maxpool", **TODAY)
-    assert found is not None
-    assert found["workload"]["sizes"] != {"a.n": 5, "b.n": 5}
-    assert any("1 damaged record is left out" in note for note in found["notes"])
-
-
-def test_a_damaged_answer_makes_way_for_a_new_one(filled: Store, make: Any) -> None:
-    damage(filled, "UPDATE records SET time_us = 0.5 WHERE replaced_by IS NULL")
-    make.known(filled, make.workload("scale"), make.device(), trials=3)
-    assert [each.trials for each in filled.history(make.workload("scale").key, make.device().key)] == [3, 1]
-    assert not [each for each in check(filled.path) if "refers to" in each.problem]
-
-
 def test_a_damaged_source_is_not_served(filled: Store) -> None:
     (file,) = filled.artifacts.rglob("*.cu")
     file.write_bytes(b"__globol__")
@@ -238,14 +222,6 @@ def test_a_backup_holds_no_writer_up_and_is_of_one_moment(filled: Store, tmp_pat
     assert len(steps) > 5
     with Store.open(tmp_path / "b.sqlite") as copy:
         assert copy.count_jobs() == before
-
-
-def test_a_backup_of_a_damaged_store_says_so(filled: Store, tmp_path: Path) -> None:
-    damage(filled, "UPDATE trials SET ratio = 9 WHERE sequence = 1")
-    copied = backup(filled.path, tmp_path / "b.sqlite")
-    assert [each.where for each in copied.damaged] == [
-        f"trials '{filled._rows('SELECT id FROM jobs')[0]['id']}' 'candidate' 1"
-    ]
 
 
 def test_a_restored_store_goes_on(filled: Store, tmp_path: Path, make: Any) -> None:

@@ -44,26 +44,6 @@ def test_what_is_made_is_the_owners_alone(tmp_path: Path, make: Any) -> None:
         assert [mode(each) for each in (path.parent, store.artifacts, artifact.parent)] == [0o700] * 3
 
 
-@pytest.mark.usefixtures("open_umask")
-def test_an_older_store_of_ours_is_closed_to_others(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    path = tmp_path / "fusiond.sqlite"
-    Store.open(path).close()
-    path.chmod(0o644)
-    Store.open(path).close()
-    assert mode(path) == 0o600
-    assert mode(tmp_path) == 0o755  # a folder that somebody else made stays as it is
-
-
-def test_another_programs_file_keeps_its_mode(tmp_path: Path) -> None:
-    path = tmp_path / "theirs"
-    path.write_bytes(b"no database at all" * 100)
-    path.chmod(0o644)
-    with pytest.raises(StoreError):
-        Store.open(path)
-    assert mode(path) == 0o644
-
-
 def test_a_deleted_store_acknowledges_nothing(store: Store, make: Any) -> None:
     store.submit(make.job(), make.workload())
     store.path.unlink()
@@ -115,17 +95,6 @@ def test_a_replaced_store_is_opened_anew_and_leaves_no_job_running(store: Store,
     with Store.open(store.path) as again:
         assert len(again.jobs()) == 4
         assert [row["integrity_check"] for row in again._rows("PRAGMA integrity_check")] == ["ok"]
-
-
-def test_what_the_new_file_was_told_meanwhile_is_kept(store: Store, tmp_path: Path, make: Any) -> None:
-    """SQLite removes a log by its name: closing the old file must not take the log of the new one."""
-    other = tmp_path / "other" / "fusiond.sqlite"
-    with Store.open(other) as new:
-        id = new.submit(make.job(), make.workload()).id
-        for beside in ("", "-wal", "-shm"):
-            os.replace(f"{other}{beside}", f"{store.path}{beside}")
-        assert store.reopen() == []
-        assert [row.id for row in store.jobs()] == [id]
 
 
 def test_what_is_no_store_is_not_opened_in_its_place(store: Store, tmp_path: Path) -> None:

@@ -161,13 +161,6 @@ def test_a_lookup_needs_no_right_to_write(store: Store, make: Any) -> None:
     assert done.stdout.split() == ["stale", "None"], done.stderr
 
 
-def test_a_lookup_sees_what_an_open_store_has_just_written(store: Store, make: Any, ask: Ask) -> None:
-    assert ask() is None
-    for trials in (1, 2):
-        make.known(store, make.workload(), make.device(), trials=trials)
-        assert ask()["trials"] == trials
-
-
 def test_what_an_open_file_remembers_has_a_bound(
     store: Store, make: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,14 +191,6 @@ def test_the_number_of_the_last_change_is_read_from_the_file_that_is_there_now(t
     assert number.read() == (1, 78)
     Path(acknowledged.file_of(path)).write_bytes(b"damaged")
     assert number.read() is None
-
-
-def test_suggestions_are_the_names_with_an_answer(store: Store, make: Any) -> None:
-    store.submit(make.job(), make.workload("unanswered"))
-    for name in ("hist,maxpool", "hist,hist"):
-        for size in (1, 2):
-            make.known(store, make.workload(name, sizes={"n": size}), make.device())
-    assert lookup.suggestions(store.path, "none") == ["hist,hist", "hist,maxpool"]
 
 
 # --- devices and evidence ---
@@ -255,14 +240,6 @@ def test_a_size_that_the_workload_lacks_is_a_wrong_request(store: Store, make: A
     make.known(store, make.workload(), make.device())
     with pytest.raises(RequestError, match=r"hist,maxpool: unknown size 'a.m'; did you mean 'a.n'\?"):
         ask(sizes={"a.m": 3})
-
-
-def test_distance_counts_doublings() -> None:
-    assert lookup.distance({"n": 8}, {"n": 8}) == 0
-    assert lookup.distance({"n": 8}, {"n": 1}) == lookup.distance({"n": 1}, {"n": 8}) == 3
-    assert lookup.distance({"n": 8, "m": 16}, {"n": 1, "m": 1}) == 5
-    assert lookup.distance({"n": -4}, {"n": 0}) == 0
-    assert lookup.distance({"n": 1}, {"n": 2**5000}) == 5000
 
 
 # --- several contents ---
@@ -319,17 +296,6 @@ def of_folders(store: Store, make: Any, folders: dict[str, Path]) -> None:
         make.known(
             store, make.workload("scale", content=name), make.device(), source_hashes=hashes, baseline=f"of {name}"
         )
-
-
-def test_a_copy_of_the_folder_has_the_same_answer(
-    store: Store, make: Any, ask: Ask, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    """What became of the original does not matter: the content is that of the copy."""
-    of_folders(store, make, folders)
-    copy = shutil.copytree(folders["one"], tmp_path / "copy")
-    (folders["one"] / "src" / "scale.cu").write_text("something else\n")
-    found = ask("scale", folder=str(copy), strict=True)
-    assert (found["match"], found["baseline"], found["notes"]) == ("exact", "of one", [])
 
 
 def test_content_of_its_own_is_not_answered_by_that_of_others(

@@ -90,24 +90,6 @@ def test_a_damaged_job_is_passed_over(store: Store, queued: list[str], caplog: p
         store.finish("job006", JobState.DONE)
 
 
-def test_a_page_of_damaged_jobs_does_not_block_the_queue(store: Store, queued: list[str]) -> None:
-    store._database.execute("DROP TRIGGER jobs_sealed")
-    store._database.execute("UPDATE jobs SET digest = x'00' WHERE priority = 6")
-    claimed = store.claim(this_process(), devices={"cuda:0"})
-    assert claimed is not None
-    assert (claimed.priority, claimed.id) == (5, "job012")
-
-
-def test_a_job_whose_tally_is_gone_is_passed_over(store: Store, queued: list[str]) -> None:
-    store._database.execute("DELETE FROM tallies WHERE job_id = 'job006'")
-    claimed = store.claim(this_process())
-    assert claimed is not None
-    assert claimed.id == "job013"
-    with pytest.raises(StoreError, match="tally"):
-        store.claim(this_process(), job="job006")
-    assert store._rows("SELECT state FROM jobs WHERE id = 'job006'") == [{"state": "queued"}]
-
-
 def test_a_claim_whose_last_step_raises_is_given_back(
     store: Store, queued: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

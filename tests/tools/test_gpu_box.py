@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -25,10 +24,6 @@ from benchmarks.mincut import paper
 from benchmarks.stitching import modules
 from benchmarks.transfer import measure as transfer
 from fusiond.devices.base import MORE
-from fusiond.program import Role
-from fusiond.requests import jobs
-from fusiond.requests.planning import prepare, reference, target_for_arch
-from tools.gpu_box import box as box_module
 from tools.gpu_box import build, run_all, units, wheels
 from tools.gpu_box.box import Box
 from tools.gpu_box.units import Unit
@@ -239,50 +234,6 @@ def test_a_unit_that_hangs_is_ended_with_all_it_began(
             time.sleep(0.05)  # it dies as soon as it is given a core; the test has its timeout
 
 
-@pytest.mark.parametrize(
-    ("words", "goes", "secs"),
-    [("true", 2, 60 - run_all.MARGIN_SECS), ("true", 1, 60), ("true {minutes}", 2, 60), ("true {secs}", 2, 60)],
-)
-def test_what_goes_on_later_and_does_not_know_its_time_gets_some_of_it_for_its_end(
-    here: Box, words: str, goes: int, secs: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a job that finishes its measurement when it is told to end is not late."""
-    waited: list[float | None] = []
-    wait = subprocess.Popen.wait
-
-    def remembered(self: Any, timeout: float | None = None) -> int:
-        waited.append(timeout)
-        return wait(self, timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", remembered)
-    run_all.one(here, unit(*words.split(), goes=goes), here.folder, dict(os.environ), 100.0, {})
-    assert waited[0] == secs
-
-
-def test_units_take_turns_until_they_are_done(here: Box, tmp_path: Path) -> None:
-    """What has more to do (75) goes behind the others of its call, or on at once where only the whole is worth
-    anything; at the end of its goes it is over."""
-    line = "echo {0} >> turns; [ $(grep -c {0} turns) -ge {1} ] || exit 75"
-    (here.source / "turns").touch()
-    wanted = [
-        unit("sh", "-c", line.format("a", 3), name="a", goes=5),
-        unit("sh", "-c", line.format("b", 2), name="b", goes=3, whole=True),
-        unit("sh", "-c", line.format("c", 9), name="c", goes=2),
-        unit("sh", "-c", "echo d >> turns; exit 3", name="d", call=2),
-    ]
-    run = run_all.Run(here, {"runs": [], "units": []}, tmp_path, tmp_path / "all.tar.gz", dict(os.environ))
-    run.all_of(wanted, time.monotonic() + 3000)
-    assert "".join((here.source / "turns").read_text().split()) == "abbcacad"
-    ends = {name: (each["state"], each["goes"]) for name, each in run.entries.items()}
-    assert ends == {"a": ("done", 3), "b": ("done", 2), "c": ("timed out", 2), "d": ("failed", 1)}
-    assert run.told(wanted) == 1
-    again = run_all.Run(here, run.report, tmp_path, tmp_path / "all.tar.gz", dict(os.environ))
-    again.all_of(wanted, time.monotonic() + 3000)
-    assert again.ran == []
-    again.all_of(wanted, time.monotonic() + 3000, again={"d"})
-    assert again.ran == ["d"]
-
-
 def test_the_archive_has_stores_and_stays_small_enough(here: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     out = here.folder / "results"
     (out / "work").mkdir(parents=True)
@@ -327,30 +278,10 @@ def test_the_second_command_first_does_once_more_what_did_not_end_well() -> None
     assert "".join(each.name for each in run_all.chosen(every, None, [1], before)) == "abcde"
 
 
-@pytest.mark.parametrize(("words", "calls"), [(["e"], None), (["a", "x*"], None), (None, [7])])
-def test_a_unit_that_is_not_there(words: list[str] | None, calls: list[int] | None) -> None:
-    with pytest.raises(ValueError, match=r"no (unit|call)"):
-        run_all.chosen([unit(name="a")], words, calls)
-
-
 def test_no_test_that_needs_a_gpu_is_forgotten() -> None:
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.needs_gpu" in path.read_text("utf-8")]
     found = {path.relative_to(ROOT).as_posix() for path in marked if path != Path(__file__)}
     assert found == set(units.GPU_TESTS)
-
-
-def test_a_toolkit_that_is_not_on_path_is_found(here: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box_module, "CUDA", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    assert box_module.tool("nvcc") is None
-    for version in ("cuda-12.8", "cuda-13.0"):
-        (tmp_path / version / "bin").mkdir(parents=True)
-        (tmp_path / version / "bin" / "nvcc").touch(mode=0o755)
-    assert box_module.tool("nvcc") == str(tmp_path / "cuda-13.0" / "bin" / "nvcc")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    path = here.environment(tmp_path / "work")["PATH"]
-    assert shutil.which("nvcc", path=path) == box_module.tool("nvcc")
 
 
 def test_what_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,39 +396,3 @@ def test_a_box_that_is_taken_away_leaves_nothing_half_done(here: Box, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             run_all.save({"runs": [], "units": []}, here.folder)
     assert run_all.earlier(here.folder) == {"runs": [], "units": []}
-
-
-def test_ctrl_c_ends_the_unit_as_well(here: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in a session of its own, so that nobody else would."""
-    begun: list[Any] = []
-    wait = subprocess.Popen.wait
-
-    def interrupted(self: Any, timeout: float | None = None) -> int:
-        if not begun:
-            begun.append(self)
-            raise KeyboardInterrupt
-        return wait(self, timeout)
-
-    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_all.one(here, unit("sleep", "600"), here.folder, dict(os.environ), 100.0, {})
-    assert begun[0].returncode == -signal.SIGTERM
-
-
-BANDWIDTH = 3.35e12
-"""Bytes a second of an H100's memory, by its data sheet."""
-BUS = 64e9
-"""And of its bus, one way."""
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "jobs" / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_job_for_a_gpu_is_large_enough_for_one(real: Any, path: Path) -> None:
-    """What it must read and write takes an H100 100 us: then launches are no longer what is compared."""
-    (job,) = jobs.read(str(path), path.read_text("utf-8"))
-    found = prepare(real, job)
-    program = reference(found.strategy, found.strategy.analyse(found.workload, target_for_arch("sm_90")))
-    outside = sum(each.size_bytes for each in program.buffers if each.role is not Role.SCRATCH)
-    speed = BUS if job.strategy == "transfer" else BANDWIDTH
-    if path.stem == "mincut-night":
-        speed /= 2  # its bilateral filters compute for longer than they read (Qiao et al., CGO 2019, section V)
-    assert outside / speed >= 100e-6

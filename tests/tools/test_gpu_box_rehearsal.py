@@ -7,9 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -247,49 +245,6 @@ def test_the_first_command(fake_libcuda: Path, headlines: Path, tmp_path: Path, 
     assert {"headlines", "null", "calibration", "alive"} <= kept
     assert sum(path.stat().st_size for path in folder.iterdir()) < home.MOST_BYTES
     assert "| `keep` |" in (root / "docs" / "results-gpu.md").read_text()
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(900)
-def test_a_machine_that_is_taken_away_at_any_moment(fake_libcuda: Path, headlines: Path, tmp_path: Path) -> None:
-    """What is left is whole, and is gone on from: nothing that was measured is measured again."""
-    boxes = Boxes(headlines, fake_libcuda, tmp_path)
-    box = boxes.fresh("box")
-    dice = random.Random(7)
-    processes = 0
-    for _ in range(8):
-        child = boxes.begun(box, "--units", "headlines:*", "null", "--minutes", "5")
-        time.sleep(dice.uniform(4, 40))
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
-        if (box / "results.tar.gz").exists():
-            whole(box / "results.tar.gz")
-        found = box / "results" / "headlines" / "softmax.json"
-        known = len(json.loads(found.read_text())["finals"]["processes"]) if found.exists() else 0
-        assert known >= processes
-        processes = known
-    assert not list((box / "results").glob("*.json.tmp"))
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(900)
-def test_a_hang_costs_its_own_headline_only(fake_libcuda: Path, headlines: Path, tmp_path: Path) -> None:
-    """Of the two that share a slice: it is tried twice, and the other one comes to its verdict."""
-    boxes = Boxes(headlines, fake_libcuda, tmp_path)
-    box = boxes.fresh("box")
-    folder = box / "bundles" / "headlines" / "softmax"
-    (binary,) = (folder / "0" / "binaries").glob("*.cubin")
-    hangs = next(iter(read_table(binary).entries.values())).mangled
-    for _ in range(4):
-        _, report = boxes.run(box, "--units", "headlines:1", "--minutes", "4", knobs=f"hang:{hangs}=1")
-        if states(report)["headlines:1"] == "failed":
-            break
-    assert states(report)["headlines:1"] == "failed"
-    found = document(box, "headlines/softmax.json")
-    assert "timed_out" in found["problem"]
-    assert verdicts(box)["hist+maxpool"]["verdict"] == "fuse"
 
 
 @pytest.mark.campaign

@@ -151,13 +151,6 @@ def test_the_grid_describes_itself(run: Run) -> None:
     assert set(out[:, 5]) == {0}  # not valid: the launch is not cooperative
 
 
-def test_barriers_and_warp_operations_go_on_behind_the_grid(run: Run) -> None:
-    out = np.zeros(4 * 64, np.int32)
-    for seed in range(4):
-        assert isinstance(run("deep", grid(4, 64, seed=seed), [out]), Finished)
-        assert set(out) == {18}
-
-
 def test_in_a_launch_that_is_not_cooperative_it_is_an_error(run: Run) -> None:
     fault = run("exchange", grid(2, 32, cooperative=False), [np.zeros(64, np.int32), np.int32(64), np.int32(1)])
     assert isinstance(fault, Fault)
@@ -175,16 +168,6 @@ def test_a_block_that_returned_never_arrives(run: Run) -> None:
     )
 
 
-def test_a_thread_that_returned_never_arrives(run: Run) -> None:
-    fault = run("leave", grid(4, 32), [np.zeros(1, np.int32), np.int32(1), np.int32(7)])
-    assert isinstance(fault, Fault)
-    assert fault.kind is FaultKind.BARRIER_STUCK
-    assert fault.text == (
-        "block (1,0,0), thread (0,0,0): this_grid().sync() can never complete: thread (0,0,0) and 30 others wait at"
-        " this_grid().sync(); thread (7,0,0) has returned"
-    )
-
-
 def test_who_waits_for_the_block_and_who_for_the_grid_is_said(run: Run) -> None:
     fault = run("mixed", grid(2, 64), [np.zeros(1, np.int32)])
     assert isinstance(fault, Fault)
@@ -192,14 +175,6 @@ def test_who_waits_for_the_block_and_who_for_the_grid_is_said(run: Run) -> None:
         "thread (0,0,0) and 31 others wait at this_grid().sync(); thread (32,0,0) and 31 others wait at barrier 0"
         in (fault.text)
     )
-
-
-def test_the_next_launch_is_not_touched_by_a_failed_one(run: Run) -> None:
-    for _ in range(2):
-        assert isinstance(run("leave", grid(4, 32), [np.zeros(1, np.int32), np.int32(2), np.int32(-1)]), Fault)
-        out = np.zeros(4 * 64, np.int32)
-        assert isinstance(run("deep", grid(4, 64, seed=3), [out]), Finished)
-        assert set(out) == {18}
 
 
 def test_more_than_can_be_alive_at_once_is_refused(run: Run) -> None:
@@ -234,14 +209,3 @@ def test_what_the_grid_does_not_order_is_a_race(gxx_here: None, sound: bool) -> 
     else:
         assert races
         assert all("grids.cu:62" in each and "grids.cu:64" in each for each in races), races
-
-
-@pytest.mark.slow
-def test_shared_memory_of_two_blocks_is_no_race(gxx_here: None) -> None:
-    try:
-        host = gxx.race_host()
-    except DeviceError as problem:
-        pytest.skip(str(problem))
-    kernel = gxx.build(SOURCE, races=True)
-    assert isinstance(kernel, Path), kernel
-    assert find_races(host, kernel, gxx.exported(SOURCE, "deep"), grid(4, 64), [np.zeros(256, np.int32)]) == []

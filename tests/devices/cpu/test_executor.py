@@ -189,12 +189,6 @@ def test_a_run_of_buffers_is_one_message(run: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(found[f"r{i}"], DATA + i)
 
 
-def test_structs_go_by_value(run: Callable[..., Any]) -> None:
-    pair = np.array([(3, 0.5)], dtype=[("a", "<i4"), ("b", "<f4")]).tobytes().hex()
-    found = run(plan((Y,), launch("u", "unpack", Bytes(hex=pair), "y", grid=(1, 1, 1), block=(N, 1, 1))))
-    assert set(found["y"].tolist()) == {3.5}
-
-
 def test_a_struct_can_point_to_a_buffer(run: Callable[..., Any]) -> None:
     row = Bytes(hex="05000000" + "00" * 12, pointers=((8, "x"),))
     x = floats("x", Role.INPUT)
@@ -249,12 +243,6 @@ def test_what_is_not_allocated_cannot_be_used(load: Callable[..., CpuProgram], o
 
 
 # --- samples ---
-
-
-def test_only_counted_steps_are_timed(load: Callable[..., CpuProgram], monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load(plan((X, floats("t"), Y), copy("up", "x", "t", counted=False), scale("s", "t", "y")), x=DATA)
-    monkeypatch.setattr(loaded, "_step", lambda step, **_: 1000 if step.counted else 10**9)
-    assert loaded.sample_us(4) == 1.0
 
 
 def test_what_accumulates_is_brought_back(load: Callable[..., CpuProgram]) -> None:

@@ -424,22 +424,6 @@ def test_what_is_freed_is_out_of_reach(gxx_here: None) -> None:
     assert "not allocated then" in broken(of).reason
 
 
-@pytest.mark.parametrize(
-    ("step", "said"),
-    [(launch("stuck", "x", block=(32, 1, 1)), "stuck is for blocks of 64 threads (.reqntid), not 32 x 1 x 1"),
-     (launch("scale", "x", "y", block=(65, 1, 1)), "scale is for blocks of at most 64 threads (.maxntid), not 65"),
-     (launch("scale", "x"), "scale takes 2 arguments, not 1"),
-     (launch("scale", "x", "y", shared_bytes=1 << 20), "a block has at most 232448 bytes of shared memory"),
-     (launch("trapped", block=(1025, 1, 1)), "a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side"),
-     (launch("trapped", grid=(1, 70_000, 1)), "a grid has 1 to 2147483647 x 65535 x 65535 blocks")],
-)  # fmt: skip
-def test_a_launch_that_the_driver_would_refuse(step: Launch, said: str, gxx_here: None) -> None:
-    of = Program(name="p", buffers=(X, Y), sources=(PTX,), steps=(step,))
-    problem = broken(of)
-    assert problem.outcome is Outcome.LAUNCH_REFUSED
-    assert problem.reason == f"{step.name}: {said}"
-
-
 def test_an_instruction_that_is_not_known_is_refused_when_it_is_loaded(gxx_here: None) -> None:
     wrong = dataclasses.replace(PTX, text=TEXT.replace("mul.f32 %f3, %f1, %f2", "frob.f32 %f3, %f1, %f2"))
     problem = broken(program(launch("scale", "x", "y"), sources=(wrong,)))

@@ -10,8 +10,7 @@ import pytest
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
-from fusiond.devices.cpu.link import VARIABLE, Link, parse
-from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.devices.cpu.link import Link, parse
 from fusiond.errors import RequestError
 from fusiond.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Prefetch, Program, Role, Source
 
@@ -58,15 +57,6 @@ def test_kernels_take_what_they_took_beside_the_copies(scheduler_library: Path, 
     assert found.busy_us["up"] == pytest.approx(120_000)
     assert 0 < found.busy_us["kernels"] < found.busy_us["up"]
     assert found.span_us == pytest.approx(120_000), "the kernel is hidden behind the copy"
-
-
-def test_the_device_says_its_link(monkeypatch: pytest.MonkeyPatch, gxx_here: None) -> None:
-    (plain,) = CpuProvider().devices()
-    monkeypatch.setenv(VARIABLE, "12GB/s, 8us")
-    (linked,) = CpuProvider().devices()
-    assert linked.model == f"{plain.model}, link 12GB/s,8us", "its answers are kept apart"
-    assert str(parse("0.5GB/s,0us,late")) == "0.5GB/s,0us,late"
-    assert parse("12GB/s,8us").message_us(24_000) == pytest.approx(10)
 
 
 @pytest.mark.parametrize("text", ["12", "12GB/s", "0GB/s,8us", "12GB/s,8ms", "GB/s,us", "12GB/s,8us,early"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -148,22 +147,7 @@ def test_a_seed_determines_the_order(runtime: Runtime, features: NativeModule) -
             assert len(set(block[0])) == 64
 
 
-def test_threads_that_never_block_never_switch(runtime: Runtime, features: NativeModule) -> None:
-    nothing = np.zeros(1024 * 50 * 3, np.uint32)
-    done = run(runtime, features, "indices", line(50, 1024), [nothing, nothing.copy()])
-    assert done.switches == 2 * 50
-
-
 # Arguments, symbols, shared memory
-
-
-def test_struct_argument_and_constant_symbol(runtime: Runtime, features: NativeModule) -> None:
-    features.symbol("coefficients").view(np.float32)[:] = [0.5, 1.5, 2.5, 3.5]
-    struct = np.array([(2.0, 7, b"abcd\x09")], dtype=np.dtype([("s", "f8"), ("o", "i4"), ("t", "S5")], align=True))
-    out = np.zeros(100, np.float32)
-    run(runtime, features, "affine", line(2, 64), [out, struct.tobytes(), np.int32(100)])
-    i = np.arange(100)
-    assert (out == 2 * i + 7 + 9 + np.array([0.5, 1.5, 2.5, 3.5])[i % 4]).all()
 
 
 def test_wrong_arguments_are_refused(runtime: Runtime, features: NativeModule) -> None:
@@ -411,50 +395,6 @@ def test_atomics(runtime: Runtime, features: NativeModule) -> None:
     assert (f[0], d[0]) == (50, 25)
 
 
-def test_bit_operations(runtime: Runtime, features: NativeModule) -> None:
-    edges = [0, 1, 2, 0x7F, 0x80, 0xFFFF, 0x800000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x4F000000, 0x7FC00000]
-    rng = np.random.default_rng(3)
-    a = np.array([*edges, *rng.integers(0, 2**32, 52)], np.uint32)
-    b = np.roll(a, 5)
-    out = np.zeros((64, 24), np.uint32)
-    run(runtime, features, "bits", line(1, 64), [a, b, out, np.int32(64)])
-    for x, y, row in zip(a.tolist(), b.tolist(), out.tolist(), strict=True):
-        sx, sy = (v - 2**32 if v >> 31 else v for v in (x, y))
-        low24 = [(v & 0xFFFFFF) - (1 << 24 if v >> 23 & 1 else 0) for v in (x, y)]
-        pair = y << 32 | x
-        picked = [pair >> 8 * byte & 255 for byte in (0, 4, 1, 5)]
-        real = float(np.array([x], np.uint32).view(np.float32)[0])
-        clamp = lambda v: 0 if math.isnan(v) else int(min(max(v, -(2**31)), 2**31 - 1))  # noqa: E731
-        expected = [
-            *(x.bit_count(), 32 - x.bit_length(), (x & -x).bit_length(), int(f"{x:032b}"[::-1], 2)),
-            *((pair << (y & 31)) >> 32, pair >> (y & 31), x * y >> 32, sx * sy >> 32),
-            *(low24[0] * low24[1], (x & 0xFFFFFF) * (y & 0xFFFFFF), sum(v << 8 * i for i, v in enumerate(picked))),
-            *(min(sx, sy), max(x, y), x & 0x7F7FFFFF, clamp(np.rint(real)), clamp(np.trunc(real))),
-            *((x & -x).bit_length() + 32 if x else 0, (sx + sy) >> 1, abs(x - y) + 1, x.bit_count() + y.bit_count()),
-            int(f"{x:032b}"[::-1], 2),
-        ]
-        assert row[:21] == [word % 2**32 for word in expected]
-
-
-def test_real_arithmetic(runtime: Runtime, features: NativeModule) -> None:
-    rng = np.random.default_rng(4)
-    a = np.array([0.5, -2, np.nan, 1, np.inf, 3, *rng.normal(size=26)], np.float32)
-    b = np.array([1.5, -3, 2, np.nan, 1, 3, *rng.normal(size=26)], np.float32)
-    out = np.zeros((32, 16), np.float32)
-    run(runtime, features, "real", line(1, 32), [a, b, out, np.int32(32)])
-    with np.errstate(all="ignore"):
-        size = np.abs(a)
-        expected = [
-            *(np.fmin(a, b), np.fmax(a, b), np.fmin(a, b), np.fmax(a, b), np.fmin(np.fmax(a, 0), 1), 1 / np.sqrt(size)),
-            *(np.exp(a), np.log(size), a / b, a * b, a + b, a.astype(float) * b + a, a),
-            *(np.where(a > b, np.inf, -np.inf), size**2, np.sqrt(size)),
-        ]
-    np.testing.assert_allclose(out, np.stack(expected, 1), rtol=3e-6, equal_nan=True)
-    np.testing.assert_array_equal(
-        out[:, [0, 1, 8, 9, 10, 12, 15]], np.stack(expected, 1)[:, [0, 1, 8, 9, 10, 12, 15]].astype(np.float32)
-    )
-
-
 # Faults
 
 K = FaultKind
@@ -544,10 +484,6 @@ def test_what_may_return_before_a_barrier(
     runtime: Runtime, faults: NativeModule, bad_barriers: NativeModule, name: str, seed: int
 ) -> None:
     assert isinstance(provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed), Finished)
-
-
-def test_every_fault_kernel_is_expected() -> None:
-    assert {*fault_names("faults.cu"), *fault_names("bad_barriers.cu")} == {*STUCK, *AT_ONCE, *FINE}
 
 
 def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: NativeModule) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from fusiond.build import nvcc
 from fusiond.devices import steadiness
-from fusiond.devices.calibration import FIGURES, fitted
+from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda import calibrate
 from fusiond.devices.cuda.spans import Spans
-from fusiond.devices.timing import SHORT_US, Sampling
-from fusiond.model import Purpose
 from tests.devices.cuda.stand_in import FakeGpu
 
 PLANTED = {
@@ -76,22 +74,6 @@ def test_nothing_is_loaded_behind_the_gate(fake_libcuda: Path, tmp_path: Path, m
     monkeypatch.setattr(Spans, "_between", staticmethod(looked))
     gpu.executor.calibrate()
     assert gave_up.count(True) == 0
-
-
-@pytest.mark.parametrize(
-    ("figures", "short_us", "warm_up_secs"),
-    [
-        ({}, SHORT_US, 0.5),
-        ({"event_low_us": 1.6, "event_high_us": 1.7, "settle_secs": 0.03}, SHORT_US, 0.5),
-        ({"event_low_us": 1.5, "event_high_us": 2.0, "settle_secs": 0.8}, 50.0, 1.6),
-        ({"event_low_us": 1.0, "event_high_us": 9.0, "settle_secs": 60.0}, 200.0, 5.0),
-    ],
-)
-def test_coarse_events_and_lazy_clocks_make_longer_samples(
-    figures: dict[str, float], short_us: float, warm_up_secs: float
-) -> None:
-    plan = fitted(Sampling(purpose=Purpose.SEARCH), figures)
-    assert (plan.short_us, plan.warm_up_secs) == (pytest.approx(short_us), pytest.approx(warm_up_secs))
 
 
 @pytest.mark.needs_nvcc

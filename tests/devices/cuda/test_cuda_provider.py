@@ -14,10 +14,9 @@ from fusiond.build import nvcc
 from fusiond.cuda.entries import read_table
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import canary, gate, kernels, nvml, provider
-from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.driver import Driver, DriverMissing
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.errors import DeviceError, UnknownName
+from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed
 from fusiond.program import Buffer, Launch, Program, Role, Source, SourceKind
 
@@ -54,14 +53,6 @@ def test_describing_a_device(fake_libcuda: Path) -> None:
     assert first.env["cuda"] == "13.0"
     assert (second.name, second.mig) == ("cuda:1", "1g.18gb")
     assert first.key != second.key
-
-
-def test_names_of_devices() -> None:
-    assert index_of("cuda") == 0
-    assert index_of("cuda:3") == 3
-    for wrong in ("cuda:", "cuda:x", "cpu", "cuda:-1"):
-        with pytest.raises(UnknownName):
-            index_of(wrong)
 
 
 def test_the_executor_says_what_is_missing() -> None:
@@ -194,17 +185,3 @@ def test_busy_says_who_is_there(monkeypatch: pytest.MonkeyPatch, fake_libcuda: P
         found = [types.SimpleNamespace(pid=each) for each in pids]
         monkeypatch.setattr(nvml, "pynvml", _Nvml(nvmlDeviceGetComputeRunningProcesses=found))
         assert nvml.busy(device) == words
-
-
-def test_sensors_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "pynvml", _Nvml(nvmlDeviceGetClockInfo=None, nvmlDeviceGetTemperature=None))
-    state = nvml.Sensors("GPU-1").state()
-    assert (state.clock_mhz, state.temperature_c, state.throttle, state.others) == (None, None, "", 0)
-
-
-def test_a_machine_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "pynvml", None)
-    sensors = nvml.Sensors("GPU-1")
-    assert not sensors.present
-    assert sensors.state().clock_mhz is None
-    assert sensors.driver_version() is None

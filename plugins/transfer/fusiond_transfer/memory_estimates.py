@@ -13,9 +13,6 @@ from fusiond_transfer.analysis import cost, mapped_or_managed, memory_costs
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED
 from fusiond_transfer.request import TransferAnalysis
 
-MOST_NAMED = 6
-"""Vectors of a line, above which they are counted."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
@@ -112,8 +109,5 @@ def text(about: TransferAnalysis, answers: Answers) -> str:
 def _named(each: MemoryEstimate) -> str:
     """`a, b mapped (once)`."""
     chosen = {MAPPED: each.mapped, MANAGED: each.managed}
-    parts = []
-    for kind, names in each.vectors.items():
-        shown = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} vectors"
-        parts.append(f"{shown} {kind} ({chosen[kind]})")
+    parts = (f"{', '.join(names)} {kind} ({chosen[kind]})" for kind, names in each.vectors.items())
     return " and ".join(parts) or "all copied"

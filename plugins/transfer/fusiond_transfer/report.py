@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusiond_transfer import delegation, memory_estimates
-from fusiond_transfer.analysis import cost, order, row_lines
+from fusiond_transfer.analysis import cost, min_residency, order, row_lines
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, claims, described_costs, startups_by_memory
 from fusiond_transfer.analysis.script import script
@@ -38,8 +38,8 @@ def report(about: TransferAnalysis) -> dict[str, object]:
         },
         "points": {"uploads": list(schedules.bound.up_points), "downloads": list(schedules.bound.down_points)},
         "min_residency": {
-            "byte_slots": schedules.byte_slots(tightest),
-            "fewest_byte_slots": schedules.byte_slots(found),
+            "byte_slots": min_residency.byte_slots(tightest.crossings, tightest.slots),
+            "fewest_byte_slots": min_residency.byte_slots(found.crossings, found.slots),
             "optimal": schedules.min_residency_proven,
             "schedule": _listed(tightest),
         },

@@ -357,10 +357,7 @@ def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None
         return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
 
     allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
-    moments = tuple(
-        name for name, early in (("late", False), ("early", True))
-        if all(fits(each, early) for each in allocations)
-    )  # fmt: skip
+    moments = ("late", "early") if all(fits(each, True) for each in allocations) else ("late",)
     return dataclasses.replace(offer, allocations=allocations, moments=moments)
 
 

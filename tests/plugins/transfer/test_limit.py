@@ -123,7 +123,7 @@ def test_large_graphs_fit_and_are_not_called_least_unless_they_are() -> None:
         crossings = intervals.crossings(graph)
         bound = schedule.bound(graph, crossings).points
         alone = ResidentBytes(graph, crossings)
-        separate = [group for number in range(len(crossings)) if (group := alone.group((number,)))]
+        separate = [group for number in range(len(crossings)) if (group := schedule.at_best_slot(crossings, (number,)))]
         for more in (0, 3 * 256, 10**6):
             limited = dataclasses.replace(graph, limit_bytes=alone.peak(separate) + more)
             found = limit.fitting(limited, crossings, bound)

@@ -17,6 +17,7 @@ from fusiond.model import Analysis, Rejection
 from fusiond.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals, limited_cells
 from fusiond_transfer.analysis.cells import Evict
+from fusiond_transfer.analysis.schedule import at_best_slot
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
@@ -225,7 +226,7 @@ def test_no_division_of_a_small_graph_that_fits_has_fewer_messages() -> None:
             continue
         fewest = 10**9
         for division in partitions(list(range(len(found.crossings)))):
-            groups = [limited_cells._together(found.crossings, each) for each in division]
+            groups = [at_best_slot(found.crossings, each) for each in division]
             members = [[found.crossings[number] for number in each] for each in division]
             if any(len(each) > 1 and {one.vector for one in each} & found._alone() for each in members):
                 continue

@@ -1,4 +1,4 @@
-"""A kernel's YAML from its file: the signature, the launch where the host's code has one, and `"?"` for the rest."""
+"""A kernel's YAML from its file: the signature, where the file launches it, and `"?"` for the rest."""
 
 from __future__ import annotations
 
@@ -74,11 +74,10 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
         parsed = parsed.replaced(rejections=tuple(left))
-    names = tuple(each.name for each in parsed.parameters)
     return draft_yaml.text(
         KernelDraft(
             path=path, unit=unit, parsed=parsed, instance=instance, include=include, flags=flags,
-            remarks=tuple(remarks), launched=tuple(launches(code, way.name, names)),
+            remarks=tuple(remarks), launched=tuple(launches(code, way.name)),
         )
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The text of a drafted YAML file: what a source says of a kernel and of its launch, and `"?"` for the rest."""
+"""The text of a drafted YAML file: what a source says of a kernel, and `"?"` for the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KernelDraft:
     name: str = ""
     """Those of a kernel of PTX: the block that it asks for, its name in C++."""
     launched: tuple[LaunchSite, ...] = ()
-    """The launches in the file; the first one is drafted."""
+    """The launches in the file."""
 
 
 def text(draft: KernelDraft) -> str:
@@ -98,16 +98,11 @@ def _item(lines: list[str]) -> list[str]:
 
 
 def _launch(draft: KernelDraft) -> list[str]:
-    """Block, grid and dynamic shared memory, as far as the host's first launch tells them."""
+    """Block, grid and dynamic shared memory: only PTX tells any of it."""
     unknown = f'"{UNKNOWN}"'
-    found = draft.launched[0] if draft.launched else None
-    given = draft.block or (found.block if found else None)
-    block = [_length(str(each)) for each in given] if given else [unknown]
-    grid = [_quoted(each) for each in found.grid] if found and found.grid else [unknown]
-    lines = [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{', '.join(grid)}]"]
-    if draft.parsed.uses_dynamic_shared:
-        lines.append(f"shared: {_quoted(found.shared) if found and found.shared else unknown}")
-    return lines
+    block = [str(each) for each in draft.block] or [unknown]
+    shared = [f"shared: {unknown}"] if draft.parsed.uses_dynamic_shared else []
+    return [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{unknown}]", *shared]
 
 
 def _argument(each: KernelParameter, name: str) -> list[str]:
@@ -157,11 +152,6 @@ def _constant(each: DeviceVariable) -> list[str]:
 
 def _is_size(each: KernelParameter) -> bool:
     return not each.pointer and not each.enumeration and each.dtype in _WHOLE
-
-
-def _length(text: str) -> str:
-    """Of a block: a number, worked out."""
-    return text if text.isdigit() else f'"{UNKNOWN}"'
 
 
 def _word(text: str) -> str:

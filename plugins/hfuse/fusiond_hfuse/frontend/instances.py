@@ -72,8 +72,8 @@ def _suggested(parameter: str) -> str:
 
 
 def _written(code: str, kernel: str) -> list[list[str]]:
-    """The template arguments that a text has behind a kernel's name, launches first, with numbers worked out."""
-    found = [[*each.arguments] for each in launches.launches(code, kernel, ()) if each.instance]
+    """The template arguments that a text has behind a kernel's name, launches first."""
+    found = [[*each.arguments] for each in launches.launches(code, kernel) if each.arguments]
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*<(?!<)([^;(){{}}]*?)>(?!>)", code):
         found.append(launches.template_parts(match.group(1)))
     return [[" ".join(each.split()) for each in arguments] for arguments in found]

@@ -35,26 +35,6 @@ def affinity(graph: Graph, crossings: Sequence[Crossing]) -> Affinity:
     return found
 
 
-def components(edges: Affinity) -> list[list[int]]:
-    """The connected components, each in ascending order, in the order of their first members."""
-    found = []
-    seen: set[int] = set()
-    for start in edges:
-        if start in seen:
-            continue
-        part, stack = [], [start]
-        seen.add(start)
-        while stack:
-            at = stack.pop()
-            part.append(at)
-            for other in edges[at]:
-                if other not in seen:
-                    seen.add(other)
-                    stack.append(other)
-        found.append(sorted(part))
-    return found
-
-
 def _siblings(graph: Graph, crossings: Sequence[Crossing]) -> set[tuple[int, int]]:
     """Pairs of crossings whose vectors are operands of one kernel."""
     numbers = {each.vector: number for number, each in enumerate(crossings)}

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fusiond_transfer.analysis.affinity import Affinity, affinity, components
+from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.affinity import Affinity, affinity
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
@@ -52,7 +53,7 @@ def search(
 ) -> HeuristicSlots:
     """The best of so many randomised attempts."""
     edges = affinity(graph, crossings)
-    parts = components(edges)
+    parts = layout.joined(edges, ((a, b) for a in edges for b in edges[a]))
     generator = random.Random(f"{seed}")
     emission = _Emission(crossings, edges, tight=tight)
     orders = [[_path(part, edges, generator) for part in parts] for _ in range(max(1, tries))]

@@ -17,12 +17,14 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 from fusiond.language.extents import ceil_div
 
 ALIGNMENT = 256
 """Bytes: what cudaMalloc gives, so that a kernel sees no other alignment than with an allocation of its own."""
 EXACT = 10
+Member = TypeVar("Member", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] 
     weight = _weights(groups, pieces)
     order: list[int] = []
     exact = True
-    for part in _components(len(pieces), weight):
+    for part in joined(range(len(pieces)), weight):
         if len(part) <= EXACT:
             order += _heaviest_path(part, weight)
         else:
@@ -57,23 +59,23 @@ def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] 
     return Layout(order=tuple(cells), exact=exact)
 
 
-def joined(order: Iterable[str], groups: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Groups that have a cell in common as one, in the order of all cells."""
-    home = {name: name for name in order}
+def joined(order: Iterable[Member], groups: Iterable[Sequence[Member]]) -> list[tuple[Member, ...]]:
+    """Groups that have a member in common as one, in the order of all members."""
+    home = {each: each for each in order}
 
-    def root(name: str) -> str:
-        while home[name] != name:
-            home[name] = home[home[name]]
-            name = home[name]
-        return name
+    def root(each: Member) -> Member:
+        while home[each] != each:
+            home[each] = home[home[each]]
+            each = home[each]
+        return each
 
     for group in groups:
-        for name in group[1:]:
-            home[root(name)] = root(group[0])
-    found: dict[str, list[str]] = {}
-    for name in home:
-        found.setdefault(root(name), []).append(name)
-    return [tuple(each) for each in found.values()]
+        for each in group[1:]:
+            home[root(each)] = root(group[0])
+    found: dict[Member, list[Member]] = {}
+    for each in home:
+        found.setdefault(root(each), []).append(each)
+    return [tuple(members) for members in found.values()]
 
 
 def runs(order: Mapping[str, int], group: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -129,23 +131,6 @@ def _weights(groups: Sequence[Sequence[str]], pieces: Sequence[tuple[str, ...]])
                 edge = last[a], first[b]
                 weight[edge] = weight.get(edge, 0) + 1
     return weight
-
-
-def _components(count: int, weight: Mapping[tuple[int, int], int]) -> list[list[int]]:
-    parent = list(range(count))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    for a, b in weight:
-        parent[root(max(a, b))] = root(min(a, b))
-    found: dict[int, list[int]] = {}
-    for index in range(count):
-        found.setdefault(root(index), []).append(index)
-    return list(found.values())
 
 
 def _heaviest_path(part: Sequence[int], weight: Mapping[tuple[int, int], int]) -> list[int]:

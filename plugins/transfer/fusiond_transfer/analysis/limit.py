@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.schedule import MessageGroup
+from fusiond_transfer.analysis.schedule import MessageGroup, at_best_slot
 from fusiond_transfer.frontend.graph import Graph
 
 Profile: TypeAlias = NDArray[np.int64]
@@ -61,15 +61,6 @@ class ResidentBytes:
             if touching:
                 self._add(self.base, min(touching), max(touching), vector.size_bytes)
 
-    def group(self, numbers: Sequence[int]) -> MessageGroup | None:
-        """A group at its best slot; None when its members have no slot in common."""
-        members = [self.crossings[number] for number in numbers]
-        first, last = max(each.earliest for each in members), min(each.latest for each in members)
-        if first > last:
-            return None
-        up = members[0].up
-        return (last if up else first, up, tuple(numbers))
-
     def place(self, profile: Profile, group: MessageGroup, sign: int = 1) -> None:
         """Add a group to what is on the device (or take it away)."""
         slot, up, numbers = group
@@ -91,11 +82,16 @@ class ResidentBytes:
         profile[begin + 1 : end + 2] += int(size)
 
 
+def _alone(crossings: Sequence[Crossing]) -> list[MessageGroup]:
+    """Each in a group of its own."""
+    found = (at_best_slot(crossings, (number,)) for number in range(len(crossings)))
+    return [group for group in found if group is not None]
+
+
 def separate_fits(graph: Graph, crossings: Sequence[Crossing]) -> bool:
     """Whether the vectors of a graph fit, each by itself."""
     memory = ResidentBytes(graph, crossings)
-    groups = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
-    return memory.peak(groups) <= (graph.limit_bytes or 0)
+    return memory.peak(_alone(crossings)) <= (graph.limit_bytes or 0)
 
 
 def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: frozenset[str] = frozenset()) -> Fitting:
@@ -104,7 +100,7 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: froz
     has a limit and no shared storage."""
     assert graph.limit_bytes is not None
     memory = ResidentBytes(graph, crossings)
-    separate = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
+    separate = _alone(crossings)
     peak = memory.peak(separate)
     if peak > graph.limit_bytes:
         return Fitting(groups=(), peak_bytes=peak, least=False)
@@ -142,14 +138,14 @@ def divisions(
     def extend(number: int) -> Iterator[tuple[MessageGroup, ...]]:
         if number == count:
             if len(groups) == wanted:
-                placed = [memory.group(tuple(each)) for each in groups]
+                placed = [at_best_slot(memory.crossings, tuple(each)) for each in groups]
                 yield tuple(each for each in placed if each is not None)
             return
         for each in groups:
             if (
                 alone.isdisjoint((memory.crossings[each[0]].vector, memory.crossings[number].vector))
                 and memory.crossings[each[0]].up is memory.crossings[number].up
-                and memory.group((*each, number)) is not None
+                and at_best_slot(memory.crossings, (*each, number)) is not None
             ):
                 each.append(number)
                 yield from extend(number + 1)
@@ -176,7 +172,7 @@ def _joined(
             if memory.crossings[group[2][0]].vector in alone:
                 done.append(group)
                 continue
-            together = None if current is None else memory.group((*current[2], *group[2]))
+            together = None if current is None else at_best_slot(memory.crossings, (*current[2], *group[2]))
             if current is not None and together is not None:
                 memory.place(profile, current, -1)
                 memory.place(profile, group, -1)

@@ -10,6 +10,7 @@ all divisions. The number of points without a limit is the bound beside it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from fusiond_transfer.analysis import layout, schedule
@@ -49,16 +50,7 @@ def peak_bytes(plan: Script) -> int:
         _, held = layout.offsets(groups[stay[0]], size)
         change[position] += int(held)
         change[last[stay] + 1] -= int(held)
-    most = held = 0
-    for each in change:
-        held += each
-        most = max(most, held)
-    return most
-
-
-def work(graph: Graph, crossings: Sequence[Crossing]) -> int:
-    """How long `joined` takes, in no unit."""
-    return len(crossings) * (len(crossings) + len(graph.kernels))
+    return max(itertools.accumulate(change))
 
 
 def separate(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, *, early: bool) -> Schedule:
@@ -70,7 +62,7 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
     """As few messages as are found under the graph's limit. `alone` are vectors that are in no group."""
     limit = graph.limit_bytes or 0
     best = separate(graph, crossings, leaves, early=False)
-    if work(graph, crossings) > MOST_WORK:
+    if len(crossings) * (len(crossings) + len(graph.kernels)) > MOST_WORK:
         return best
     slots = schedule.separate(crossings, early=False)
     groups: list[MessageGroup] = [
@@ -82,7 +74,7 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
         for group in mine:
             if crossings[group[2][0]].vector in alone:
                 continue
-            together = None if current is None else _together(crossings, (*current[2], *group[2]))
+            together = None if current is None else schedule.at_best_slot(crossings, (*current[2], *group[2]))
             if current is not None and together is not None:
                 tried = [each for each in groups if each not in (current, group)] + [together]
                 found = _scheduled(graph, crossings, leaves, tried)
@@ -115,21 +107,8 @@ def _of_all_divisions(
     return best
 
 
-def _together(crossings: Sequence[Crossing], numbers: tuple[int, ...]) -> MessageGroup | None:
-    """A group at the slot at which it stays shortest; None where its members have no slot in common."""
-    members = [crossings[number] for number in numbers]
-    first, last = max(each.earliest for each in members), min(each.latest for each in members)
-    if first > last:
-        return None
-    up = members[0].up
-    return (last if up else first, up, numbers)
-
-
 def _scheduled(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, groups: Sequence[MessageGroup]) -> Schedule:
-    slots = [0] * len(crossings)
-    for slot, _, numbers in groups:
-        for number in numbers:
-            slots[number] = slot
+    slots = schedule.slots_of(groups, len(crossings))
     # Nothing that lies between is copied along: a vector that comes twice is not one interval.
     return _leaving(schedule.scheduled(graph, crossings, slots, groups, worth=lambda up, gap_bytes: False), leaves)
 

@@ -16,7 +16,7 @@ from fusiond.program import Memory
 from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import ResidentBytes
-from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, scheduled
+from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, groups_of, scheduled, slots_of
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_ESTIMATES = 600
@@ -56,7 +56,7 @@ def local_search(
     limit = None
     if graph.limit_bytes is not None and not graph.shares_storage:
         limit = ResidentBytes(graph, crossings)
-    groups = _groups(best)
+    groups = groups_of(best)
     estimates = 0
     improved = True
     while improved and estimates < MOST_ESTIMATES:
@@ -67,22 +67,12 @@ def local_search(
                 break
             if limit is not None and limit.peak(other) > (graph.limit_bytes or 0):
                 continue
-            slots = [0] * len(crossings)
-            for slot, _, numbers in other:
-                for number in numbers:
-                    slots[number] = slot
-            found = scheduled(graph, crossings, slots, other, worth=worth)
+            found = scheduled(graph, crossings, slots_of(other, len(crossings)), other, worth=worth)
             found_us = timed(found)
             if found_us < best_us * (1 - 1e-9):
                 best, best_us, groups, improved = found, found_us, other, True
                 break
     return Fast(schedule=best, time_us=best_us)
-
-
-def _groups(schedule: Schedule) -> list[MessageGroup]:
-    """Who crosses with whom in a schedule, as its messages are."""
-    number = {each.vector: index for index, each in enumerate(schedule.crossings)}
-    return [(each.slot, each.up, tuple(sorted(number[name] for name in each.vectors))) for each in schedule.messages]
 
 
 def _neighbours(groups: Sequence[MessageGroup], crossings: Sequence[Crossing]) -> Iterator[list[MessageGroup]]:

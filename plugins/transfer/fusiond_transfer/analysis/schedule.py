@@ -14,7 +14,7 @@ points is a lower bound only; then `constrained_stabbing` and `limit` look for t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -150,6 +150,29 @@ def _directions(crossings: Sequence[Crossing]) -> tuple[list[Crossing], list[Cro
 
 MessageGroup = tuple[int, bool, tuple[int, ...]]
 """(slot, up, numbers of crossings): what crosses together."""
+
+
+def slots_of(groups: Iterable[MessageGroup], count: int) -> list[int]:
+    """The slot of each of so many crossings, by the groups that they are in."""
+    slots = [0] * count
+    for slot, _, numbers in groups:
+        for number in numbers:
+            slots[number] = slot
+    return slots
+
+
+def groups_of(found: Schedule) -> list[MessageGroup]:
+    """Who crosses with whom in a schedule, as its messages are."""
+    number = {each.vector: index for index, each in enumerate(found.crossings)}
+    return [(each.slot, each.up, tuple(sorted(number[name] for name in each.vectors))) for each in found.messages]
+
+
+def at_best_slot(crossings: Sequence[Crossing], numbers: Sequence[int]) -> MessageGroup | None:
+    """A group at the slot at which it is on the device shortest; None where its members have no slot in common."""
+    members = [crossings[number] for number in numbers]
+    first, last = max(each.earliest for each in members), min(each.latest for each in members)
+    up = members[0].up
+    return None if first > last else (last if up else first, up, tuple(numbers))
 
 
 def grouped(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> list[MessageGroup]:

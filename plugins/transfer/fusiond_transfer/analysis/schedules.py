@@ -20,7 +20,6 @@ from fusiond_transfer.analysis import (
     limited_cells,
     local_search,
     mapped_or_managed,
-    min_residency,
     order,
     schedule,
 )
@@ -104,7 +103,8 @@ class Schedules:
         bound = self.bound.points
         if self.limited:
             fits = self.fitting()
-            found = schedule.scheduled(self.graph, self.crossings, self._slots(fits), fits.groups)
+            at = schedule.slots_of(fits.groups, len(self.crossings))
+            found = schedule.scheduled(self.graph, self.crossings, at, fits.groups)
             found = dataclasses.replace(found, leaves=self._leaves)
             proven = fits.least and (self.evictions is None or found.startups == bound)
             return Least(schedule=found, lower_bound=bound, proven=proven)
@@ -122,13 +122,6 @@ class Schedules:
         cell = self.graph.cell
         cells = {cell[name] for name in self.evictions.split} if self.evictions else set()
         return frozenset(each.vector for each in self.crossings if cell[each.vector] in cells)
-
-    def _slots(self, fits: Fitting) -> list[int]:
-        slots = [0] * len(self.crossings)
-        for slot, _, numbers in fits.groups:
-            for number in numbers:
-                slots[number] = slot
-        return slots
 
     def separate(self, *, early: bool) -> Schedule:
         """Every vector by itself."""
@@ -200,12 +193,7 @@ class Schedules:
         if not self.limited or self.graph.limit_bytes is None:
             return True
         memory = limit.ResidentBytes(self.graph, self.crossings)
-        number = {each.vector: index for index, each in enumerate(found.crossings)}
-        groups = [(each.slot, each.up, tuple(number[name] for name in each.vectors)) for each in found.messages]
-        return memory.peak(groups) <= self.graph.limit_bytes
-
-    def byte_slots(self, found: Schedule) -> int:
-        return min_residency.byte_slots(found.crossings, found.slots)
+        return memory.peak(schedule.groups_of(found)) <= self.graph.limit_bytes
 
 
 def reordered(schedules: Schedules) -> Schedules | None:

@@ -14,12 +14,9 @@ from fusiond.language.dtypes import is_float, whole_numbers
 from fusiond.program import Fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph, GraphKernel, Vector
 
-WORDS = Fill(kind="integers", low=0, high=2**31 - 1)
-"""What inputs hold unless a file says otherwise."""
-
 
 def usual_fill(dtype: str) -> Fill:
-    """The same for any element type, as far as it reaches."""
+    """What inputs hold unless a file says otherwise."""
     if is_float(dtype):
         return Fill(kind="uniform")
     least, most = whole_numbers(dtype)
@@ -53,7 +50,7 @@ def random_graph(shape: Shape, *, elements: int = 4096, name: str = "random") ->
     read = {each for kernel in kernels for each in kernel.reads}
     return Graph(
         name=name,
-        vectors=tuple(Vector(name=each, elements=elements, fill=WORDS) for each in names),
+        vectors=tuple(Vector(name=each, elements=elements, fill=usual_fill("uint32")) for each in names),
         kernels=tuple(kernels),
         inputs=tuple(names[: shape.inputs]),
         outputs=tuple(each for each in names[shape.inputs :] if each not in read),

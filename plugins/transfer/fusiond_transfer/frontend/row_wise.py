@@ -11,7 +11,7 @@ A chunk is then the same entry on parts of the vectors, with the lengths, values
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusiond.language import expressions, extents
 from fusiond.language.extents import Extent, text_of
@@ -121,12 +121,10 @@ def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int) -> Text:
     def moved(number: int) -> int:
         return _substituted(number, graph, how.declared, rows)
 
-    return Text(
-        text=body.text,
-        entry=body.entry,
+    return replace(
+        body,
         values=tuple(moved(each) for each in body.values),
         grid=(moved(body.grid[0]), moved(body.grid[1]), moved(body.grid[2])),
-        block=body.block,
         shared_bytes=moved(body.shared_bytes),
     )
 

@@ -114,7 +114,7 @@ def _files(inputs: Inputs) -> Callable[[Node], tuple[str, str]]:
 def _deterministic(job: Job, module: HloModule) -> bool:
     """Whether sums of scatters shall be the same in every run; RequestError where that would not come to an end."""
     asked = _flag(job, "deterministic")
-    for name, count in scatter_updates.endless(module, deterministic=asked).items():
+    for name, count in scatter_updates.endless(module.by_name, module.foreign, deterministic=asked).items():
         raise _node(job, "deterministic").fail(
             f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and looking at {count} of them in "
             f"order would take too long; leave this out"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusiond.cuda.limits import STATIC_SHARED_BYTES
@@ -107,8 +107,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         module = about.plain()
         seeds = dict(self._base_seeds(about))
         plans = {
-            "unfused": planner.remembered(module, self._unfused(limits), limits),
-            "xla_rules": planner.remembered(module, self._xla(limits), limits),
+            "unfused": planner.remembered(module, self._rules(policy.unfused, limits), limits),
+            "xla_rules": planner.remembered(module, self._rules(policy.xla_rules, limits), limits),
             **{name: self._seeded(about, seeds[name]) for name in ("paper", "packed", "barriers")},
         }
         stitched = _fewest(plans)
@@ -180,8 +180,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         about = StitchingAnalysis(request=request, limits=limits, forms=one_form(request))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
-            "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
-            "xla_rules": planner.remembered(about.plain(), self._xla(limits), limits),
+            "unfused": planner.remembered(about.plain(), self._rules(policy.unfused, limits), limits),
+            "xla_rules": planner.remembered(about.plain(), self._rules(policy.xla_rules, limits), limits),
             "stitched": parts.planned(about.module(), self._policy(request, first, limits), limits),
         }
         found = report.report(about.module(), plans, "stitched")
@@ -319,7 +319,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
 
         def baseline(name: str, detail: str, made: Any, *, issue: str = "streams", like: str | None = None) -> Baseline:
             def program(config: Config) -> Program:
-                rules = made(about.limits, threads=config.integer("threads"))
+                rules = self._rules(made, about.limits, threads=config.integer("threads"))
                 rules = dataclasses.replace(rules, update_tiles=config.get("scatters") == forms.TILES)
                 found = self._emitted(about, about.plain(config), rules, f"{module.name}:{name}", known={})
                 if isinstance(found, Rejection):
@@ -329,10 +329,10 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
 
         return (
-            baseline("unfused", "one kernel per instruction", self._unfused),
-            baseline("unfused_graph", "the same as a CUDA graph", self._unfused, issue="graph", like="unfused"),
-            baseline("xla_rules", "XLA's fusion rules of 2018, re-implemented in outline", self._xla),
-            baseline("xla_rules_graph", "the same as a CUDA graph", self._xla, issue="graph", like="xla_rules"),
+            baseline("unfused", "one kernel per instruction", policy.unfused),
+            baseline("unfused_graph", "the same as a CUDA graph", policy.unfused, issue="graph", like="unfused"),
+            baseline("xla_rules", "XLA's fusion rules of 2018, re-implemented in outline", policy.xla_rules),
+            baseline("xla_rules_graph", "the same as a CUDA graph", policy.xla_rules, issue="graph", like="xla_rules"),
         )
 
     # --- Config -> Program ---
@@ -468,13 +468,11 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         given = Config.of({"fusion": "packed", **config}) if request.group else config
         return spaces.policy(given, limits, dots=request.dots)
 
-    def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> FusionPolicy:
-        rules = policy.unfused(threads=threads, multiprocessors=max(1, limits.multiprocessors))
-        return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
-
-    def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> FusionPolicy:
-        rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
-        return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
+    def _rules(
+        self, rules: Callable[..., FusionPolicy], limits: DeviceLimits, *, threads: int = spaces.THREADS[0]
+    ) -> FusionPolicy:
+        found = rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
+        return dataclasses.replace(found, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
 def _fewest(plans: Mapping[str, PlannedModule]) -> str:

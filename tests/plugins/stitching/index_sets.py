@@ -23,10 +23,10 @@ def of_chunk(chunk: Chunk, dims: tuple[int, ...], block: int) -> Mask:
     """The elements of a tensor that a block computes."""
     mask = np.zeros(dims, dtype=np.bool_)
     if isinstance(chunk, FlatChunk):
-        span = chunk.span(block, mask.size)
-        mask.reshape(-1)[span.start : span.stop] = True
+        mask.reshape(-1)[block * chunk.size : (block + 1) * chunk.size] = True
         return mask
-    mask[tuple(slice(each.start, max(each.start, each.stop)) for each in chunk.ranges(block, dims))] = True
+    starts = [block // each.stride % each.parts * each.size for each in chunk.splits]
+    mask[tuple(slice(start, start + each.size) for start, each in zip(starts, chunk.splits, strict=True))] = True
     return mask
 
 

@@ -61,6 +61,6 @@ def unique(chunk: Chunk, blocks: int) -> bool:
     end = 1  # so many blocks are told apart by the coordinates so far
     for stride, parts in sorted((each.stride, each.parts) for each in chunk.splits if each.parts > 1):
         if stride != end:
-            return end >= blocks
+            return min(end, stride) >= blocks
         end *= parts
     return end >= blocks

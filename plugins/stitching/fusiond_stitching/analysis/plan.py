@@ -119,21 +119,6 @@ class BoxChunk:
         """How many different chunks there are."""
         return math.prod(each.parts for each in self.splits)
 
-    def start(self, block: int) -> tuple[int, ...]:
-        """The first index of a block's chunk."""
-        return tuple((block // each.stride) % each.parts * each.size for each in self.splits)
-
-    def ranges(self, block: int, dims: tuple[int, ...]) -> tuple[range, ...]:
-        """A block's indices, per dimension."""
-        return tuple(
-            range(first, min(first + each.size, dim))
-            for first, each, dim in zip(self.start(block), self.splits, dims, strict=True)
-        )
-
-    def writes(self, block: int) -> bool:
-        """This block is the first of its replicas."""
-        return block == sum((block // each.stride) % each.parts * each.stride for each in self.splits)
-
 
 @dataclass(frozen=True, slots=True)
 class FlatChunk:
@@ -145,10 +130,6 @@ class FlatChunk:
     @property
     def local(self) -> tuple[int, ...]:
         return (self.size,)
-
-    def span(self, block: int, elements: int) -> range:
-        """A block's elements in the row-major order."""
-        return range(min(block * self.size, elements), min((block + 1) * self.size, elements))
 
 
 Chunk: TypeAlias = BoxChunk | FlatChunk

@@ -56,10 +56,10 @@ class FusionPolicy:
     """Batched dots are fused like everything else (section 2.1 leaves that to the user)."""
 
 
-def unfused(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy:
+def unfused(*, threads: int = 256, multiprocessors: int = 108, rules: str = "none") -> FusionPolicy:
     """One kernel per instruction; reshapes, broadcasts, iotas and constants cost none."""
     return FusionPolicy(
-        rules="none",
+        rules=rules,
         threads=threads,
         multiprocessors=multiprocessors,
         layers=False,
@@ -74,15 +74,7 @@ def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy
     goes into its only reader; a cheap one is computed again by a few; a reduce is always a root; siblings over equal
     dims that read a common buffer share a kernel. Simplified: siblings must stand at one place in the order of
     launches, and bytes moved are not weighed when something is computed again."""
-    return FusionPolicy(
-        rules="xla",
-        threads=threads,
-        multiprocessors=multiprocessors,
-        layers=False,
-        middle=True,
-        warp=True,
-        registers=True,
-    )
+    return unfused(threads=threads, multiprocessors=multiprocessors, rules="xla")
 
 
 def paper(*, threads: int = 256, grain: int = 8192, multiprocessors: int = 108) -> FusionPolicy:

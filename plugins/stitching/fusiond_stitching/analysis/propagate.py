@@ -5,16 +5,16 @@ superset: where a dimension cannot be cut (a reduced one, a sliced one, a concat
 Table 1 follows from it: a reduce passes Row where split_dim is left of the reduced dimensions and Column where it is
 right of them, a transpose likewise, a dot passes Row while split_dim is a batch dimension, element-wise instructions
 pass everything, reshape and broadcast carry split_dim and sword over to the operand's dims. What the table calls not
-satisfiable is a requirement that comes out larger than the block's share (`share`), and fusion then says no.
+satisfiable is a requirement that comes out larger than the block's share, and fusion then says no.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fusiond_stitching.analysis.plan import BoxChunk, Chunk, ChunkSchedule, FlatChunk, ScheduleKind, Split, boxed, whole
+from fusiond_stitching.analysis.plan import BoxChunk, Chunk, ChunkSchedule, FlatChunk, ScheduleKind, Split, whole
 from fusiond_stitching.frontend import windows
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, matched
 
 
 def required(user: HloInstruction, place: int, operand: HloInstruction, chunk: Chunk) -> Chunk:
@@ -131,7 +131,7 @@ def _reshaped(user: HloInstruction, place: int, operand: HloInstruction, splits:
     """The operand's part: dimensions that are merged or taken apart pass a split that is a run of the merged one."""
     dims, source = user.dims, operand.dims
     found = [Split(dim) for dim in source]
-    for ours, theirs in _matched(dims, source):
+    for ours, theirs in matched(dims, source):
         run = _as_run([(dims[at], splits[at]) for at in ours])
         if run is None:
             continue
@@ -140,31 +140,6 @@ def _reshaped(user: HloInstruction, place: int, operand: HloInstruction, splits:
         for at, split in zip(theirs, cut or (), strict=False):
             found[at] = split
     return BoxChunk(tuple(found))
-
-
-def _matched(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """The smallest runs of dimensions with equal products: [6,4] and [2,3,4] give ([0],[0,1]) and ([1],[2])."""
-    found = []
-    i = j = 0
-    while i < len(left) or j < len(right):
-        ours: list[int] = []
-        theirs: list[int] = []
-        a = b = 1
-        while True:
-            if a <= b and i < len(left) and (a < b or not ours):
-                a *= left[i]
-                ours.append(i)
-                i += 1
-            elif (b < a and j < len(right)) or (not theirs and j < len(right)):
-                b *= right[j]
-                theirs.append(j)
-                j += 1
-            else:
-                break
-            if a == b and ours and theirs:
-                break
-        found.append((ours, theirs))
-    return found
 
 
 def _as_run(dims: Sequence[tuple[int, Split]]) -> tuple[int, int] | None:
@@ -234,11 +209,6 @@ def joined(first: Chunk, second: Chunk, dims: tuple[int, ...]) -> Chunk:
     return BoxChunk(tuple(mine if mine == yours else Split(dim) for mine, yours, dim in pairs))
 
 
-def share(chunk: Chunk, blocks: int, elements: int) -> float:
-    """How often the blocks compute an element of the tensor, on average: 1 when nothing is done twice."""
-    return blocks * chunk.size / max(1, elements)
-
-
 def named(dims: tuple[int, ...], chunk: Chunk) -> ChunkSchedule | None:
     """The schedule (section 4.1) that names this chunk; None when none does."""
     if isinstance(chunk, FlatChunk):
@@ -270,6 +240,3 @@ class Requirements:
             operand = self.module[user.operands[place]]
             found = self.known[key] = required(user, place, operand, chunk)
         return found
-
-
-__all__ = ["Requirements", "boxed", "joined", "named", "required", "share"]

@@ -17,7 +17,7 @@ from fusiond.model import frozen
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.row_shapes import interleaving
 from fusiond_stitching.analysis.schedule import divisors
-from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, topological
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, neutral, topological
 from fusiond_stitching.frontend.hlo import Number
 
 LEAST_ELEMENTS = 1 << 16
@@ -177,7 +177,8 @@ def _neutral_values(reduce: HloInstruction) -> tuple[Number, ...] | None:
     """For each value, what changes nothing; None for computations that are not known to be associative."""
     operation = reduce.attributes["computation"].simple
     if operation in ("add", "multiply", "maximum", "minimum") and len(reduce.operands) == 2:
-        return (_neutral(operation, reduce.dtype),)
+        value = neutral(operation, reduce.dtype)
+        return None if value is None else (value,)
     return online_reductions.NEUTRAL if online_reductions.is_pair(reduce) else None
 
 
@@ -192,19 +193,3 @@ def _results(module: HloModule, reduce: HloInstruction, count: int) -> tuple[str
         if each.opcode == "reduce" and each.operands == reduce.operands
     }
     return tuple(found[at] for at in range(count))
-
-
-def _neutral(operation: str, dtype: str) -> Number:
-    """What changes nothing: -0 for a sum of floats, so that a sum of -0 stays -0."""
-    floats = dtype.startswith(("f", "bf"))
-    if operation == "add":
-        return -0.0 if floats else 0
-    if operation == "multiply":
-        return 1.0 if floats else 1
-    if floats:
-        return -math.inf if operation == "maximum" else math.inf
-    if dtype == "pred":
-        return operation == "minimum"
-    bits = int(dtype[1:])
-    least, most = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return least if operation == "maximum" else most

@@ -13,7 +13,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import shared_memory
-from fusiond_stitching.analysis.barriers import Barriers
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -31,7 +30,7 @@ from fusiond_stitching.analysis.plan import (
     power_of_two,
 )
 from fusiond_stitching.analysis.policy import FusionPolicy
-from fusiond_stitching.analysis.shared_memory import SharedBuffer
+from fusiond_stitching.analysis.shared_memory import Barriers, SharedBuffer
 from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 from fusiond.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
+from fusiond_stitching.analysis.operand_indices import operand_index
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import TYPES, NoCode, Type, literal
@@ -166,33 +167,11 @@ def _iota(self: Elemental, scope: Scope, instruction: HloInstruction, indices: I
     yield
 
 
-def _reshape(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
+def _moved(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     (operand,) = self.module.operands(instruction)
-    return (yield scope, operand.name, delinear(linear(indices, instruction.dims), operand.dims))
-
-
-def _broadcast(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    return (yield scope, instruction.operands[0], tuple(indices[at] for at in instruction.attributes["dimensions"]))
-
-
-def _transpose(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    order = instruction.attributes["dimensions"]  # output dimension -> operand dimension
-    return (yield scope, instruction.operands[0], tuple(indices[order.index(at)] for at in range(len(order))))
-
-
-def _slice(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    starts, strides = instruction.attributes["starts"], instruction.attributes["strides"]
-    moved = tuple(index * step + start for index, start, step in zip(indices, starts, strides, strict=True))
-    return (yield scope, instruction.operands[0], moved)
-
-
-def _reverse(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    turned = instruction.attributes["dimensions"]
-    moved = tuple(
-        index * -1 + (size - 1) if at in turned else index
-        for at, (index, size) in enumerate(zip(indices, instruction.dims, strict=True))
-    )
-    return (yield scope, instruction.operands[0], moved)
+    place = operand_index(instruction, operand, indices)
+    assert place is not None
+    return (yield scope, operand.name, place)
 
 
 # --- conditions on the index ----------------------------------------------------------------------------
@@ -422,11 +401,7 @@ def combine(
 STEPS: Mapping[str, Write] = {
     "constant": _constant,
     "iota": _iota,
-    "reshape": _reshape,
-    "broadcast": _broadcast,
-    "transpose": _transpose,
-    "slice": _slice,
-    "reverse": _reverse,
+    **dict.fromkeys(("reshape", "broadcast", "transpose", "slice", "reverse"), _moved),
     "concatenate": _concatenate,
     "pad": _pad,
     "window": _window,

@@ -19,7 +19,7 @@ from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, loop, merged, type_of
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import NoCode, Type, literal
-from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, neutral
 
 WARP = 32
 _EVERYONE = Code("0xffffffffu")
@@ -39,19 +39,8 @@ class ReduceGroup:
     @property
     def identity(self) -> Code | None:
         """Where combining with it changes nothing."""
-        simple = self.computation.simple
-        kind = self.kinds[0]
-        if simple == "add":
-            return literal(kind, -0.0 if kind.kind == "float" else 0)
-        if simple == "multiply":
-            return literal(kind, 1)
-        if simple in ("or", "xor") and kind.kind != "float":
-            return literal(kind, 0)
-        if simple == "and" and kind.kind != "float":
-            return literal(kind, 1 if kind.kind == "pred" else -1)
-        if simple in ("maximum", "minimum"):
-            return _extreme(kind, low=simple == "maximum")
-        return None
+        value = neutral(self.computation.simple, self.operands[0].dtype)
+        return None if value is None else literal(self.kinds[0], value)
 
     @property
     def neutral(self) -> tuple[Code, ...] | None:
@@ -63,16 +52,6 @@ class ReduceGroup:
                 literal(kind, value) for kind, value in zip(self.kinds, online_reductions.NEUTRAL, strict=True)
             )
         return None
-
-
-def _extreme(kind: Type, *, low: bool) -> Code:
-    if kind.kind == "float":
-        return literal(kind, -math.inf if low else math.inf)
-    if kind.kind == "pred":
-        return literal(kind, not low)
-    if kind.kind == "unsigned":
-        return literal(kind, 0 if low else (1 << kind.bits) - 1)
-    return literal(kind, -(1 << (kind.bits - 1)) if low else (1 << (kind.bits - 1)) - 1)
 
 
 def groups(module: HloModule, stage: Stage) -> tuple[ReduceGroup, ...]:

@@ -186,17 +186,6 @@ _EXACT: Mapping[str, str] = {
 }
 """The same, for results that need no rounding."""
 
-UNARY = frozenset(
-    {*_REAL, *_EXACT, "abs", "negate", "sign", "logistic", "is-finite", "not", "popcnt", "count-leading-zeros"}
-    | {"copy"}
-)
-BINARY = frozenset(
-    {"add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "atan2", "and", "or", "xor"}
-    | {"shift-left", "shift-right-arithmetic", "shift-right-logical"}
-)
-EXPENSIVE = frozenset({*_REAL, "logistic", "divide", "remainder", "power", "atan2"})
-"""Worth keeping in shared memory rather than computing twice."""
-
 
 def unary(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
     """The expression of a unary operation on a value (a name or a literal) of type `kind`. Raises NoCode."""

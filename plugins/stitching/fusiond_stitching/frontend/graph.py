@@ -51,7 +51,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,19 @@ def least(dtype: str) -> float | int:
     """The least value of an element type but pred: minus infinity, of floats."""
     of = DTYPES[dtype]
     return -math.inf if dtypes.is_float(of) else dtypes.whole_numbers(of)[0]
+
+
+def neutral(operation: str | None, dtype: str) -> float | int | None:
+    """What an operation changes nothing with: -0 of a sum of floats, so that a sum of -0 stays -0. None: not known."""
+    floats = dtypes.is_float(DTYPES[dtype])
+    if operation in ("maximum", "minimum"):
+        low, high = (-math.inf, math.inf) if floats else dtypes.whole_numbers(DTYPES[dtype])
+        return low if operation == "maximum" else high
+    if operation == "and" and not floats:
+        return 1 if dtype == "pred" else -1
+    if operation in ("or", "xor"):
+        return None if floats else 0
+    return {"add": -0.0 if floats else 0, "multiply": 1.0 if floats else 1}.get(operation or "")
 
 
 UNARY = frozenset({
@@ -214,11 +227,6 @@ class HloModule:
     def kept(self) -> dict[object, Any]:
         """What others have made of this module, and keep with it. No part of what it is."""
         return {}
-
-    @functools.cached_property
-    def largest(self) -> int:
-        """Elements of the largest tensor."""
-        return max((each.elements for each in self.instructions), default=0)
 
     @functools.cached_property
     def all_frames(self) -> tuple[HloModule, ...]:
@@ -394,3 +402,25 @@ def topological(instructions: Iterable[HloInstruction]) -> tuple[HloInstruction,
 def replaced(instruction: HloInstruction, **changes: Any) -> HloInstruction:
     """The same instruction with some fields changed."""
     return dataclasses.replace(instruction, **changes)
+
+
+def matched(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """The shortest runs of dimensions of both with equal products, in order: [6,4] and [2,3,4] give ([0],[0,1]) and
+    ([1],[2])."""
+    a = b = 0
+    while a < len(one) or b < len(other):
+        mine: list[int] = []
+        its: list[int] = []
+        left = right = 1
+        while True:
+            if left <= right and a < len(one) and (left < right or not mine):
+                left *= one[a]
+                mine.append(a)
+                a += 1
+            elif b < len(other) and (right < left or not its):
+                right *= other[b]
+                its.append(b)
+                b += 1
+            else:
+                break
+        yield mine, its

@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -97,23 +97,15 @@ def sink_gathers(graph: HloGraph) -> HloGraph:
 
 
 def leave_scatters(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, foreign={**graph.foreign, **dict(_endless(graph.instructions, graph.foreign))})
-
-
-def _endless(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Scatters that are left to a library, and why: their updates cannot be applied one by one, nor sorted, and code
-    that looks at all of them for each element of the result would not come to an end."""
-    for each in given.values():
-        if each.opcode == "scatter" and each.name not in foreign:
-            _, indices, updates = (given[operand] for operand in each.operands)
-            looks = scatter_updates.looks(each, updates)
-            how = scatter_updates.way(each, indices, updates, deterministic=False)
-            if looks > scatter_updates.MOST_LOOKS and how is None:
-                count = looks // each.elements
-                yield (
-                    each.name,
-                    (f"scatter {each.name!r}: {count} updates for each of {each.elements} elements would be looked at"),
-                )
+    """Their updates cannot be applied one by one, nor sorted, and code that looks at all of them for each element of
+    the result would not come to an end."""
+    given = graph.instructions
+    left = {
+        name: f"scatter {name!r}: {count // given[name].elements} updates for each of {given[name].elements} elements "
+        "would be looked at"
+        for name, count in scatter_updates.endless(given, graph.foreign, deterministic=False).items()
+    }
+    return dataclasses.replace(graph, foreign={**graph.foreign, **left})
 
 
 # --- identities, equal instructions, dots ---------------------------------------------------------------

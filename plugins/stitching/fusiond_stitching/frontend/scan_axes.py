@@ -7,11 +7,11 @@ reduced, shifted or cut on the way stays inside a thread where it is short, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond_stitching.frontend import loop_bodies
-from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule, matched
 
 MANY = 8
 """Threads that compute the same, from which on it is worth a launch of its own."""
@@ -205,7 +205,7 @@ class Axes:
 
     def _reshaped(self, each: HloInstruction, operand: HloInstruction, varying: bool) -> None:
         """Dimensions of equal size behind equal products are the same; all others stay inside."""
-        for mine, its in _groups(each.dims, operand.dims):
+        for mine, its in matched(each.dims, operand.dims):
             large = [at for at in mine if each.dims[at] > 1]
             theirs = [at for at in its if operand.dims[at] > 1]
             if len(large) == len(theirs) == 1:
@@ -308,24 +308,3 @@ def shared_by_threads(axes: Axes, places: ScanPartition, inside: Container[str])
         if each.name in found or each.name in below:
             below |= set(each.operands)
     return found
-
-
-def _groups(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """The shortest runs of dimensions of both with equal products, in order."""
-    a = b = 0
-    while a < len(one) or b < len(other):
-        mine: list[int] = []
-        its: list[int] = []
-        left = right = 1
-        while True:
-            if left <= right and a < len(one) and (left < right or not mine):
-                left *= one[a]
-                mine.append(a)
-                a += 1
-            elif b < len(other) and (right < left or not its):
-                right *= other[b]
-                its.append(b)
-                b += 1
-            else:
-                break
-        yield mine, its

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Container, Mapping
 
 from fusiond.model import frozen
 from fusiond_stitching.frontend import sorted_scatters
@@ -44,17 +45,17 @@ def in_place(instruction: HloInstruction) -> bool:
     return instruction.opcode == "scatter" and bool(instruction.attributes.get("in_place", False))
 
 
-def endless(module: HloModule, *, deterministic: bool) -> dict[str, int]:
+def endless(given: Mapping[str, HloInstruction], foreign: Container[str], *, deterministic: bool) -> dict[str, int]:
     """Scatters that nothing of all this is possible for, and how many updates code would look at in a loop over all of
     them for each element, which would not come to an end."""
-    return {
-        each.name: count
-        for each in module.instructions
-        if each.opcode == "scatter"
-        and each.name not in module.foreign
-        and (count := looks(each, module.operands(each)[2])) > MOST_LOOKS
-        and way(each, *module.operands(each)[1:], deterministic=deterministic) is None
-    }
+    found = {}
+    for each in given.values():
+        if each.opcode == "scatter" and each.name not in foreign:
+            _, indices, updates = (given[operand] for operand in each.operands)
+            count = looks(each, updates)
+            if count > MOST_LOOKS and way(each, indices, updates, deterministic=deterministic) is None:
+                found[each.name] = count
+    return found
 
 
 def way(

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fusiond_stitching.frontend import graph
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 
@@ -115,15 +116,7 @@ def neutral(computation: Computation, init: HloInstruction) -> bool:
         tried = (0.0, 1.5, -3.25, 1e30, -1e30, math.inf, -math.inf)
         pairs = [(each, order) for each in tried for order in ((value, each), (each, value))]
         return floats and all(_scalar(computation, order) == each for each, order in pairs)
-    if computation.simple in ("add", "or", "xor", "multiply"):
-        return bool(value == (computation.simple == "multiply"))
-    if computation.simple == "and":
-        return bool(value == (1 if init.dtype == "pred" else -1)) and not init.dtype.startswith("u")
-    bits = 0 if init.dtype == "pred" else int(init.dtype.lstrip("bfsu"))
-    low, high = (-math.inf, math.inf) if floats else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if bits else (0, 1)
-    if init.dtype.startswith("u"):
-        low, high = 0, (1 << bits) - 1
-    return bool(value == (low if computation.simple == "maximum" else high))
+    return bool(value == graph.neutral(computation.simple, init.dtype))
 
 
 def _scalar(computation: Computation, given: Sequence[float]) -> float | None:

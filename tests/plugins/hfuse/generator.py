@@ -44,55 +44,6 @@ class Seeded:
         return self._random.randint(low, high)
 
 
-class Replayed:
-    """Decisions made before; behind their end, the plainest. `made` are those that were asked for."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self._left = list(numbers)
-        self.made: list[int] = []
-
-    def number(self, low: int, high: int) -> int:
-        self.made.append(min(max(self._left.pop(0) if self._left else low, low), high))
-        return self.made[-1]
-
-
-class Recorded:
-    """Decisions of another, kept."""
-
-    def __init__(self, choices: Choices) -> None:
-        self._choices = choices
-        self.made: list[int] = []
-
-    def number(self, low: int, high: int) -> int:
-        self.made.append(self._choices.number(low, high))
-        return self.made[-1]
-
-
-def reduced(numbers: Sequence[int], fails: Callable[[Replayed], bool], most: int = 150) -> list[int]:
-    """Fewer and plainer decisions with which something still fails; looks at `most` of them."""
-    best = list(numbers)
-    size = len(best) // 2
-    while size and most > 0:
-        changed = False
-        at = 0
-        while at < len(best) and most > 0:
-            for put in ([], [0] * min(size, len(best) - at)):
-                replay = Replayed([*best[:at], *put, *best[at + size :]])
-                most -= 1
-                if (
-                    best[at : at + size] != put
-                    and fails(replay)
-                    and (len(replay.made), replay.made) < (len(best), best)
-                ):
-                    best = replay.made
-                    changed = True
-                    break
-            else:
-                at += size
-        size = size if changed and size == 1 else size // 2
-    return best
-
-
 class Drawn:
     """Decisions of Hypothesis, which makes them plainer when something fails."""
 

@@ -41,15 +41,11 @@ FORMS = {
         "        atomicAdd(&s[0], 1);\n        __syncthreads();\n        out[i] = s[0];\n        __syncthreads();\n    }\n}\n",
     "a loop that lasts longer for some": AT + "    __shared__ int s[1];\n    s[0] = 7;\n    for (int j = threadIdx.x / 32; j < 5; ++j) {\n"
         "        __syncthreads();\n        if (i < n) out[i] += s[0] + j;\n    }\n}\n",
-    "a helper with an early return before its barrier":
-        "__device__ int f(int i, int n) { if (i >= n) return 0; __syncthreads(); return i; }\n" + AT + "    int v = f(i, n);\n" + STORE,
     "counting barriers": AT + "    int v = __syncthreads_count(i < n && in[i] > 50) + 1000 * __syncthreads_or(i == 5)\n"
         "        + 2000 * __syncthreads_and(i < n);\n" + STORE,
     "a counting barrier in a helper and a macro": "#define ANY(x) __syncthreads_or(x)\n"
         "__device__ int f(int p) { return __syncthreads_count(p) + ANY(p > 98); }\n"
         + AT + "    int v = f(i < n ? in[i] : 0);\n" + STORE,
-    "a barrier in a lambda": AT + "    __shared__ int s[128];\n    auto sync = [&] { __syncthreads(); };\n    s[threadIdx.x] = i;\n"
-        "    sync();\n    int v = s[127 - threadIdx.x];\n" + STORE,
     "the group of a block": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + AT
         + "    cg::thread_block block = cg::this_thread_block();\n    __shared__ int s[128];\n    s[block.thread_rank()] = i;\n"
         "    block.sync();\n    int v = s[block.size() - 1 - block.thread_index().x] + block.group_index().x;\n    cg::sync(block);\n" + STORE,
@@ -58,68 +54,6 @@ FORMS = {
         + "    auto tile = tiled_partition<32>(this_thread_block());\n    auto small = tiled_partition<8>(tile);\n"
         "    int v = i < n ? in[i] : 0;\n    v = total(tile, v) + 100000 * small.shfl(v, 3) + small.meta_group_rank() + tile.meta_group_size();\n"
         "    v += tile.ballot(v > 3) % 1000 + tile.any(i == 3);\n" + STORE,
-    "methods that see the block": "struct Sum {\n    int start;\n    __device__ int at(int i) const { return start + threadIdx.x + i; }\n"
-        "    __device__ void wait() { __syncthreads(); }\n    static __device__ unsigned lane() { return threadIdx.x % 32; }\n"
-        "    template <class T> __device__ T twice(T v) { wait(); return v * 2 + T(at(0)); }\n};\n" + AT
-        + "    Sum sum{3};\n    sum.wait();\n    Sum* p = &sum;\n    int v = sum.at(i) + Sum::lane() + p->twice<int>(4) + p->twice(5);\n" + STORE,
-    "constructors that see the block": "__device__ int own() { return threadIdx.x % 32; }\n"
-        "struct Lane { int at; __device__ Lane() : at(own()) {} __device__ explicit Lane(int o) : at(threadIdx.x + o) {} };\n"
-        "struct Further : Lane { __device__ Further(int q) : Lane(q) { __syncthreads(); } };\nstruct Pair { Lane a; int z; };\n"
-        "template <class T> struct Index { T x; __device__ Index(T s) : x(s + threadIdx.x) {} __device__ T get() const { return x; } };\n" + AT
-        + "    Lane a;\n    Lane b(3);\n    Lane c{4};\n    auto d = Lane(5);\n    const Lane& e = d;\n    Further f(7);\n    Pair p{Lane(3), 2};\n"
-        "    Index<int> g(3);\n    auto h = Index<long>(4);\n"
-        "    int v = a.at + b.at + c.at + e.at + f.at + p.a.at + g.get() + h.get() + Lane().at + Lane{}.at;\n" + STORE,
-    "a method of a local type": AT + "    struct S { int a; __device__ int f() { return threadIdx.x + a; } };\n    S s{i};\n    int v = s.f();\n" + STORE,
-    "a method of an argument whose type is a template's": "struct A { __device__ int lane(int x) { return threadIdx.x + x; } };\n"
-        "template <class T> __device__ int use(T t) { return t.lane(1); }\n" + AT + "    int v = use(A());\n" + STORE,
-    "lambdas that capture nothing, or by name": AT + "    auto f = [] { return threadIdx.x; };\n    auto g = [n](int a) { return a + n + (int)blockDim.x; };\n"
-        "    auto h = [&n, f] { auto inner = [] { return blockIdx.x; }; return n + f() + inner(); };\n    int v = f() + g(1) + h();\n" + STORE,
-    "calls in macros": "__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
-        "#define LANE lane()\n#define ADD(x) add((x) + LANE)\n" + AT + "    int v = ADD(i) + LANE;\n" + STORE,
-    "calls in a macro's arguments": "#include <assert.h>\n__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
-        "template <class T> __device__ T mine(T v) { return v + threadIdx.x; }\nstruct S { __device__ int at(int q) { __syncthreads(); return threadIdx.x + q; } };\n"
-        "#define TWICE(x) (2 * (x))\n#define MIX(x) (lane() + TWICE(x))\n#define CHECK(call) do { int e = (call); assert(e >= 0); } while (0)\n"
-        "#define LOOP(n, body) for (int j = 0; j < n; ++j) { body; }\n" + AT
-        + "    S s;\n    CHECK(add(3));\n    assert(lane() < 32);\n    int v = MIX(TWICE(add(lane() + 1))) + TWICE(mine<int>(3)) + TWICE(mine(4)) + TWICE(s.at(3));\n"
-        "    LOOP(3, v += add(j))\n" + STORE,
-    "overloads of CUDA's functions": """\
-__device__ float atomicMax(float* a, float v)
-{
-    int old = __float_as_int(*a);
-    while (__int_as_float(old) < v) {
-        const int seen = atomicCAS((int*)a, old, __float_as_int(v));
-        if (seen == old) break;
-        old = seen;
-    }
-    return __int_as_float(old);
-}
-__device__ int max(int a, int b, int c) { return max(max(a, b), c); }
-__device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a; return r; }
-""" + AT + """\
-    __shared__ float s;
-    __shared__ int t;
-    if (threadIdx.x == 0) s = 0, t = 0;
-    __syncthreads();
-    atomicMax(&s, i < n ? float(in[i]) : 0.0f);
-    atomicMax(&t, max(i, 3));
-    __syncthreads();
-    int v = int(s) + t + max(1, i, 7) + int(pow(2.0f, (unsigned char)3) + pow(2.0, 3.0));
-""" + STORE,
-    "overloads for structs": "struct C { float re, im; };\n"
-        "__device__ C __shfl_xor_sync(unsigned m, C c, int l) { return {__shfl_xor_sync(m, c.re, l), __shfl_xor_sync(m, c.im, l)}; }\n"
-        "__device__ float atomicAdd(C* p, C c) { atomicAdd(&p->re, c.re); return atomicAdd(&p->im, c.im); }\n"
-        "inline __host__ __device__ float3 make_float3(float s) { return make_float3(s, s, s); }\n"
-        "inline __device__ float3 fminf(float3 a, float3 b) { return make_float3(fminf(a.x, b.x), fminf(a.y, b.y), fminf(a.z, b.z)); }\n"
-        "inline __device__ float3 operator+(float3 a, float3 b) { return make_float3(a.x + b.x, a.y + b.y, a.z + b.z); }\n"
-        "template <class T> __device__ T max(T a, T b, T c) { return max(a, max(b, c)); }\n" + AT
-        + "    C c = __shfl_xor_sync(~0u, C{float(threadIdx.x), 2.0f}, 5);\n"
-        "    float3 a = fminf(make_float3(float(i)), make_float3(3.0f, 500.0f, 7.0f)) + make_float3(1.0f);\n"
-        "    int v = int(c.re + c.im + a.x + a.y + fminf(a.z, 2.0f)) + max(i, 3, n);\n" + STORE,
-    "overloads out of other namespaces": "#include <algorithm>\nnamespace {\n__device__ int min(int a, int b, int c) { return ::min(::min(a, b), c); }\n}\n"
-        "namespace ops { __device__ int abs(int a, int b) { return a < b ? b - a : a - b; } }\nusing namespace ops;\nusing std::max;\n" + AT
-        + "    int v = min(i, 3, 9) + min(i, 4) + abs(i, 50) + abs(i - 60) + max(i, 3) + int(max(1.5f, float(i)));\n" + STORE,
-    "an overload that sees the block": "__device__ int max(int a) { return a > threadIdx.x ? a : threadIdx.x; }\n" + AT
-        + "    int v = max(i, 3) + max(4);\n" + STORE,
     "structs that stand for the dynamic array": "template <class T> struct Pool {\n"
         "    __device__ operator T*() { extern __shared__ int cells[]; return (T*)cells; }\n"
         "    __device__ operator const T*() const { extern __shared__ int cells[]; return (T*)cells; }\n"
@@ -130,10 +64,6 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
         + "    int* s = Pool<int>();\n    s[threadIdx.x] = i;\n    __syncthreads();\n    Pool<int> pool;\n    auto other = Pool<int>{};\n"
         "    int* t = other;\n    short* u = Plain();\n    long* w = Pool<long>();\n"
         "    int v = pool.get()[127 - threadIdx.x] + mine<int>()[5] + t[7] + u[2 * threadIdx.x] + int(w[0]);\n" + STORE,
-    "namespaces, nested and without a name": "namespace {\n__device__ int own() { return threadIdx.x; }\nnamespace in { __device__ int own() { return 5; } }\n}\n"
-        "namespace a::b { __device__ int f() { return ::own() + blockIdx.x; } }\n" + AT + "    int v = a::b::f() + in::own();\n" + STORE,
-    "names of three parts, and a shorter one": "namespace a { namespace b { template <class T> __device__ T lane(T v) { return v + threadIdx.x; } } }\n"
-        "namespace ab = a::b;\nusing ab::lane;\n" + AT + "    int v = lane(1) + ab::lane<int>(2) + a::b::lane(3) + ::lane(4);\n" + STORE,
     "groups of variables, members of shared structs, jumps back": "__device__ int* pool() { extern __shared__ int cells[]; return cells; }\n"
         "template <class F> __device__ void each(F f) { for (int j = threadIdx.x; j < 128; j += blockDim.x) f(j); }\n" + AT
         + "    __shared__ struct { int a[128]; float b; } s;\n    __shared__ union { int a[128]; float f[128]; } u;\n"
@@ -142,24 +72,11 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
         "    int v = (__syncthreads(), s.a[127 - threadIdx.x]);\n"
         "    for (int j = 0; j < 3; ++j, __syncthreads()) { pool()[threadIdx.x] += j; __syncthreads(); v += pool()[127 - threadIdx.x]; }\n"
         "    switch (n % 3) { case 0: __syncthreads(); v += u.a[5]; break; case 1: __syncthreads(); v += u.a[6]; default: v += q[i & 1]; }\n" + STORE,
-    "the qualifier in a macro": "#define KERNEL(bound) extern \"C\" __global__ void __launch_bounds__(bound)\n"
-        "#define DEVICE __device__ __forceinline__\nDEVICE int f() { return threadIdx.x; }\nKERNEL(256) "
-        + AT.removeprefix("__global__ void ") + "    int v = f();\n" + STORE,
-    "macros that hide everything": "#define TID threadIdx.x\n#define BARRIER __syncthreads()\n#define LEAVE return\n#define IF(c) if (c)\n" + AT
-        + "    IF (TID > 99) LEAVE;\n    BARRIER;\n    int v = TID;\n" + STORE,
-    "code for one architecture": "__device__ int f() {\n#if __CUDA_ARCH__ >= 900\n    return threadIdx.x + 1;\n#else\n    return threadIdx.x + 1;\n#endif\n}\n"
-        + AT + "    int v = f();\n" + STORE,
     "a class with methods of the host": "#include <iostream>\n#include <string>\nstruct Tile {\n    int size;\n    __device__ int at(int i) const;\n"
         "    void print() const { std::cout << size; }\n    std::string name() const;\n"
         "    __host__ __device__ int twice() const { return 2 * size; }\n};\n"
         "__device__ int Tile::at(int i) const { return i % size; }\nstd::string Tile::name() const { return \"tile\"; }\n"
         + AT + "    Tile tile = {5};\n    int v = tile.at(i) + tile.twice();\n" + STORE,
-    "conditions": "#if defined(USE_CUDNN)\nvoid run(int* p) { k<<<1, 32>>>(p, p, 1); }\n#include <cudnn.h>\n#endif\n"
-        "#ifdef __CUDA_ARCH__\n#define HERE 1\n#else\n#define HERE 1\n#endif\n"
-        "#if __CUDA_ARCH__ >= 800\n__device__ int f() { return 1; }\n#else\n__device__ int f() { return 1; }\n#endif\n"
-        + AT + "    int v = f() + HERE;\n" + STORE,
-    "built-ins for compilers of the host": "#ifndef __CUDA_ARCH__\nextern const dim3 blockDim;\nextern const uint3 threadIdx;\n#endif\n"
-        + AT + "    int v = i;\n" + STORE,
     "a matrix product of each warp": "#include <mma.h>\nusing namespace nvcuda;\n" + K + """\
     __shared__ __align__(32) half a[4][256], b[4][256];
     __shared__ __align__(32) float c[4][256];
@@ -254,20 +171,6 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
     if (threadIdx.x < 128 && i < n) out[i] = sum;
 }
 """,
-    "structs from lane to lane": "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;\n" + """\
-struct __align__(8) Best { int value, place; };
-struct Wide { double sum; char c; };
-__device__ Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a; }
-""" + K + """\
-    auto warp = cg::tiled_partition<32>(cg::this_thread_block());
-    int i = blockIdx.x * 128 + threadIdx.x;
-    Best best = cg::reduce(warp, Best{in[i % n], (int)threadIdx.x}, better);
-    Wide wide = warp.shfl(Wide{in[i % n] * 0.5, (char)(threadIdx.x % 32)}, 5);
-    auto parity = cg::binary_partition(warp, in[i % n] % 2);
-    Best first = parity.shfl(Best{i, in[i % n]}, 0);
-    if (threadIdx.x < 128 && i < n) out[i] = best.value * 100 + best.place + (int)wide.sum + wide.c + first.value + first.place;
-}
-""",
     "coalesced threads": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
     int i = blockIdx.x * 128 + threadIdx.x;
     if (threadIdx.x >= 128 || i >= n || in[i] % 3) return;
@@ -276,12 +179,6 @@ __device__ Best better(Best a, Best b) { return b.value > a.value || (b.value ==
     if (here.thread_rank() == 0) first = atomicAdd(&out[3071], (int)here.size()) * 0;
     first = here.shfl(first, 0);
     out[i] = first + here.any(in[i] == 3) + here.all(1);
-}
-""",
-    "the grid, as far as it is numbered": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
-    auto grid = cg::this_grid();
-    for (unsigned long long i = grid.thread_rank(); i < n; i += grid.size())
-        out[i] = in[i] + (int)(grid.num_blocks() * blockDim.x == grid.num_threads());
 }
 """,
     "a group of any kind": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + """\
@@ -305,26 +202,6 @@ __device__ int sum_of(const cg::thread_group& group, int* scratch, int value)
     int part = sum_of(cg::tiled_partition(block, 16), scratch + threadIdx.x / 16 * 16, v);
     int i = blockIdx.x * 128 + threadIdx.x;
     if (threadIdx.x < 128 && i < n) out[i] = (threadIdx.x == 0 ? whole : 0) + (threadIdx.x % 16 == 0 ? part : 0);
-}
-""",
-    "references that are atomic": "#include <cuda/atomic>\n" + K + """\
-    __shared__ int total;
-    if (threadIdx.x == 0) total = 0;
-    __syncthreads();
-    int i = blockIdx.x * 128 + threadIdx.x;
-    bool own = threadIdx.x < 128 && i < n;
-    cuda::atomic_ref<int, cuda::thread_scope_block> sum(total);
-    if (own) sum.fetch_add(in[i], cuda::memory_order_relaxed);
-    __syncthreads();
-    if (own) out[i] = sum.load();
-}
-""",
-    "traits, limits and pairs of cuda::std": "#include <cuda/std/limits>\n#include <cuda/std/type_traits>\n#include <cuda/std/array>\n" + K + """\
-    cuda::std::array<int, 2> both{};
-    int i = blockIdx.x * 128 + threadIdx.x;
-    if (threadIdx.x >= 128 || i >= n) return;
-    both[0] = in[i];
-    out[i] = both[0] + both[1] + (cuda::std::is_same_v<int, int> ? 1 : 0) + (cuda::std::numeric_limits<int>::max() > 0);
 }
 """,
 }  # fmt: skip

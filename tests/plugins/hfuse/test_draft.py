@@ -147,25 +147,6 @@ def test_unknown_values_are_listed():
     assert root.mapping()["a"].value == "?"
 
 
-def test_headers_above_the_source_are_found(strategy, registry, tmp_path):
-    """The nearest, in the usual places; those that they include too; what is nowhere is said."""
-    deep = tmp_path / "Samples" / "filter"
-    deep.mkdir(parents=True)
-    (tmp_path / "Common").mkdir()
-    (tmp_path / "Common" / "mathx.h").write_text(
-        '#include "more.h"\n__device__ inline int twice(int x) { return MORE * x; }\n'
-    )
-    (tmp_path / "Common" / "more.h").write_text("#define MORE 2\n")
-    (tmp_path / "more.h").write_text("#error the farther one\n")
-    source = "#include <mathx.h>\n#include <cublas_v2.h>\n#include <GL/glew.h>\n#include <nowhere.h>\n__global__ void k(int* p) { p[0] = twice(p[1]); }\n"
-    (deep / "k.cu").write_text(source)
-    job = Job(strategy="hfuse", request={}, sizes={}, path=str(deep / "k.cu"))
-    text = strategy.draft(str(deep / "k.cu"), "", JobInputs(registry, job))
-    assert "# Found: ../../Common/mathx.h\n" in text
-    assert pyyaml.safe_load(text)["include"] == ["../../Common"]
-    assert re.findall("# Not read: (.*)", text) == ["cublas_v2.h", "GL/glew.h", "nowhere.h"]
-
-
 def test_a_kernel_of_no_parameters_has_an_empty_list(drafted):
     assert pyyaml.safe_load(drafted("__global__ void k() {}\n"))["arguments"] == []
 
@@ -300,18 +281,6 @@ def test_a_kernel_of_ptx_is_drafted_from_its_name_and_parameters(compiled):
         compiled("k.ptx", PTX)
 
 
-@pytest.mark.slow
-def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
-    (tmp_path / "include").mkdir()
-    (tmp_path / "include" / "mine.h").write_text("typedef int whole;\n")
-    source = tmp_path / "project" / "k.cu"
-    (source.parent / ".git").mkdir(parents=True)
-    source.write_text('#include "mine.h"\n__global__ void k(whole* p) {}\n')
-    job = Job(strategy="hfuse", request={}, sizes={}, path=str(source))
-    with pytest.raises(RequestError, match="unknown type name 'whole'"):
-        strategy.draft(str(source), "", JobInputs(registry, job))
-
-
 def test_concepts_are_read_as_cpp20(drafted):
     source = (
         "template <class T> concept Number = sizeof(T) <= 8;\n"
@@ -323,23 +292,3 @@ def test_concepts_are_read_as_cpp20(drafted):
     assert (found["instance"], found["flags"]) == ("k<float>", ["-std=c++20"])
     assert "# Flag: -std=c++20, for a `concept`" in text
     assert "flags" not in pyyaml.safe_load(drafted(SOURCE, "plain"))
-
-
-@pytest.mark.parametrize(
-    ("repository", "found"), [(True, "# Found: ../../../../../../../../../inc/mine.h\n"), (False, None)]
-)
-def test_a_repository_is_looked_through_to_its_top(strategy, registry, tmp_path, repository, found):
-    """And no more than four folders above what is in none."""
-    source = tmp_path / "src" / "a" / "b" / "c" / "d" / "e" / "f" / "g" / "h" / "k.cu"
-    source.parent.mkdir(parents=True)
-    (tmp_path / "inc").mkdir()
-    (tmp_path / "inc" / "mine.h").write_text("typedef int whole;\n")
-    if repository:
-        (tmp_path / ".git").mkdir()
-    source.write_text("#include <mine.h>\n__global__ void k(whole* p) {}\n")
-    inputs = JobInputs(registry, Job(strategy="hfuse", request={}, sizes={}, path=str(source)))
-    if found:
-        assert found in strategy.draft(str(source), "", inputs)
-    else:
-        with pytest.raises(RequestError, match="unknown type name 'whole'"):
-            strategy.draft(str(source), "", inputs)

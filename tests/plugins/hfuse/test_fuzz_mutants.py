@@ -97,9 +97,12 @@ FAULTS = {
         "sequential", r"        return;\n    \}\n    block -= ", "    }\n    block -= 0 * ", "me"
     ),
     "sequential: a block of a's too many": Fault("sequential", r"if \(block < fus", "if (block <= fus", "me"),
+    "sequential: threads missing": Fault("sequential", r"if \(thread < \d+\)", _count(-32), "me"),
+    "sequential: a barrier dropped": Fault("sequential", r"::__syncthreads\(\);", ";"),
     "sequential: surplus threads stay": Fault("sequential", r"if \(thread < \d+\)", _count(32), "me"),
     "interleaved: b's blocks not counted from 0": Fault("interleaved", r"    block -= before_a;", "", "me"),
     "interleaved: a runs the launch's block": Fault("interleaved", r"(?m)^ +before_a,$", "block,", "me"),
+    "interleaved: nobody's turn": Fault("interleaved", r"__umulhi\(block \+ 1", "__umulhi(block", "me"),
     "interleaved: shares off by one": Fault("interleaved", r"__umulhi\(block \+ 1", "__umulhi(block + 2", "me"),
     "ticket: always the first": Fault("ticket", r"atomicAdd\(fusiond_tickets, 1u\)", "0", "me"),
     "ticket: every second": Fault(

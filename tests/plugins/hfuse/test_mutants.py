@@ -74,19 +74,6 @@ TEXT_MUTANTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", TEXT_MUTANTS)
-def test_a_changed_text_is_noticed(runner, strategy, pair, name):
-    analysis, program = pair
-    mutant = with_text(program, *TEXT_MUTANTS[name])
-    if "grid" in name:  # seven blocks of the one, more of the other
-        mutant = with_launch(mutant, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
-        reference_ok = with_launch(program, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
-        assert not killed(runner, reference_ok, strategy.unfused(analysis, CONFIG))
-    assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
-
-
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if k < 1 else pytest.mark.campaign) for k, name in enumerate(TEXT_MUTANTS)]
@@ -143,74 +130,6 @@ LEVEL_SIZES = {"a.n": 30_000, "b.n": 1_900, "a.bins": 18, "b.bins": 40}
 SIDES = {"threads.a": 256, "threads.b": 384, "order": "ab", "kind": "horizontal"}
 STRIDE = Config.of({**SIDES, "level": "warp", "map": "stride", "blocks": 2})
 
-LEVEL_MUTANTS = {
-    "sequential: b's blocks not counted from 0": ("sequential", "    block -= fusiond_a_grid_x;\n", ""),
-    "sequential: a block of a's too many": (
-        "sequential",
-        "if (block < fusiond_a_grid_x)",
-        "if (block <= fusiond_a_grid_x)",
-    ),
-    "sequential: a's blocks do b's work too": (
-        "sequential",
-        "        return;\n",
-        "        block += fusiond_a_grid_x;\n",
-    ),
-    "sequential: surplus threads stay": ("sequential", "if (thread < 256)", "if (thread < 288)"),
-    "sequential: threads missing": ("sequential", "if (thread < 256)", "if (thread < 224)"),
-    "sequential: a's barrier counts the block": ("sequential", "::__syncthreads();", "FUSIOND_BARRIER(1, 384);"),
-    "sequential: a's barrier dropped": ("sequential", "::__syncthreads();", ";"),
-    "interleaved: nobody's turn": (
-        "interleaved",
-        "__umulhi(block + 1, fusiond_a_ratio)",
-        "__umulhi(block, fusiond_a_ratio)",
-    ),
-    "interleaved: a's turn too often": (
-        "interleaved",
-        "__umulhi(block + 1, fusiond_a_ratio)",
-        "__umulhi(block + 2, fusiond_a_ratio)",
-    ),
-    "interleaved: the share of b": ("interleaved", "fusiond_a_ratio)", "(0u - fusiond_a_ratio))"),
-    "interleaved: b's blocks not counted from 0": ("interleaved", "    block -= before_a;\n", ""),
-    "interleaved: a runs the launch's block": ("interleaved", "            before_a,\n", "            block,\n"),
-    "ticket: not waited for": ("ticket", "    ::__syncthreads();\n    unsigned", "    unsigned"),
-    "ticket: waited for by some": (
-        "ticket",
-        "    ::__syncthreads();\n    unsigned",
-        "    if (thread < 256) ::__syncthreads();\n    unsigned",
-    ),
-    "multiprocessor: not waited for": ("multiprocessor", "    ::__syncthreads();\n    const", "    const"),
-    "multiprocessor: one's own turn only": ("multiprocessor", "side = side + 1 == 2 ? 0 : side + 1;", "break;"),
-    "multiprocessor: one counter for both": (
-        "multiprocessor",
-        "atomicAdd(fusiond_tickets + side",
-        "atomicAdd(fusiond_tickets + 0 * side",
-    ),
-    "multiprocessor: a counter of a side's as a ticket": (
-        "multiprocessor",
-        "multiprocessor = 2 +",
-        "multiprocessor = 1 +",
-    ),
-    "multiprocessor: everybody's first block": ("multiprocessor", "which = block;", "which = 0;"),
-    "ticket: one for each thread": ("ticket", "if (thread == 0) ticket", "ticket"),
-    "ticket: every second": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "atomicAdd(fusiond_tickets, 2u)"),
-    "ticket: always the first": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "0"),
-    "stride: begins with block 0": ("stride", "at = block;", "at = 0;"),
-    "stride: too long a step": ("stride", "at += fusiond_blocks", "at += fusiond_blocks + 1"),
-    "stride: once only": ("stride", "at += fusiond_blocks", "at += 1000"),
-    "stride: a block too many": ("stride", "at < fusiond_a_grid_x", "at <= fusiond_a_grid_x"),
-    "stride: the same block again": ("stride", "            at,\n", "            block,\n"),
-    "stride: the other side's barrier": (
-        "stride",
-        "if (at != block) FUSIOND_BARRIER(1, 256)",
-        "if (at != block) FUSIOND_BARRIER(2, 256)",
-    ),
-    "stride: some wait between blocks": (
-        "stride",
-        "if (at != block) FUSIOND_BARRIER(1, 256)",
-        "if (thread < 64) FUSIOND_BARRIER(1, 256)",
-    ),
-}
-
 
 def at_level(kind: str) -> Config:
     return STRIDE if kind == "stride" else Config.of({**SIDES, "level": "block", "assign": kind})
@@ -226,45 +145,14 @@ def few(analyse, kernel_file):
     return analyse(name, name, sizes=LEVEL_SIZES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sequential", "interleaved", "ticket", "multiprocessor", "stride"])
-def test_the_unchanged_levels_survive(runner, strategy, few, kind):
-    program = strategy.emit(few, at_level(kind), {})
-    assert not killed(runner, program, strategy.unfused(few, at_level(kind)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LEVEL_MUTANTS)
-@pytest.mark.sampled(6)
-def test_a_changed_level_is_noticed(runner, strategy, few, name):
-    kind, old, new = LEVEL_MUTANTS[name]
-    mutant = with_text(strategy.emit(few, at_level(kind), {}), old, new)
-    assert killed(runner, mutant, strategy.unfused(few, at_level(kind)))
-
-
-def test_a_missing_barrier_between_strided_blocks_is_noticed(runner, strategy, analyse, zoo):
-    """A reversal through shared memory: a slow thread still reads the cell that a fast one fills for the next block."""
-    analysis = analyse(zoo["reverse"], zoo["reverse"], sizes={"a.gx": 3, "b.gy": 5})
-    config = Config.of({**STRIDE, "threads.a": 64, "threads.b": 64})
-    program = strategy.emit(analysis, config, {})
-    reference = strategy.unfused(analysis, config)
-    for number in (1, 2):
-        mutant = with_text(program, f"if (at != block) FUSIOND_BARRIER({number}, 64);", "")
-        assert killed(runner, mutant, reference, ("a.out", "b.out"))
-    assert not killed(runner, program, reference, ("a.out", "b.out"))
-
-
-def test_a_counter_that_is_not_zeroed_is_noticed(runner, strategy, few):
+def test_a_counter_that_is_not_zeroed_is_noticed(strategy, few):
     config = at_level("ticket")
     program = strategy.emit(few, config, {})
     zero, launch = program.steps
-    reference = strategy.unfused(few, config)
     schedule = partition.schedule(few.payload.group, config, 1)
     assert verify.problems(schedule, program) == ()
     for steps in ((launch,), (dataclasses.replace(zero, byte=1), launch)):
-        mutant = dataclasses.replace(program, steps=steps)
-        assert killed(runner, mutant, reference)
-        assert verify.problems(schedule, mutant)
+        assert verify.problems(schedule, dataclasses.replace(program, steps=steps))
     for change in ({"counted": False}, {"stream": 1}):
         mutant = dataclasses.replace(program, steps=(dataclasses.replace(zero, **change), launch))
         assert verify.problems(schedule, mutant)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import NamedPtx
@@ -28,15 +27,6 @@ from fusiond_hfuse.frontend.kernel_parser import parse_kernel
 from fusiond_hfuse.frontend.launches import launches
 from fusiond_hfuse.frontend.source_kernel import UNREAD, DeviceVariable, Parsed, TranslationUnit
 
-_MOST_ABOVE, _MOST_OF_REPOSITORY = 4, 16
-"""Folders that a file lies below another in: where nothing says what they belong to, and where `.git` does."""
-_PLACES = ("", "include", "includes", "inc", "common", "Common", "common/inc", "src", "utils")
-_OF_LIBRARIES = re.compile(
-    r"(?:cu(?:blas|dnn|fft|sparse|solver|rand|da|b/|pti|tlass/|te/|tensor|file)|thrust/|nv|npp|GL/|EGL/|GLES|mpi|omp"
-    r"|nccl|torch/|ATen/|c10/|[a-z_]+$)"
-)
-"""Headers that are a library's, or have no ending: in no folder of a project."""
-
 
 def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str:
     """The YAML text for a kernel of a `.cu`, `.ptx` or `.py` file. `name` is its own, with or without namespaces and
@@ -46,11 +36,10 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         return _of_ptx(path, name, inputs)
     if path.endswith(".py"):
         return triton_draft.draft(path, name, inputs)
-    unit, include, found = _with_headers(inputs, path, include)
+    unit = includes.expand(inputs, path, include, yaml=path, where=path)
     code = clang_tree.blanked(unit.text.encode())
-    remarks = [f"Found: {each}" for each in found]
     flags = ("-std=c++20",) if _CONCEPT.search(code) else ()
-    remarks += [f"Flag: {each}, for a `concept`" for each in flags]
+    remarks = [f"Flag: {each}, for a `concept`" for each in flags]
     entry, instance = _entry(path, name, slicing.kernels(unit, (), flags), unit)
     if not instance:
         instance, chosen = instances.chosen(entry, code)
@@ -122,38 +111,6 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
     remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]
     block = ptx.limits.get("reqntid", ())
     return draft_yaml.text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block, name=name))
-
-
-def _with_headers(
-    inputs: Inputs, path: str, include: tuple[str, ...]
-) -> tuple[TranslationUnit, tuple[str, ...], tuple[str, ...]]:
-    """A file with its headers; the folders that they were looked for in, and those of them that the user did not name:
-    headers of a project lie above its sources, in folders with the usual names."""
-    unit = includes.expand(inputs, path, include, yaml=path, where=path)
-    named: list[str] = []
-    looked: set[str] = set()
-    while wanted := [each for each in unit.unread if each not in looked and not _OF_LIBRARIES.match(each)]:
-        looked.update(wanted)
-        for header in wanted:
-            folder = _folder_of(inputs, path, header)
-            if folder is not None:
-                named.append(f"{folder}/{header}")
-                include = tuple(dict.fromkeys([*include, folder]))
-        unit = includes.expand(inputs, path, include, yaml=path, where=path)
-    return unit, include, tuple(named)
-
-
-def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
-    """The nearest folder above a file, up to its repository's, that holds a header, itself or in a usual place."""
-    folders = [Path(path).parent, *Path(path).parent.parents][:_MOST_OF_REPOSITORY]
-    top = next((at for at, each in enumerate(folders) if (each / ".git").exists()), _MOST_ABOVE)
-    for depth in range(top + 1):
-        for place in _PLACES:
-            folder = "/".join([*[".."] * depth, *([place] if place else [])]) or "."
-            with contextlib.suppress(RequestError):
-                inputs.beside(path, f"{folder}/{header}", where="")
-                return folder
-    return None
 
 
 def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -> tuple[str, str]:

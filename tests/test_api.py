@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -31,28 +30,6 @@ device: cpu
 sizes: {elements: 512}
 search: {trials: 3, seed: 1}
 """
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("gxx_here")
-def test_from_a_job_to_a_folder_in_one_program(tmp_path: Path) -> None:
-    db, path = tmp_path / "store.sqlite", tmp_path / "job.yaml"
-    (plan,) = fusiond.plan(path, JOB, db=db)
-    assert (plan.workload.name, plan.device, plan.refused) == ("fig2", "cpu", "")
-    assert plan.points > 1
-    assert not db.exists()
-    assert fusiond.best("fig2", db=db) is None
-    heard: list[fusiond.Progress] = []
-    (answer,) = fusiond.tune(path, JOB, db=db, listen=heard.append)
-    assert (answer.workload.name, answer.device.name, answer.trials) == ("fig2", "cpu", 3)
-    assert sum(each.event == "trial" for each in heard) == 3
-    assert fusiond.best("fig2", device="cpu", db=db) == answer
-    written = fusiond.export(answer, tmp_path / "answer", db=db)
-    assert {tmp_path / "answer" / name for name in ("README.txt", "launch.py")} <= set(written)
-    (again,) = fusiond.tune(path, JOB, db=db)
-    assert again.trials == 3, "what is done is not done again"
-    with pytest.raises(fusiond.RequestError, match=r"job\.yaml:3"):
-        fusiond.plan(path, JOB.replace("fig2", "fig9"), db=db)
 
 
 def test_the_twins_have_the_same_methods() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
-from fusiond.errors import PluginError, RequestError, UnknownName
+from fusiond.errors import PluginError, RequestError
 from fusiond.exporting.bundle import read_bundle
 from fusiond.hookspecs import hookimpl
 from fusiond.model import (
@@ -34,7 +34,6 @@ from fusiond.requests.planning import (
     Plan,
     choose_device,
     chosen_config,
-    devices_for,
     emit_bundles,
     plan,
     prepare,
@@ -276,10 +275,3 @@ def test_a_device_that_measures_comes_before_one_that_emulates() -> None:
     assert choose_device(registry, "many:1")[1].name == "many:1"
     assert choose_device(registry, "emulated")[1].name == "emulated"
     assert choose_device(with_many(Many("measured"), cpu=True), "auto")[1].name == "emulated"
-
-
-def test_all_devices_are_one_of_each_model(fakes: Registry) -> None:
-    assert devices_for(fakes, "all") == ("fake",)
-    assert devices_for(fakes, "auto") == ("auto",)
-    with pytest.raises(UnknownName):
-        devices_for(fakes, "fake:7")

@@ -26,7 +26,6 @@ from fusiond.model import DeviceInfo, JobState, MeasureFailed, Outcome
 from fusiond.progress import of_event, of_row
 from fusiond.registry import Registry
 from fusiond.requests import jobs
-from fusiond.store import backup
 from fusiond.store import format as formats
 from fusiond.store import jobs as store_jobs
 from fusiond.store.database import Store
@@ -244,28 +243,6 @@ def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monke
     assert len(reasons) == 2
     assert reasons[0].endswith("no space left on the disk")
     assert sum(line.startswith("trying again in 0 s (Ctrl-C stops") for line in said) == 2
-
-
-@pytest.mark.slow  # each of its finals starts a child
-@pytest.mark.usefixtures("quick")
-def test_run_goes_on_in_a_copy_of_the_store_that_takes_its_place(
-    store: Store, fakes: Registry, row: JobRow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backup.backup(store.path, tmp_path / "copy.sqlite")
-    add_trial = store.add_trial
-
-    def replaced(self: Store, *given: Any, **more: Any) -> None:
-        if (tmp_path / "copy.sqlite").exists():
-            for suffix in ("", "-wal", "-shm"):
-                store.path.with_name(store.path.name + suffix).rename(tmp_path / f"gone.sqlite{suffix}")
-            (tmp_path / "copy.sqlite").rename(store.path)
-        add_trial(*given, **more)
-
-    monkeypatch.setattr(Store, "add_trial", replaced)
-    found = here.tune(store, fakes, row, ProgressLines([].append), again="fusiond run job.yaml", when_busy="share")
-    assert found["job"]["id"] == row.id
-    with Store.open(store.path) as there:
-        assert there._known(row.id).state is JobState.DONE
 
 
 def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:

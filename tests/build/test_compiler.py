@@ -159,16 +159,6 @@ def test_a_source_whose_compiler_uses_up_the_memory_is_to_blame(
     assert isinstance(gxx.build(HOST, cache=cache), Path)  # not kept
 
 
-@pytest.mark.parametrize("how", ["kill -9 $$", PART_KILLED])
-@pytest.mark.usefixtures("gxx_here", "kills")
-def test_whoever_is_killed_while_the_system_kills_nobody_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setenv("FUSIOND_CXX", str(Broken(tmp_path / "bin", how, 3).path))
-    with pytest.raises(MachineFault):
-        gxx.build(HOST, cache=BuildCache(tmp_path / "cache"))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("gxx_here")
 def test_a_limit_of_memory_is_met_by_what_needs_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from fusiond.build import nvdisasm
 from fusiond.build.cache import BuildCache
-from fusiond.model import BuildFailed
 
 find = nvdisasm._find.__wrapped__  # without its memory
 
@@ -38,11 +37,6 @@ def test_the_places_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert find("/nowhere", "", "", "") is None
 
 
-def test_what_to_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvdisasm, "find", lambda: None)
-    assert "pip install 'fusiond[nvcc]'" in (nvdisasm.missing() or "")
-
-
 def test_a_listing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is in the file, and the program's version."""
     runs = tmp_path / "runs"
@@ -55,11 +49,3 @@ def test_a_listing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert runs.read_text() == "run\n"
     cubin.write_text("second\n")
     assert nvdisasm.listing(cubin, cache=cache) == "second\n"
-
-
-def test_a_file_that_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = program(tmp_path / "bin", "#!/bin/sh\necho 'nvdisasm fatal   : not an ELF file' >&2\nexit 1\n")
-    monkeypatch.setattr(nvdisasm, "find", lambda: tool)
-    (tmp_path / "a.cubin").write_text("x")
-    found = nvdisasm.listing(tmp_path / "a.cubin", cache=BuildCache(tmp_path / "cache"))
-    assert found == BuildFailed(reason="nvdisasm: nvdisasm fatal   : not an ELF file")

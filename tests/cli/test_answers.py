@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,29 +98,3 @@ def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
         compile(each.read_text(), str(each), "exec")
     assert fusiond("examples", target).status == 2
     assert examples.examples_folder().is_dir()
-
-
-def test_examples_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pip leaves them, with programs compiled."""
-    folder = tmp_path / examples.INSTALLED
-    for name in ("a.yaml", "jax/b.py", "jax/__pycache__/b.cpython-311.pyc"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    monkeypatch.setattr(examples, "IN_THE_SOURCE", tmp_path / "none")
-    monkeypatch.setattr(examples.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert list(map(str, examples.files())) == ["a.yaml", "jax/b.py"]
-
-
-def test_a_wheel_has_all_examples() -> None:
-    """What pyproject.toml puts there is what a checkout lists."""
-    root = Path(__file__).parents[2]
-    placed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
-    folder = str(examples.INSTALLED)
-    names = {
-        str(Path(place).relative_to(folder) / path.name)
-        for place, globs in placed.items()
-        for pattern in globs
-        for path in root.glob(pattern)
-    }
-    assert names == {str(each) for each in examples.files()}
-    assert {"jax/llama_layer.py", "torch/normalisation_loss.py"} <= names

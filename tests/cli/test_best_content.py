@@ -214,28 +214,6 @@ def test_the_asynchronous_client_answers_as_the_other(
     assert seen[-1] == "ended"  # type: ignore[index]
 
 
-def test_files_that_have_no_answer_are_named(
-    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
-    monkeypatch.chdir(folders["times"])
-    said = fusiond("best", "--pair", "shift,scale")
-    assert said.status == 3
-    one, other = (folders["times"] / f"{each}.yaml" for each in ("scale", "shift"))
-    assert f"nothing is known about scale,shift as {one} and {other} have it; an answer for other content" in said.err
-
-
-def test_what_is_laid_out_anew_is_the_same_content(
-    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The digests differ, so the plugins read the files: the content is what it was."""
-    monkeypatch.chdir(folders["times"])
-    path = folders["times"] / "scale.yaml"
-    path.write_text(f"# multiplies\n{path.read_text()}")
-    found = fusiond("best", "--pair", "scale,shift", "--json").json
-    assert (found["match"], found["trials"]) == ("exact", 1)
-
-
 _FAST = """
 import sys
 from fusiond.cli import main

@@ -71,12 +71,3 @@ def test_a_trial_runs_from_its_bundle(fusiond: Run, ran: str, tmp_path: Path) ->
     again = fusiond("explain", ran, "--bundle", tmp_path / "b", "--trial", 0)
     assert (again.status, again.out) == (2, "")
     assert "exists already" in again.err
-
-
-def test_wrong_requests(fusiond: Run, done_job: str, tmp_path: Path) -> None:
-    said = fusiond("explain", done_job, "--trial", 1)
-    assert (said.status, said.out) == (2, "")
-    assert "--trial: is for --bundle" in said.err
-    said = fusiond("explain", done_job, "--bundle", tmp_path / "b", "--trial", 99)
-    assert said.status == 2
-    assert "there is no trial 99; there are 3" in said.err

@@ -29,14 +29,6 @@ def row(program: str, kernel: str, slots: float, binding: str, **more: Any) -> d
     }  # fmt: skip
 
 
-def test_issue_slots_are_those_of_the_bound() -> None:
-    """Four schedulers a multiprocessor, an instruction of a warp a clock each."""
-    assert causes.slots_pct(row("native", "k", 0.23, "dram")) == pytest.approx(23, abs=0.01)
-    assert causes.slots_pct(row("native", "k", 0.23, "dram", bound_us=20.0)) == pytest.approx(11.5, abs=0.01)
-    for gone in ({"failed": "why"}, {"warp_instructions": None}, {"bound_us": None}):
-        assert causes.slots_pct(row("native", "k", 0.5, "dram", **gone)) is None
-
-
 def test_a_sentence_says_what_is_waited_for() -> None:
     rows = [
         row("native", "ops::hist", 1.0, "issue_integer"), row("native", "max_pool<float>", 0.23, "dram"),
@@ -89,34 +81,12 @@ def test_what_was_counted_is_kept_and_not_counted_again(monkeypatch: pytest.Monk
     assert read == []
 
 
-class Plans:
-    """A store of which nothing but plans is asked; one is gone."""
-
-    def program(self, key: str) -> str | None:
-        return None if key == "gone" else f"plan of {key}"
-
-
 def trial(sequence: int, time_us: float | None, key: str | None, role: str = "candidate") -> Trial:
     outcome = Outcome.REFUSED if time_us is None else Outcome.MEASURED
     return Trial(
         sequence=sequence, config=Config.of({"x": sequence}), role=role, origin="sampler", outcome=outcome,
         time_us=time_us, program_key=key,
     )  # fmt: skip
-
-
-def test_the_best_and_the_fastest_unfused_way_are_chosen_once_each() -> None:
-    store: Any = Plans()
-    trials = [
-        trial(0, 9.0, "s", "baseline:sequential"), trial(0, 7.0, "t", "baseline:streams_ab"), trial(0, 8.0, "k0"),
-        trial(1, 5.0, "k1"), trial(2, 6.0, "k1"), trial(3, None, None), trial(4, 4.0, "gone"),
-        *(trial(number, 10.0 + number, f"k{number}") for number in range(5, 12)),
-    ]  # fmt: skip
-    found = causes.chosen(store, trials)
-    assert found == {
-        "native": "plan of t", "trial 1": "plan of k1", "trial 0": "plan of k0", "trial 5": "plan of k5",
-        "trial 6": "plan of k6",
-    }  # fmt: skip
-    assert causes.chosen(store, [trial(3, None, None)]) == {}
 
 
 def test_a_gpu_s_counters_are_told_or_the_reason_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -90,20 +90,3 @@ def test_a_cell_is_no_formula() -> None:
     assert "'=it broke" in text
     assert "\n=" not in text
     assert ",=" not in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--t4", "x"], "ID: T4 holds the trials of one job; name it"),
-        (["zzz", "--t4", "x"], "there is no job 'zzz'"),
-        (["--csv", "/none/x"], "FILE: /none/x cannot be written: No such file or directory"),
-        (["--csv", "-", "--json"], "--json: and a document on standard output exclude each other"),
-        ([], "one of the arguments --t4 --answers --csv is required"),
-    ],
-)
-def test_mistakes_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:
-    said = fusiond("export", *words)
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert says in said.err

@@ -143,37 +143,6 @@ def test_only_what_is_here_is_calibrated(fusiond: Run, registry: Registry, datab
     assert not database.exists()
 
 
-def test_doctor_names_every_ptxas(
-    fusiond: Run, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest first: PTX is assembled by the first of them that takes it."""
-    paths = []
-    for release, isa in (("12.9", "8.8"), ("13.4", "9.4")):
-        path = tmp_path / release / "ptxas"
-        path.parent.mkdir()
-        path.write_text(
-            f'#!/bin/sh\ncase "$1" in\n--version) echo "V{release}.1";;\n--help) echo "\'sm_90\'";;\n'
-            f"*) echo \"Unsupported .version 99.0; current version is '{isa}'\";;\nesac\n"
-        )
-        path.chmod(0o755)
-        paths.append(path)
-    monkeypatch.setenv("FUSIOND_PTXAS", os.pathsep.join(map(str, paths)))
-    found = [each["detail"] for each in fusiond("doctor", "--json").json["checks"] if each["name"] == "ptxas"]
-    assert found == [
-        f"{paths[1]}: CUDA 13.4, V13.4.1; takes PTX up to .version 9.4",
-        f"{paths[0]}: CUDA 12.9, V12.9.1; takes PTX up to .version 8.8",
-    ]
-
-
-@pytest.mark.parametrize("command", ["doctor", "jobs", "prune"])
-def test_a_folder_is_no_store(fusiond: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = fusiond(command, "--db", ".")
-    assert (said.status, said.err) == (2, "fusiond: error: --db: . is a folder; name a file\n")
-    monkeypatch.setenv("FUSIOND_DB", str(tmp_path))
-    assert fusiond(command).err == f"fusiond: error: FUSIOND_DB: {tmp_path} is a folder; name a file\n"
-
-
 # --- what is not as it should be ------------------------------------------------------------------------
 
 
@@ -215,28 +184,6 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
     said = fusiond("jobs", "--limit", 1, "--state", "queued", "--state", "done")
     assert said.err.startswith("fusiond: the newest 1 of 4 jobs (--limit N shows more, --before ")
     assert fusiond("jobs", "--limit", 1, "--state", "done").err == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["best", "--pair", "hist,maxpool", "--size", "a.n=-5"], "--size: a.n is -5; a size is from 1"),
-        (["best", "--pair", "hist,maxpool", "--device", "bogus"], "--device: unknown device 'bogus'; known: "),
-        (["best", "--pair", "hist,maxpool", "--db", ""], "--db: is empty; name a file"),
-        (["best", "--pair", "a,\udcff"], r"--pair: 'a,\udcff' is not UTF-8 text"),
-        (["best", "--workload", "\udcff"], r"--workload: '\udcff' is not UTF-8 text"),
-        (["best", "--workload", "w", "--device", "\udcff"], r"--device: '\udcff' is not UTF-8 text"),
-        (["prune", "--cache", "lots"], "--cache: is 'lots'; write 500M or 2G"),
-        (["prune", "--older-than", "often"], "--older-than: is 'often'; write 36h, 30d or 8w"),
-        (["store", "restore", "/no/such/file"], "/no/such/file: there is no such file"),
-    ],
-)
-def test_wrong_words_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:
-    said = fusiond(*words)
-    assert (said.status, said.out) == (2, "")
-    assert says in said.err
-    assert len(said.err.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -89,14 +89,6 @@ def test_rich_is_not_imported_for_a_pipe() -> None:
     assert said.splitlines()[-1] == "[]"
 
 
-def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
-    shown(80, "facts")
-    render.table("", ("name", "values"), [("partition", "x" * 200)])
-    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.count("x") == 200
-
-
 def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
     live = drawn.Live()
     live.show(Progress(job="whole", event="job", state="running", done=3, budget=64))
@@ -106,8 +98,3 @@ def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
     standing = live._standings.of("whole")
     assert standing is not None
     assert (task.completed, task.total, standing.best) == (3, 64, None)
-
-
-def test_what_looks_like_a_picture_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    render.table("", ("problem",), [("branch:one: no plan [bold]",)])
-    assert "branch:one: no plan [bold]" in capsys.readouterr().out

@@ -197,22 +197,6 @@ $BOTH:
     assert warps_at(ran, "shfl.sync.bfly.b32") == [(4 * 20000, 128 * 20000)]
 
 
-def test_a_reduction_counts_lanes_wherever_they_arrive(counting: CountingLibrary) -> None:
-    ran = parts(
-        counting,
-        """setp.lt.u32 %p2, %r1, 40;
-    @%p1 bra $LOW;
-    barrier.red.popc.u32 %r9, 0, %p2;
-    bra $BOTH;
-$LOW:
-    barrier.red.popc.u32 %r9, 0, %p2;
-$BOTH:
-    add.s32 %r9, %r9, 1;""",
-    )
-    assert ran.result.failed is None
-    assert set(ran.arrays[0]) == {41}
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fusiond.counting.kernels import CountError
 from fusiond.counting.library import CountingLibrary
-from fusiond.ptx.tree import PtxError
 from tests.ptx_data.cases import HERE
 
 from .conftest import Bench, Ran
@@ -129,11 +128,6 @@ def test_an_assertion_says_itself(compiled: Bench) -> None:
     assert "compiled.cu:" in (ran.result.failed or "")
 
 
-def test_recursion_is_refused(compiled: Bench) -> None:
-    with pytest.raises(PtxError, match=r"fibonacci\w*, which calls itself"):
-        compiled.unit.code("recursive")
-
-
 def test_many_ways(compiled: Bench) -> None:
     a = np.random.default_rng(4).integers(0, 10, 32).astype(np.int32)
     out = np.arange(64, dtype=np.int32)
@@ -187,11 +181,6 @@ def test_cooperative_groups(compiled: Bench) -> None:
             assert out[0, 32 * warp + lane] == found
         assert set(out[2, 32 * warp : 32 * warp + 32].tolist()) == {part.max()}
     assert set(out[3].tolist()) == {2 + 4}
-
-
-def test_a_cluster_of_one_block(compiled: Bench) -> None:
-    out = good(compiled.run("clustered", [np.zeros(64, np.int32)], block=(64,)))[0]
-    assert out.tolist() == [63 - t + 100 for t in range(64)]
 
 
 def test_blocks_of_a_cluster_know_their_places(compiled: Bench) -> None:

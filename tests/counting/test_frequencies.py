@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.counting.frequencies import LineCounts, Unsolved, of_blocks
+from fusiond.counting.frequencies import LineCounts, of_blocks
 from fusiond.counting.sass import BasicBlock, SassInstruction
 
 
@@ -50,17 +50,6 @@ def test_two_loops_that_each_want_all_threads_share_them() -> None:
     assert (found[2], found[4], found[1] + found[3]) == (1000, 500, 64)
 
 
-def test_a_loop_of_four_copies_and_what_is_left() -> None:
-    """18 rounds of 64 threads: the unrolled part is taken four times, unless a line of its own says otherwise."""
-    blocks = [
-        block(1),
-        block(1, 2, line=2, opcode="LDG", copies=4),
-        block(2, 3, line=2, opcode="LDG"),
-        block(ends=True),
-    ]
-    assert threads(blocks, {2: line(64 * 18)})[1:3] == pytest.approx([64 * 17 / 4, 64])
-
-
 def unrolled_by_four() -> list[BasicBlock]:
     """A loop of four rounds at once, which saves jumps, and one of what is left."""
     load, jump = SassInstruction("LDG", False, 2), SassInstruction("BRA", True, 0)
@@ -97,11 +86,6 @@ def test_an_inner_loop_is_entered_each_time_that_the_outer_one_goes_round(entere
     assert threads(blocks, lines) == [64, 640, expected, 6400, 640, 64]
 
 
-def test_threads_that_go_round_unequally_often_may_pass_through_the_unrolled_part() -> None:
-    """130 rounds of 64 threads: 22 threads may have gone round four times."""
-    assert threads(unrolled_by_four(), {2: line(130, entered=64)})[1] == (130 - 64) // 3
-
-
 def test_a_negation_before_an_addition_is_no_second_copy() -> None:
     """Twenty subtractions of two instructions each, beside a load: as often as the load, not half as often."""
     subtractions = tuple(SassInstruction("IADD3", False, k) for k in range(3, 23) for _ in range(2))
@@ -134,12 +118,3 @@ def test_what_is_moved_out_of_a_loop_is_outvoted() -> None:
     ]
     lines = {2: line(6400, opcode="mul.f32"), 3: line(64), 4: line(6400, entered=64)}
     assert threads(blocks, lines) == [64, 6400, 64]
-
-
-def test_nobody_runs() -> None:
-    assert [each.threads for each in of_blocks([block(ends=True)], {})] == [0.0]
-
-
-def test_a_kernel_that_cannot_end_is_not_solved() -> None:
-    with pytest.raises(Unsolved, match="no frequencies obey the control flow"):
-        threads([block(1), block(1, line=2, opcode="LDG")], {2: line(64)})

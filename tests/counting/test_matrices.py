@@ -315,16 +315,3 @@ def test_wgmma(counting: CountingLibrary, case: tuple[Any, ...], adding: bool) -
     expected = sign * (wide(a) @ wide(b).T) + (wide(c) if adding else 0)
     near = {"f16": 2e-3, "f32": 1e-6, "s32": 0.0}[d_kind]
     assert np.abs(found - expected).max() <= near * np.abs(expected).max()
-
-
-@pytest.mark.parametrize(
-    "opcode",
-    [
-        "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16",
-        "mma.sync.aligned.m16n8k24.row.col.f32.f16.f16.f32", "tcgen05.mma.cta_group::1.kind::f16",
-    ],
-)  # fmt: skip
-def test_what_is_not_multiplied_is_said_by_name(counting: CountingLibrary, opcode: str) -> None:
-    text = kernel(opcode, [(4, 32), (2, 32), (4, 32)])
-    with pytest.raises(Exception, match=opcode.replace(".", r"\.")):
-        Bench(text, counting).unit.code("k")

@@ -92,17 +92,6 @@ def test_a_branch_and_its_loop(kernels: Bench, functions: Mapping[str, sass.Sass
     assert found.warps["fp32"] == 10
 
 
-def test_loops_in_loops(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
-    outer, inner = 5, 9
-    ran = kernels.run("nested", [FLOATS[:128], FLOATS[:64], np.int32(outer), np.int32(inner)], block=(64,))
-    found = executed(functions, "nested", ran)
-    once = between("nested", 0, 0xC0) + between("nested", 0x260, 0x2B0)
-    round_outer = between("nested", 0xC0, 0x180) + between("nested", 0x210, 0x260)
-    rounds = outer * sum(inner + (thread & 3) for thread in range(64))
-    assert sum(found.threads.values()) == 64 * (once + outer * round_outer) + rounds * between("nested", 0x180, 0x210)
-    assert found.warps["global"] == 2 * (outer * (inner + 3) + 1)  # a warp goes round as often as its last lane
-
-
 def unrolled_instructions(trips: int) -> int:
     """Of `unrolled`, by hand along its branches: what nvcc's loops by 1 and by 4 became, the latter 4, 2 or 1 at once.
 
@@ -177,29 +166,6 @@ def test_loops_that_ptxas_unrolls(kernels: Bench, functions: Mapping[str, sass.S
     assert found == pytest.approx(32 * hash_instructions(trips), rel=0.02)
 
 
-def test_shuffles_barriers_and_atomics(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
-    ran = kernels.run("reduce", [FLOATS[:64], FLOATS[:64]], block=(64,))
-    found = executed(functions, "reduce", ran)
-    assert (found.threads["shuffle"], found.warps["shuffle"]) == (5 * 64, 10)
-    assert (found.threads["barrier"], found.warps["barrier"]) == (2 * 64, 4)
-    # The store is under a predicate. The addition to shared memory is a loop; nobody is taken to try twice.
-    assert found.threads["shared"] == 64 + 2 * 2 + 64
-    everybody, some = between("reduce", 0, 0x190) + between("reduce", 0x210, 0x2C0), between("reduce", 0x190, 0x210)
-    assert sum(found.threads.values()) == 64 * everybody + 2 * some
-    assert sum(found.warps.values()) == 2 * everybody + 2 * some
-
-
-def test_stores_under_predicates(kernels: Bench, functions: Mapping[str, sass.SassFunction]) -> None:
-    """ptxas has no branches left in the loop, so that all threads execute what few of them do."""
-    rounds = 50
-    x = np.zeros((rounds, 64), np.float32)
-    x[::10, 0] = 4
-    found = executed(functions, "seldom", kernels.run("seldom", [x, FLOATS[:128], np.int32(rounds)], block=(64,)))
-    begin, body = between("seldom", 0, 0xB0), between("seldom", 0xB0, 0x150)
-    assert sum(found.threads.values()) == 64 * (begin + rounds * body + 1)
-    assert found.threads["global"] == 64 * rounds * 3
-
-
 LISTING = """
 \t.section\t.text.k,"ax",@progbits
 k:
@@ -265,16 +231,6 @@ def test_a_call_that_comes_back_on_the_way_of_one_that_does_not() -> None:
     assert [(each.successors, each.calls) for each in blocks][1] == ((blocks.index(slow),), None)
     assert slow.calls is not None
     assert blocks[slow.calls].instructions[0].opcode == "RET.REL.NODEC"
-
-
-def test_a_jump_to_where_a_register_says_is_refused() -> None:
-    with pytest.raises(sass.SassError, match="k: BRX goes where a register says"):
-        sass.parse(LISTING.replace("@P0 BRA P1, `(.L_x_1)", "BRX R2 -0x10"))
-
-
-def test_a_label_that_is_not_there_is_refused() -> None:
-    with pytest.raises(sass.SassError, match=r"k: the target of BRA P1, `\(\.L_x_9\) is not known"):
-        sass.parse(LISTING.replace("P1, `(.L_x_1)", "P1, `(.L_x_9)", 1))
 
 
 # --- with the tools -------------------------------------------------------------------------------------

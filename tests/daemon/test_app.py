@@ -66,23 +66,6 @@ def test_a_job_file_is_answered_by_its_content(http: httpx.Client, job_file: Cal
     assert (response.status_code, error(response)["kind"]) == (404, "NothingKnown")
 
 
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ({}, "the key 'path' is missing"),
-        ({"path": "/x", "trials": 3}, "unknown key 'trials'"),
-        ({"path": "/x", "text": "strategy: toy", "sizes": [1]}, "expected an object"),
-        ({"path": "/x", "text": "strategy: toy", "sizes": {"n": 0}}, "whole numbers from 1"),
-        ({"path": "/x", "text": "strategy: toy", "cache": "hot"}, "it can be warm, cold"),
-        ({"path": "/x", "text": "strategy: [1"}, ""),
-    ],
-)
-def test_a_malformed_question_is_a_400(http: httpx.Client, body: dict[str, Any], problem: str) -> None:
-    response = http.post("/best", json=body)
-    assert response.status_code == 400, response.text
-    assert problem in error(response)["problem"]
-
-
 def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: httpx.Client) -> None:
     before = [job["id"] for job in http.get("/jobs").json()["jobs"]]
     response = http.post("/jobs", json={"path": "/x/job.yaml", "text": "strategy: toy\nsearch: {trails: 3}\n"})

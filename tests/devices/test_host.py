@@ -11,7 +11,7 @@ from fusiond.build import gxx
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.host import HostLibrary
 from fusiond.model import BuildFailed, Outcome
-from fusiond.program import Bytes, Pointer, Scalar, Source, SourceKind
+from fusiond.program import Pointer, Scalar, Source, SourceKind
 
 TEXT = """
 #include <cstdint>
@@ -58,13 +58,6 @@ def test_what_is_not_exported(library: HostLibrary, entry: str) -> None:
     with pytest.raises(ExecutionError, match='extern "C"') as caught:
         library.call(entry, (), lambda name: 0)
     assert caught.value.outcome is Outcome.BUILD_FAILED
-
-
-@pytest.mark.parametrize("argument", [Bytes(hex="00"), Scalar(dtype="float16", value=1.0)])
-def test_what_a_host_function_cannot_take(library: HostLibrary, argument: object) -> None:
-    with pytest.raises(ExecutionError, match="plain scalars") as caught:
-        library.call("add", (argument,), lambda name: 0)  # type: ignore[arg-type]
-    assert caught.value.outcome is Outcome.LAUNCH_REFUSED
 
 
 def test_a_library_that_cannot_be_linked_is_no_build_failure_but_does_not_load() -> None:

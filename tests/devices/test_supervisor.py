@@ -131,11 +131,6 @@ def test_what_python_prints_as_it_dies_is_no_message(
     assert found == MeasureFailed(outcome=Outcome.CRASHED, reason="the worker died of SIGSEGV: said before")
 
 
-def test_what_does_not_build_never_reaches_a_child() -> None:
-    built = FakeProvider().build(fake_program("s", fault="nobuild").sources[0], "fake")
-    assert built == BuildFailed(reason="s:1: expected a kernel")
-
-
 @pytest.mark.slow
 def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
     supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
@@ -295,20 +290,6 @@ def test_a_child_that_dies_as_it_starts_is_replaced(
         assert dying.starts == supervising.STARTS
     finally:
         supervisor.close()
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_child_that_says_why_it_cannot_start_is_not_asked_again(
-    bundle: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dying = Dying(tmp_path, "echo 'ImportError: no such driver' >&2; exit 1", 1000)
-    monkeypatch.setattr(sys, "executable", str(dying.path))
-    provider = FakeProvider()
-    supervisor = Supervisor(provider, provider.devices()[0])
-    with pytest.raises(DeviceError, match="the worker does not start: ImportError: no such driver"):
-        supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
-    supervisor.close()
-    assert dying.starts == 1
 
 
 @pytest.mark.slow

@@ -126,14 +126,6 @@ def test_every_sample_comes_right_behind_a_restore() -> None:
             assert before == line.replace("sample", "restore")
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_cold_samples_are_asked_for(cold: bool) -> None:
-    executor, a, b, _ = pair(forever(1.0), forever(1.0))
-    found = sample_pair(executor, a, b, dataclasses.replace(PLAN, cold=cold))
-    assert found.cache == ("cold" if cold else "warm")
-    assert a.cold == b.cold == {cold}
-
-
 @pytest.mark.parametrize(
     ("span_us", "repeats"), [(250.0, 1), (240.0, 2), (50.0, 5), (10.0, 25), (2.0, 125), (0.05, 1000), (0.0, 1000)]
 )
@@ -168,12 +160,6 @@ def test_scatter_is_refused() -> None:
     with pytest.raises(ExecutionError, match="scatter by") as caught:
         sample_pair(executor, a, b, PLAN)
     assert caught.value.outcome is Outcome.TOO_NOISY
-
-
-def test_scatter_that_hits_both_alike_is_no_scatter() -> None:
-    swing = [100.0, 250.0, 170.0, 90.0, 400.0, 333.0]
-    executor, a, b, _ = pair([1e2] * 3 + swing, [1e2] * 3 + [2 * each for each in swing])
-    assert sample_pair(executor, a, b, PLAN).ratio == pytest.approx(2.0)
 
 
 def test_time_ends_the_pairs_but_not_before_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,16 +247,6 @@ def test_what_a_driver_always_says_spoils_no_batch() -> None:
     session = Session()
     assert [session.off(DeviceState(canary_mhz=1980)) for _ in range(5)] == [""] * 5
     assert session.off(dataclasses.replace(braked, canary_mhz=1500)) == "clock 1500 MHz, usually 1980"
-
-
-@pytest.mark.parametrize("role", ["A", "B"])
-def test_a_sample_of_no_time_is_not_divided_by(role: str) -> None:
-    """A clock may answer 0; that is noise and not a crash of the worker."""
-    zero, fine = forever(0.0), forever(100.0)
-    executor, a, b, _ = pair(zero if role == "A" else fine, fine if role == "A" else zero)
-    with pytest.raises(ExecutionError) as caught:
-        sample_pair(executor, a, b, PLAN)
-    assert caught.value.outcome is Outcome.TOO_NOISY
 
 
 def test_one_sample_of_no_time_is_taken_again() -> None:

@@ -330,21 +330,6 @@ def test_no_context_is_made(exported: Callable[..., Exported]) -> None:
     assert set(here.driver.log) == {"cuCtxGetCurrent"}
 
 
-def test_a_missing_seam_is_named(exported: Callable[..., Exported]) -> None:
-    case = programs.seams()
-    here = exported(case.program)
-    given = functions(case, here.driver)
-    with pytest.raises(here.error) as raised:
-        here.launcher.launch({}, seams={"flip": given["flip"]}, naive=True)
-    assert str(raised.value) == (
-        "seam 'sort.1' (sort f32[n] of \"x\") has no function; pass seams={'sort.1': function}"
-    )
-    with pytest.raises(here.error, match=r"seam 'flip' .* or naive=True for the plain kernel that stands in for it$"):
-        here.launcher.launch({}, seams={"sort.1": given["sort.1"]})
-    with pytest.raises(here.error, match="there is no seam 'other'; the seams are sort"):
-        here.launcher.launch({}, seams={"other": print})
-
-
 @pytest.mark.parametrize("name", ["seams", "seams_in_a_graph"])
 def test_plain_kernels_only_when_asked(exported: Callable[..., Exported], name: str) -> None:
     case = CASES[name]()

@@ -240,16 +240,6 @@ def test_threads(answered: Callable[..., Any], db: Path) -> None:
     assert problems == []
 
 
-def test_an_export_takes_the_kernels_with_it(answered: Callable[..., Any], db: Path) -> None:
-    answered()
-    function = fused.fuse(layer, always=True, db=db)
-    function(PARAMETERS, X)
-    checks = [jax.export.DisabledSafetyCheck.custom_call("fusiond_region")]
-    exported = jax.export.export(jax.jit(lambda p, x: function(p, x)), disabled_checks=checks)(PARAMETERS, X)
-    assert "fusiond_region" in exported.mlir_module()
-    same(exported.call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
-
-
 @pytest.mark.slow
 def test_an_export_is_read_by_another_process(answered: Callable[..., Any], db: Path, tmp_path: Path) -> None:
     """Which has never fused anything, and no store."""
@@ -315,12 +305,6 @@ def test_what_stitching_reads_in_some_forms_is_shown_to_it() -> None:
     assert "sort" in library.reason
 
 
-def test_a_constant_belongs_to_the_region_that_reads_it() -> None:
-    found = segments(lambda x: jnp.where(jnp.sort(x) > 0, jnp.zeros_like(x), x) * 2, normal(9, 200))
-    assert [fusable for _, fusable in found] == [False, True]
-    assert "broadcast_in_dim" in found[1][0]
-
-
 def test_a_small_convolution_is_no_librarys() -> None:
     taps = jnp.outer(jnp.array([1.0, 2.0, 1.0]), jnp.array([1.0, 2.0, 1.0])) / 16
 
@@ -334,23 +318,6 @@ def test_a_small_convolution_is_no_librarys() -> None:
     wide = jnp.ones((2, 2, 3, 3))
     many = segments(lambda x: jnp.sin(jax.lax.conv_general_dilated(x, wide, (1, 1), "SAME")) * 2, normal(1, 2, 9, 9))
     assert many == [("conv_general_dilated", False), ("sin+mul", True)]
-
-
-def test_what_reads_no_more_than_it_makes_is_made_where_it_is_read() -> None:
-    """Else an optimizer's decayed state is written before the gradients are known, and read again behind them."""
-
-    def step(state: Any, x: Any) -> Any:
-        return 0.9 * state + 0.1 * jnp.sin((jnp.cos(x) * 2.0) @ x)
-
-    assert segments(step, normal(9, 9), normal(9, 9)) == [
-        ("cos+mul", True),
-        ("dot_general", False),
-        ("mul+sin+mul+add", True),
-    ]
-
-    # A sum is less than what it is of: it is made where that is.
-    found = segments(lambda x: x @ x.T + jnp.sin(x * 2.0).sum(), X)
-    assert [each for each, _ in found] == ["transpose+mul+sin+reduce_sum", "dot_general", "add"]
 
 
 def test_equal_steps_of_an_unrolled_loop_are_one_question(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:

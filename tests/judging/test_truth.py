@@ -64,24 +64,6 @@ def test_the_catalogue_in_double_precision(name: str, tmp_path: Path, real) -> N
         assert precision.own_error(found[each], mine[each]) < 1e-6
 
 
-def test_headers_beside_headers_and_outside(tmp_path: Path) -> None:
-    (tmp_path / "in/deep").mkdir(parents=True)
-    (tmp_path / "in/deep/help.cuh").write_text('#include "more.cuh"\n' + HELPER.splitlines()[2])
-    (tmp_path / "in/deep/more.cuh").write_text(MORE)
-    text = "{include}__global__ void k(const float* x, float* y) {{ y[threadIdx.x] = twice(x[threadIdx.x]); }}"
-    buffers = [buffer("x", 128), buffer("y", 128, "output")]
-    of = program(text.format(include='#include "deep/help.cuh"\n'), "k", buffers, include_dirs=(f"{tmp_path}/in",))
-    np.testing.assert_allclose(exact(of)["y"], data(of)["x"] / 3 * 2, rtol=1e-15)
-    (tmp_path / "out.cuh").write_text(HELPER)
-    of = program(text.format(include='#include "../out.cuh"\n'), "k", buffers, include_dirs=(f"{tmp_path}/in",))
-    with pytest.raises(NoTruth, match=r"out\.cuh is outside of the folders"):
-        exact(of)
-
-
-HELPER = '#pragma once\n#include "deep/more.cuh"\n__device__ float twice(float x) { return 2.0f * third(x); }\n'
-MORE = "__device__ inline float third(float x) { return x / 3.0f; }\n"
-
-
 def test_the_text_in_double_precision() -> None:
     assert (
         in_double("float2 a = make_float2(1.f, 2e-1f); // 1.0f")
@@ -96,27 +78,6 @@ def test_the_text_in_double_precision() -> None:
     assert in_double("int half = n / 2;") == "int half = n / 2;"
     assert in_double("struct alignas(sizeof(T) * (N)) V;") == "struct alignas(fusiond_aligned(sizeof(T) * (N))) V;"
     assert in_double("alignas(16) float x; int y(sizeof(float));") == "alignas(16) double x; int y(sizeof(double));"
-
-
-ILL = """
-__global__ void k(const float* x, float* y) {  // 1 + x - 1: float32 keeps a digit or two of x
-    const float far = 1000.0f + 1e-3f * x[threadIdx.x];
-    y[threadIdx.x] = 100.0f * (far - 1000.0f);
-}
-"""
-
-
-@pytest.mark.slow
-def test_single_precision_may_be_far_off(tmp_path: Path) -> None:
-    of = program(ILL, "k", [buffer("x", 128), buffer("y", 128, "output")])
-    np.savez(tmp_path / "float32.npz", **single(of))
-    made = truth(bundled(of, tmp_path), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
-    assert "computes something else" in made.reason
-    of = program(ILL.replace("1000", "10"), "k", [buffer("x", 128), buffer("y", 128, "output")])
-    np.savez(tmp_path / "float32.npz", **single(of))
-    (tmp_path / "other").mkdir()
-    made = truth(bundled(of, tmp_path / "other"), tmp_path / "out.npz", seed=1, against=tmp_path / "float32.npz")
-    assert made.reason == ""
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fusiond.errors import RequestError, StoreError
-from fusiond.model import JobState, Outcome
+from fusiond.model import JobState
 from fusiond.store.database import Store
 from fusiond.store.owner import is_alive, this_process
 
@@ -89,18 +89,6 @@ def test_a_claim_can_ask_for_a_device_or_a_job(store: Store, make: Any) -> None:
     assert claimed.id == cpu
     assert store.claim(this_process(), devices={"cpu"}) is None
     assert store.jobs([JobState.QUEUED])[0].id == gpu
-
-
-def test_what_a_running_job_learns_stands_in_its_row(store: Store, job: str, make: Any) -> None:
-    store.set_device(job, "H200")
-    store.set_space(job, "space")
-    store.add_trial(job, make.trial(0, ratio=1.2), **PLACE)
-    store.add_trial(job, make.trial(1, ratio=1.7), **PLACE)
-    store.add_trial(job, make.trial(2, outcome=Outcome.CRASHED, ratio=None, measurement=None), **PLACE)
-    store.add_trial(job, make.trial(0, role="baseline:streams", ratio=9.0), **PLACE)
-    row = store.job(job)
-    assert row is not None
-    assert (row.device_key, row.space_hash, row.trials, row.best_ratio) == ("H200", "space", 3, 1.7)
 
 
 def test_a_queued_job_is_cancelled_at_once_and_a_running_one_asked(store: Store, make: Any) -> None:

@@ -23,17 +23,6 @@ def test_no_recorded_trial_is_repeated(store: Store, job: str, make: Any) -> Non
     assert store._database.conn.execute("SELECT COUNT(*) FROM measurements").fetchone() == (1,)
 
 
-def test_trials_are_numbered_per_role(store: Store, job: str, make: Any) -> None:
-    candidates = [make.trial(index) for index in range(12)]
-    baselines = [make.trial(index, role="baseline:streams", origin="given") for index in range(2)]
-    for trial in (*candidates[::-1], *baselines):
-        store.add_trial(job, trial, **PLACE)
-    assert store.trials(job) == candidates
-    assert store.trials(job, "baseline:streams") == baselines
-    assert store.trials(job, role=None) == baselines + candidates
-    assert store.trials(job, "baseline:graph") == []
-
-
 def test_a_trial_of_no_job_is_refused(store: Store, make: Any) -> None:
     with pytest.raises(StoreError, match="not stored"):
         store.add_trial("nobody", make.trial(), **PLACE)

@@ -287,22 +287,6 @@ def test_what_cannot_be_one_after_all_is_captured_again_once(
     assert (region.state, region.reason) == ("refused", "they share memory")
 
 
-def test_kernels_that_cannot_be_launched_with_others(tmp_path: Path) -> None:
-    """They are no kernels here: whatever runs them is a statement of which nothing is known."""
-    assert combining.kernel(object()) is None
-    for name in ("launch_pdl", "launch_cooperative_grid"):
-        tuner = CachingAutotuner("scale", tmp_path, kept=True)
-        setattr(tuner.compile_results[0].kernel.metadata, name, True)
-        assert combining.kernel(tuner) is None
-    tuner = CachingAutotuner("scale", tmp_path, kept=True)
-    assert combining.kernel(tuner) is not None
-    tuner.launchers *= 2
-    assert combining.kernel(tuner) is None
-    other = CachingAutotuner("scale", tmp_path, kept=False)
-    (tmp_path / "hash" / "scale.json").unlink()
-    assert combining.kernel(other) is None
-
-
 def test_what_a_kernel_of_the_user_is_handed_may_be_written(tmp_path: Path) -> None:
     tuner: Any = CachingAutotuner("scale", tmp_path, kept=True)
     made = combining.kernel(tuner)

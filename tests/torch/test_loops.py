@@ -352,19 +352,6 @@ RECURRENT: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_products_of_what_is_given_stand_before_the_loop(name: str, tmp_path: Path) -> None:
-    """One library call for all steps; of torch's LSTM, the last step, whose state is not read, is by itself."""
-    function, *arguments = RECURRENT[name]
-    fast = compiled(function, tmp_path)
-    with torch.no_grad():
-        torch.testing.assert_close(fast(*arguments), function(*arguments), rtol=2e-5, atol=1e-6)
-    report = explain(fast)
-    assert sum(each.count("scan") for each in fused(report)) == 1, str(report)
-    products = [name for each in report.regions for name in each.operators if "mm" in name]
-    assert len(products) == (3 if name == "LSTMCell" else 2 if name == "projected" else 1), str(report)
-
-
 @pytest.mark.parametrize("name", [name for name in RECURRENT if name != "projected"])
 def test_products_that_are_summed_up_stand_behind_the_loop(name: str, tmp_path: Path) -> None:
     """Gradients of both matrices and of what is given, by one library call each; the LSTM's last step has its own."""

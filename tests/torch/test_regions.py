@@ -41,18 +41,6 @@ def test_an_update_and_a_loss_are_one_region_each() -> None:
         assert set(segment.outputs) == set(graph.outputs)
 
 
-def test_a_view_that_leaves_is_torchs() -> None:
-    """The region gives what is viewed; the view is made twice, inside and behind it."""
-    r = Recorder(x=X)
-    y = r("exp.default", r("neg.default", "x", dims=(4, 6)), dims=(4, 6))
-    turned = r("t.default", y, dims=(6, 4))
-    z = r("sum.dim_IntList", turned, [0], dims=(4,))
-    region, views = regions.cut(r.graph(z, turned))
-    assert kinds([region, views]) == [(True, ["neg", "exp", "t", "sum"]), (False, ["t"])]
-    assert region.outputs == (y, z)
-    assert (views.inputs, views.outputs) == ((y,), (turned,))
-
-
 def test_what_costs_no_more_to_read_goes_where_it_is_read() -> None:
     """A mask of an input that only the second region reads is computed there."""
     r = Recorder(x=X, w=Tensor((6, 6), "f32"))
@@ -137,10 +125,3 @@ def test_segments_can_be_computed_in_their_order(graph: FxGraph) -> None:
             assert not views
     assert set(graph.outputs) <= there
     assert randoms == [each.name for each in graph.nodes if each.effect]
-
-
-def test_a_stencil_is_a_region_by_itself() -> None:
-    r = Recorder(x=Tensor((1, 2, 9, 9), "f32"), w=Tensor((2, 1, 3, 3), "f32"))
-    made = r("convolution.default", "x", "w", None, [1, 1], [1, 1], [1, 1], False, [0, 0], 2, dims=(1, 2, 9, 9))
-    (segment,) = regions.cut(r.graph(made))
-    assert segment.fusable

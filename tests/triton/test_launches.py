@@ -95,30 +95,6 @@ def test_atomics_write_and_what_both_read_is_shared(gpu: Gpu, on_gpu: list[Any],
     np.testing.assert_array_equal(data.counts.array, 3 * others.array)
 
 
-def test_scratch_memory_is_given(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
-    data = Data()
-    x = DeviceArray(np.random.default_rng(1).random((40, 64), np.float32))
-    y = DeviceArray(np.zeros((40, 64), np.float32))
-    with fusiond.cuda.launch(block=True, db=db):
-        recorded.by_descriptor[(40,)](x, y, 40, 64, BLOCK=64)
-        data.count()
-    assert states() == [("fused", 1)], str(fusiond.cuda.explain())
-    assert gpu.launched == []
-    gpu.drain()
-    np.testing.assert_array_equal(y.array, 2 * x.array)
-
-
-def test_what_cannot_be_asked_for_runs_as_it_is(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
-    data, z = Data(), DeviceArray(np.zeros(64, np.float32))
-    with fusiond.cuda.launch(block=True, db=db):
-        recorded.by_number[(1,)](z.data_ptr(), 40, BLOCK=64)
-        data.count()
-    gpu.drain()
-    assert z.array.sum() == 40
-    said = "by_number cannot be fused: its parameter address is an address that is passed as a number"
-    assert said in str(fusiond.cuda.explain())
-
-
 def test_other_threads_launch_as_ever_and_triton_is_as_it_was(gpu: Gpu, db: Path) -> None:
     from triton.runtime.jit import JITFunction
 

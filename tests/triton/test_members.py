@@ -297,17 +297,6 @@ def drafted(real: Registry, path: Path, name: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("member", EVERY, ids=lambda each: each.kernel)
-def test_what_a_draft_tells_of_memory(member: TritonMember, real: Registry) -> None:
-    """Which parameters are addresses, and which of them are written, is as the members say."""
-    found = {each["name"]: each for each in drafted(real, HERE / "kernels.py", member.kernel)["arguments"]}
-    for given in member.document["arguments"]:
-        role = found[given["name"]].get("role")
-        assert (role is None) == ("value" in given), given["name"]
-        assert (role in ("output", "inout")) == (given.get("role") in ("output", "inout")), given["name"]
-    assert len(found) == len(member.document["arguments"])
-
-
 TUNED = """\
 import triton
 import triton.language as tl
@@ -363,22 +352,3 @@ def test_mistakes(real: Registry, tmp_path: Path, changed: dict[str, Any], said:
     with pytest.raises(RequestError, match=said) as problem:
         alone(real, ADD, tmp_path, **changed)
     assert "\n" not in str(problem.value)
-
-
-@needs_triton
-def test_a_file_that_needs_what_is_not_here(real: Registry, tmp_path: Path) -> None:
-    yaml_of(ADD, tmp_path)
-    text = (tmp_path / "kernels.py").read_text().replace("import triton\n", "import triton\nimport nowhere\n", 1)
-    text = text.replace("tl.load(x + at", "nowhere.load(x + at", 1)
-    (tmp_path / "kernels.py").write_text(text)
-    with pytest.raises(RequestError, match=r"_kernels\.py:8: it needs the module nowhere, which is not installed here"):
-        analysed(real, "strategy: variants\nvariants: [./add.yaml]\n", tmp_path)
-
-
-@needs_triton
-def test_a_way_that_does_not_compile_is_left_out(real: Registry, tmp_path: Path) -> None:
-    found = alone(real, ADD, tmp_path, constants={"BLOCK": [256, 1000]}, warps=4)
-    good, bad = points(real, found)
-    emitted(real, found, good)
-    refused = real.strategies["variants"].emit(found, bad, NO_ANSWERS)
-    assert "arange's range must be a power of 2" in refused.detail  # type: ignore[union-attr]

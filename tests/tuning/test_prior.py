@@ -27,7 +27,6 @@ from fusiond.requests import jobs
 from fusiond.search.study import Study
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.trials import CountedTrial
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakePlugin, FakeProvider, InProcess, ToyStrategy
 from fusiond.tuning import counts, prior, search, tuner
 
@@ -151,21 +150,6 @@ def test_the_lowest_bounds_are_seeds_and_the_start_is_drawn_from_the_others_by_r
     assert len(set(drawn)) == 6
     assert sum(drawn) / 6 < len(ranked) / 3  # by chance alone: half
     assert found.phases["search"] == f"20 configs; bounds of {len(bounds)} configs are known"  # and no donors
-
-
-def test_bounds_are_a_trend_beside_the_donors() -> None:
-    """The study learns from them as from another device, and what is fast by them is fast for it."""
-    configs = [Config.of({"x": x, "y": 0}) for x in range(3)]
-    ranked = tuple(
-        CountedTrial(model="m", arch="sm_90", config=config, program_key=str(k), bound_us=10.0 * (k + 1))
-        for k, config in enumerate(configs)
-    )
-    donor = ((configs[0], 0.5),)
-    found = prior.Prior(ranked=ranked, donors=(donor,)).trends
-    assert found[0] == donor
-    assert [config for config, _ in found[1]] == configs
-    assert [value for _, value in found[1]] == pytest.approx([-math.log(10), -math.log(20), -math.log(30)])
-    assert prior.Prior(donors=(donor,)).trends == (donor,)
 
 
 # --- what other devices and sizes know ---

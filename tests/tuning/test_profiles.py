@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from fusiond.devices.cuda import counters
 from fusiond.errors import DeviceError
 from fusiond.model import COUNTED, MEASURED, Record
 from fusiond.store.database import Store
-from fusiond.tuning import counts, profiles
+from fusiond.tuning import counts
 
 from .test_counts import BOUNDS, AsIf, registry, tuned
 
@@ -81,30 +79,6 @@ def test_a_gpu_keeps_both_sides_of_its_answer_and_what_its_counters_say(tmp_path
         )
         assert store.profiles(sides, device, MEASURED) == {key: [{**READ, "reason": None}] for key in sides}
         assert asked == sides
-
-
-def test_parts_ask_no_counters(tmp_path: Path, monkeypatch: Patch) -> None:
-    """A pipeline has twenty of them, and each question takes many seconds."""
-    asked: list[str] = []
-
-    def of_program(provider: Any, device: Any, program: Any) -> dict[str, Any]:
-        asked.append(program.key)
-        return counters.nothing("not now")
-
-    with Store.open(tmp_path / "fusiond.sqlite") as store:
-        record, _ = on_a_gpu(store, monkeypatch, of_program)
-        (row,) = store.jobs()
-        (device,) = AsIf("cuda:0", "measured").devices()
-        for parent in (None, "whole"):
-            asked.clear()
-            context: Any = SimpleNamespace(
-                analysis=SimpleNamespace(scrutiny=None),
-                store=store, row=dataclasses.replace(row, parent=parent), device=device, provider=None,
-                prepared=SimpleNamespace(workload=SimpleNamespace(key=record.workload_key, name="toy")),
-                search=row.search, phase=lambda *said: None,
-            )  # fmt: skip
-            profiles.keep(context)
-            assert asked == ([] if parent else [record.baseline_program_key, record.program_key])
 
 
 @pytest.mark.parametrize("how", ["no permission", "raises"])

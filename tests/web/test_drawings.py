@@ -40,15 +40,6 @@ def tree(picture: drawing.Drawing) -> ElementTree.Element:
     return ElementTree.fromstring(str(drawings.svg(picture)))
 
 
-def test_lanes_lie_along_one_axis_in_proportion() -> None:
-    rects = tree(LANES).findall(f"{SVG}rect")
-    wide = [float(each.attrib["width"]) for each in rects]
-    starts = [float(each.attrib["x"]) for each in rects]
-    assert wide[0] == pytest.approx(2 * wide[1], abs=2)
-    assert starts[1] == pytest.approx(starts[0] + wide[0], abs=2)
-    assert rects[1].attrib["class"] == "g1"  # ten colours there are not
-
-
 def test_a_graph_goes_down_from_what_reads_nothing() -> None:
     root = tree(GRAPH)
     tops = [float(each.attrib["y"]) for each in root.findall(f"{SVG}rect")]
@@ -67,13 +58,6 @@ def test_a_picture_says_in_words_what_it_shows_and_no_name_is_markup(picture: dr
     assert not list(root.iter(f"{SVG}script"))
     assert EVIL in root.attrib["aria-label"]
     assert root.attrib["role"] == "img"
-
-
-def test_a_cycle_and_nothing_at_all_are_drawn() -> None:
-    nodes = tuple(DrawnNode(name=each, text=each, group=0) for each in "ab")
-    loop = DrawnGraph(title="", nodes=nodes, edges=(Edge(source="a", target="b"), Edge(source="b", target="a")))
-    for picture in (loop, DrawnGraph(title="", nodes=(), edges=()), LaneDrawing(title="", unit="", lanes=())):
-        tree(picture)
 
 
 def test_pictures_are_kept_and_what_is_none_is_left_out(tmp_path: Path) -> None:

@@ -205,18 +205,6 @@ def test_several_streams_and_devices_are_kept(gpu: Gpu, on_gpu: list[Any], db: P
     assert "refused: they go to several streams" in str(fusiond.cuda.explain())
 
 
-def test_what_cupy_takes_and_nobody_can_see(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
-    """An address by itself; the launches are CuPy's."""
-    data = Data()
-    address = data.v.array.ctypes.data
-    with fusiond.cuda.launch(SCALE, HISTOGRAM, block=True, db=db) as (scale, histogram):
-        scale((4,), (256,), (data.x, data.y, np.float32(3), np.int32(N)))
-        histogram((2,), (128,), (data.counts, address, np.int32(N)), shared_mem=64)
-    gpu.driver.drain()
-    data.check()
-    assert "argument 1 of histogram is an address by itself" in str(fusiond.cuda.explain())
-
-
 def test_names_of_templates_in_a_module(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
     """`RawModule(..., name_expressions=...).get_function` has mangled names."""
     clamp = RawKernel(SAMPLES, "_ZN3ops5clampIiLi3EEEvPT_PKS1_3BoxPKfi", ("-DTILE=64",))

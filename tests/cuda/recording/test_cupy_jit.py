@@ -169,21 +169,6 @@ def test_they_run_as_one_wherever_their_arrays_lie(gpu: Gpu, on_gpu: list[Any], 
     assert sys.modules["cupy.cuda.compiler"].compiled == ["scale", "count"]
 
 
-def test_outside_and_where_cupy_shows_no_ptx(gpu: Gpu, db: Path, written: SimpleNamespace) -> None:
-    data, call = Data(gpu), Jitted.__call__
-    data.both()
-    written.backend = "nvcc"
-    with fusiond.cuda.launch(block=True, db=db):
-        data.both(4.0)
-    assert [name for name, _, _ in gpu.launched] == 2 * ["scale", "count"]
-    assert Jitted.__call__ is call
-    assert "scale cannot be fused: it is launched cooperatively, or not compiled by NVRTC" in str(
-        fusiond.cuda.explain()
-    )
-    gpu.drain()
-    data.check(2, 4.0)
-
-
 @pytest.mark.filterwarnings("ignore:cupyx.jit:FutureWarning")
 def test_kernels_of_cupy_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its types, its source and NVRTC's PTX, without a GPU."""

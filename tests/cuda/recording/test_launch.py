@@ -308,26 +308,6 @@ def test_an_exception_leaves_done_what_was_launched(db: Path) -> None:
     data.check()
 
 
-def test_one_within_another(db: Path) -> None:
-    """What the outer one recorded before comes first."""
-    a, b, c = np.ones(N, np.float32), np.zeros(N, np.float32), np.zeros(N, np.float32)
-
-    def scale(x: Any, y: Any) -> None:
-        SCALE.launch(4, 256, (x, y, np.float32(2), np.int32(N)))
-
-    with fusiond.cuda.launch(db=db) as outer:
-        assert outer == ()
-        scale(a, b)
-        with fusiond.cuda.launch(db=db):
-            scale(b, c)
-        assert c[0] == 4
-        scale(c, a)
-    assert a[0] == 8
-    recorder = fusiond.cuda.launch(db=db)
-    with recorder, pytest.raises(RuntimeError, match="entered already"), recorder:
-        pass
-
-
 def test_off(monkeypatch: pytest.MonkeyPatch, db: Path) -> None:
     monkeypatch.setenv("FUSIOND", "off")
     data, foreign = Data(), object()
@@ -452,20 +432,3 @@ class Graph:
 def test_kernels_without_source(kernel: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         fusiond.cuda.launch(SCALE, kernel)
-
-
-@pytest.mark.slow
-def test_tuned_here_and_now(db: Path) -> None:
-    """No stand-in for the answer: it is measured, kept in the store, and found there by the next process."""
-    data = Data()
-    with fusiond.cuda.launch(block=True, always=True, search={"trials": 2}, db=db):
-        data.scale()
-        data.histogram()
-    data.check()
-    assert states() == [("fused", 1)], str(fusiond.cuda.explain())
-    groups.forget()
-    with fusiond.cuda.launch(always=True, db=db):
-        data.histogram()
-        data.scale()
-    data.check(times=2)
-    assert states() == [("fused", 1)], str(fusiond.cuda.explain())

@@ -169,22 +169,6 @@ def test_they_run_as_one_with_the_numbers_of_each_time(gpu: Gpu, on_gpu: list[An
     data.check(2, 3.5)
 
 
-def test_outside_and_until_there_is_an_answer_numba_launches_them(gpu: Gpu, db: Path) -> None:
-    data, launch = Data(gpu), Kernel.launch
-    data.both()
-    gpu.drain()
-    with fusiond.cuda.launch(SCALE, COUNT, db=db) as kernels:
-        assert kernels == (SCALE, COUNT)
-        data.both(4.0, Stream(7))
-        gpu.device = 1
-        assert len(gpu.launched) == 2
-    gpu.device = 0
-    assert gpu.launched == [("scale", 0, 0), ("count", 0, 0), ("scale", 7, 0), ("count", 7, 0)]
-    assert Kernel.launch is launch
-    gpu.drain()
-    data.check(2, 4.0)
-
-
 @pytest.mark.parametrize(
     ("broken", "why"),
     [

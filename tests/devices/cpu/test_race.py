@@ -76,16 +76,6 @@ def test_a_sound_program_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "p: no races\n"
 
 
-def test_two_arguments_with_one_address_are_one_array() -> None:
-    built = gxx.build(SOURCE, races=True)
-    assert isinstance(built, Path), built
-    data = np.zeros(65, np.int32)
-    launch = NativeLaunch(grid=(1, 1, 1), block=(64, 1, 1))
-    host, entry = gxx.race_host(), gxx.exported(SOURCE, "shift")
-    assert race.find_races(host, built, entry, launch, [data, data]) != []
-    assert race.find_races(host, built, entry, launch, [data, data.copy()]) == []
-
-
 def test_what_cannot_be_checked_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert race.main([str(tmp_path)]) == 2
     assert "is not a bundle" in capsys.readouterr().err

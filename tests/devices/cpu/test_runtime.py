@@ -267,22 +267,6 @@ def test_fused_kernels_with_shadowed_builtins_and_partial_barriers(
     assert (out.reshape(9, 128) == data.reshape(9, 128)[:, ::-1]).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_group_of_a_block(runtime: Runtime, features: NativeModule, seed: int) -> None:
-    out = np.zeros(64, np.int32)
-    run(runtime, features, "groups", line(1, 64, seed=seed), [out])
-    assert (out == np.arange(64)[::-1] + 6400).all()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_last_block_sees_all_blocks(runtime: Runtime, features: NativeModule, seed: int) -> None:
-    features.symbol("tickets")[:] = 0
-    data = np.arange(1, 21, dtype=np.int32)
-    out = np.zeros(1, np.int32)
-    run(runtime, features, "last_block", line(20, 64, seed=seed), [data, np.zeros(20, np.int32), out])
-    assert out[0] == data.sum()
-
-
 # Warps
 
 
@@ -484,12 +468,6 @@ def test_what_may_return_before_a_barrier(
     runtime: Runtime, faults: NativeModule, bad_barriers: NativeModule, name: str, seed: int
 ) -> None:
     assert isinstance(provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed), Finished)
-
-
-def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: NativeModule) -> None:
-    arguments: list[Argument] = [np.int32(1), np.zeros(1, np.int32)]
-    launch = replace(line(1, 32), stack_bytes=16 * 1024)
-    assert isinstance(runtime.launch(faults.entry("stack"), launch, arguments), Finished)
 
 
 def test_a_thread_has_as_much_local_memory_as_on_a_gpu(runtime: Runtime, features: NativeModule) -> None:

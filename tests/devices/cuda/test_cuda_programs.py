@@ -393,18 +393,6 @@ def test_what_an_event_costs_is_taken_off(fake_libcuda: Path, tmp_path: Path, mo
             assert loaded.sample_us(runs) == pytest.approx(2.5 * len(of.steps), rel=1e-3)
 
 
-def test_what_an_event_costs_is_measured_at_the_clock_of_the_batch(gpu: Any) -> None:
-    """Events of a device that rests take five times as long, and the batch does not begin at that clock."""
-    gpu.set(event_us=1.7, event_cycles=1, us_double_it=2.5, launch_us=6, mhz=1980)
-    gpu.clock((0, 345))
-    gpu.executor.state()
-    assert gpu.executor.spans.event_us == pytest.approx(1.7 * 1980 / 345, rel=1e-3)
-    gpu.clock((0, 1980))
-    gpu.executor.state()
-    loaded = filled(gpu, program((launch("a"),)))
-    assert loaded.sample_us(1) == pytest.approx(2.5, rel=1e-3)
-
-
 def test_a_graph_is_captured_once_and_launched(gpu: Any) -> None:
     steps = (launch("a", stream=0), launch("b", on="y", stream=1), launch("c", stream=0, after=("b",)))
     of = program(steps, buffer("x"), buffer("y"), issue="graph")
@@ -698,11 +686,6 @@ def test_the_canary_counts_the_clock(gpu: Any, mhz: float, step_ns: int) -> None
     assert re.match(r"launch fusiond_canary 132x1x1 1x1x1 0 on", launches[0])
 
 
-def test_where_the_timer_hardly_steps_the_canary_says_nothing(gpu: Any) -> None:
-    gpu.set(step_ns=1e6)  # 20 ms hold 20 of these
-    assert gpu.executor.state().canary_mhz is None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", ["device", "wall"])
 def test_a_cold_run_comes_behind_a_flush_of_twice_the_second_level_cache(gpu: Any, clock: str) -> None:
@@ -811,22 +794,6 @@ def test_a_batch_is_one_call(gpu: Any, clock: str) -> None:
     words = [line.split()[0] for line in gpu.log()]
     assert words.count("batch") == 2
     assert not {"up", "down", "across"} & set(words)
-
-
-def test_what_a_plan_allocates_itself_is_held_on_top() -> None:
-    """The most of it at once: what was freed is not counted twice."""
-    steps = (
-        Alloc(name="first", arena="work"),
-        Free(name="gone", arena="work"),
-        Alloc(name="own", arena="x", pooled=True),
-        Alloc(name="again", arena="work"),
-        launch("a"),
-    )
-    scratch = buffer("a", Role.SCRATCH, arena="work", offset_bytes=64)
-    of = program(steps, buffer("x"), buffer("y"), scratch)
-    plain = program((launch("a"),), buffer("x"), buffer("y"), scratch)
-    on_top = 64 + scratch.size_bytes + of.buffer("x").size_bytes + 4 * GUARD_BYTES
-    assert device_bytes(of) == device_bytes(plain) + on_top
 
 
 def test_a_batch_from_pageable_memory_is_timed_on_the_wall_clock(gpu: Any) -> None:

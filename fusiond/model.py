@@ -127,8 +127,6 @@ class Workload(Generic[Request]):
     payload: Request = field(compare=False, repr=False)
     source_hashes: Mapping[str, str] = field(default_factory=frozen)
     """File -> text_key of its content when it was parsed; `best` compares it with the file of today."""
-    devices: int = 1
-    """How many devices its Programs are for."""
 
     @property
     def key(self) -> str:
@@ -199,9 +197,6 @@ class DeviceInfo:
     times are taken from a record."""
     env: Mapping[str, str] = field(default_factory=frozen)
     limits: DeviceLimits
-    devices: int = field(default=1, compare=False)
-    """How many devices a Program may be for that is run here: this one, and its equals (`fusiond.devices.peers`). Not
-    part of what it is."""
 
     @property
     def key(self) -> str:

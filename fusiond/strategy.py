@@ -137,8 +137,6 @@ class Target:
     arch: str
     limits: DeviceLimits
     facts: Facts = field(compare=False, repr=False)
-    devices: int = 1
-    """How many devices a Program may be for."""
     others: Others | None = field(default=None, compare=False, repr=False)
     """What can be asked of other strategies; None where nobody is to be asked."""
 

@@ -37,7 +37,6 @@ from fusiond.program import (
     default_compare,
     encode,
     problems,
-    stream_devices,
     to_text,
 )
 
@@ -154,50 +153,11 @@ LEAVES: list[Callable[[], Program]] = [
 ]  # fmt: skip
 
 
-def over_two(**changes: Any) -> Program:
-    """Up to the second device, a kernel there, and over to the first; `changes`: of a step by its name."""
-    steps = (
-        Copy(name="up", source=("h",), target=("b",), stream=8),
-        Launch(name="run", source="dev", entry="f", grid=(1, 1, 1), block=(1, 1, 1), device=1, stream=8,
-               arguments=(Pointer(buffer="b"),)),
-        Copy(name="over", source=("b",), target=("a",), stream=9, after=("run",)),
-        FillStep(name="clear", buffer="a", after=("over",)),
-    )  # fmt: skip
-    buffers = (
-        Buffer(name="h", dtype="int32", elements=4, role=Role.INPUT, memory=Memory.PINNED),
-        Buffer(name="a", dtype="int32", elements=4, role=Role.OUTPUT),
-        Buffer(name="b", dtype="int32", elements=4, role=Role.SCRATCH, device=1),
-    )
-    steps = tuple(dataclasses.replace(each, **changes.get(each.name, {})) for each in steps)
-    buffers = tuple(dataclasses.replace(each, **changes.get(each.name, {})) for each in buffers)
-    return Program(name="over two", buffers=buffers, sources=SOURCES[:1], steps=steps)
-
-
-def test_a_program_over_two_devices() -> None:
-    program = over_two()
-    assert problems(program) == ()
-    assert (program.devices, PROGRAM.devices) == (2, 1)
-    assert stream_devices(program) == {8: 1, 9: 1, 0: 0}
-    again = decode(json.loads(to_text(program)))
-    assert (again, again.key) == (program, program.key)
-    assert len({program.key, over_two(b={"device": 0}).key, over_two(run={"device": 0}).key}) == 3
-    # What is on the first device says nothing of it: keys are from before there were others.
-    assert "device" not in {*encode(PROGRAM)["buffers"][0], *encode(PROGRAM)["steps"][3]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"b": {"device": 0}}, "step 'run' is on device 1, and 'b' lies on device 0"),
-        ({"h": {"device": 1}}, "buffer 'h' is on device 1: only arrays in device memory are on others than the first"),
-        ({"b": {"device": -1}}, "buffer 'b' is on device -1: only arrays"),
-        ({"clear": {"stream": 9}}, "step 'clear' is on device 0 and step 'over' on device 1, both on stream 9"),
-        ({"a": {"arena": "x"}, "b": {"arena": "x", "offset_bytes": 16}}, "arena 'x' is on several devices"),
-        ({"b": {"part_of": "a", "arena": "x"}, "a": {"arena": "x"}}, "buffer 'b' differs from 'a', of which it is"),
-    ],
-)
-def test_what_is_wrong_over_two_devices(changes: dict[str, Any], problem: str) -> None:
-    assert any(each.startswith(problem) for each in problems(over_two(**changes))), problems(over_two(**changes))
+def test_a_stored_plan_for_several_devices_is_refused_in_a_line() -> None:
+    plan = encode(PROGRAM)
+    plan["buffers"][0]["device"] = 1
+    with pytest.raises(ValueError, match="the plan is for several devices"):
+        decode(plan)
 
 
 def test_every_part_of_the_content_changes_the_key() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 
 from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Program, Role, Source, SourceKind
 from fusiond.program.steps import Step
-from fusiond.program.timeline import DOWN, HOST, KERNELS, PEERS, UP, on_link, timeline
+from fusiond.program.timeline import DOWN, HOST, KERNELS, UP, timeline
 
 DEVICE = Source(name="d", text="", entries=("k",))
 HOSTS = Source(name="h", kind=SourceKind.HOST, text="", entries=("f",))
@@ -58,23 +57,6 @@ def test_the_host_waits_and_then_issues() -> None:
     found = timeline(plan(*steps), dict.fromkeys("ukdhv", 2.0))
     assert found.steps["h"] == (6, 8)
     assert found.steps["v"] == (8, 10), "what is listed behind a call is not issued before it has ended"
-
-
-def test_each_device_has_engines_of_its_own() -> None:
-    """Two kernels on two devices overlap; what goes over between takes the peer engine of the device that has it."""
-    there = Buffer(name="c", dtype="int32", elements=4, role=Role.SCRATCH, device=1)
-    steps = (
-        kernel("k"),
-        Copy(name="over", source=("a@",), target=("c",), stream=4, after=("k",)),
-        dataclasses.replace(kernel("other", 8), device=1),
-        Copy(name="back", source=("c",), target=("a",), stream=9, after=("over", "other")),
-    )
-    whole = plan(*steps)
-    whole = dataclasses.replace(whole, buffers=(*whole.buffers, there))
-    found = timeline(whole, {"k": 10, "over": 3, "other": 11, "back": 5})
-    assert found.span_us == 18
-    assert found.busy_us == {UP: 0, DOWN: 0, KERNELS: 10, HOST: 0, PEERS: 3, "kernels:1": 11, "down:1": 5}
-    assert {name for name in found.busy_us if on_link(name)} == {UP, DOWN, PEERS, "down:1"}
 
 
 def test_what_is_ready_first_or_last_goes_first() -> None:

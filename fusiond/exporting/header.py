@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout
 from fusiond.exporting.adapters import space
-from fusiond.exporting.layout import GivenWorkspace, Giver
+from fusiond.exporting.layout import Giver
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import text_of
 from fusiond.program import Buffer, Memory, Program, Role, pitches
@@ -18,14 +20,12 @@ _PLACES = {
 }
 
 
-def _of_workspace(where: GivenWorkspace) -> tuple[str, str]:
-    """What it is, and where."""
-    device = f"devices[{where.device}]" if where.device else "the device"
-    return {
-        Giver.WORKSPACE: (device.removeprefix("the "), f"on {device}"),
-        Giver.HOST_WORKSPACE: ("pinned host memory", "on the host"),
-        Giver.MANAGED_WORKSPACE: ("managed memory", "in managed memory"),
-    }[where.giver]
+_OF_WORKSPACE: Mapping[Giver, tuple[str, str]] = {
+    Giver.WORKSPACE: ("device", "on the device"),
+    Giver.HOST_WORKSPACE: ("pinned host memory", "on the host"),
+    Giver.MANAGED_WORKSPACE: ("managed memory", "in managed memory"),
+}
+"""What each is, and where."""
 
 
 _LAUNCHER = """\
@@ -89,8 +89,7 @@ def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     free, rows = layout.optional(program), pitches(program.steps)
     for each in program.buffers:
         if layout.is_argument(each) and each.symbol is None:
-            where = f"devices[{each.device}]" if each.device else _PLACES[each.memory]
-            note = f"{each.role}, {where}: {text_of(each.elements)} elements"
+            note = f"{each.role}, {_PLACES[each.memory]}: {text_of(each.elements)} elements"
             if each.arena is not None and len(layout.wholes(layout.homes(program)[each.arena])) > 1:
                 note += f", at byte {text_of(each.offset_bytes)} of {each.arena}"
             note += "; null: in the workspace" if each.name in free else ""
@@ -99,13 +98,8 @@ def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
                 said = f"elements from row to row; 0: {text_of(rows[each.name])}, as many as a row has"
                 struct.line(f"std::size_t {names.pitches[each.name]} = 0;  ///< {said}")
     for kind, workspace in layout.workspaces(program).items():
-        aligned = ", at a multiple of 256" if workspace.giver is Giver.WORKSPACE else ""
-        struct.line(f"void* {kind} = nullptr;  ///< {_of_workspace(workspace)[0]}: {kind}_bytes(sizes){aligned}")
-    if program.devices > 1:
-        struct.lines(
-            "/// As cudaSetDevice counts them. The first is current in the calling thread, and `stream` is of it.",
-            f"int devices[{program.devices}] = {{{', '.join(map(str, range(program.devices)))}}};",
-        )
+        aligned = ", at a multiple of 256" if workspace is Giver.WORKSPACE else ""
+        struct.line(f"void* {kind} = nullptr;  ///< {_OF_WORKSPACE[workspace][0]}: {kind}_bytes(sizes){aligned}")
     text.line("")
 
 
@@ -133,7 +127,7 @@ def _seams(text: Statements, program: Program, names: cxx.CxxNames) -> None:
 
 def _functions(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     for kind, where in layout.workspaces(program).items():
-        text.line(f"/// Bytes of scratch memory {_of_workspace(where)[1]}.")
+        text.line(f"/// Bytes of scratch memory {_OF_WORKSPACE[where][1]}.")
         text.line(f"std::size_t {kind}_bytes(const Sizes& sizes = Sizes());")
     for home in caller_arenas(program):
         text.line(f"/// {home} is one piece of memory: its bytes, and the pointers of the buffers in it.")

@@ -8,7 +8,7 @@ from fusiond.codegen.statements import Statements
 from fusiond.exporting import cxx, layout, parts
 from fusiond.exporting.adapters import getter, is_ptx, space
 from fusiond.exporting.header import caller_arenas, signature
-from fusiond.exporting.layout import GivenWorkspace, Giver
+from fusiond.exporting.layout import Giver
 from fusiond.exporting.steps import StepWriter, refuse
 from fusiond.program import Program
 
@@ -30,7 +30,6 @@ def implementation(program: Program, header: str) -> str:
         _places(program, names, writer),
         *(text for name, text in parts.HELPERS.items() if name in writer.helpers),
         parts.OPT_IN if writer.opts_in else "",
-        parts.ON_DEVICE if program.devices > 1 else "",
         _check(program, names, writer),
         "}  // namespace",
         parts.STATE,
@@ -77,14 +76,12 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
     return text.text()
 
 
-def _lies_in(program: Program, home: str, where: GivenWorkspace) -> bool:
+def _lies_in(program: Program, home: str, where: Giver) -> bool:
     """Whether an allocation has a place in a workspace; what the caller may leave out has one too."""
     buffer = layout.homes(program)[home][0]
-    if buffer.device != where.device:
-        return False
-    if layout.giver(program, home) is where.giver:
+    if layout.giver(program, home) is where:
         return True
-    return where.giver is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
+    return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
 
 
 def _check(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
@@ -178,14 +175,13 @@ def _enqueue(program: Program, writer: StepWriter) -> str:
     text = Statements()
     text.line("/// All steps in the order of the plan.")
     seams = "    [[maybe_unused]] const Seams& seams,\n" if program.seams else ""
-    last = "[[maybe_unused]] bool capturing" + (",\n    const int* devices" if program.devices > 1 else "")
     body = text.block(
         "template <class State> static cudaError_t enqueue([[maybe_unused]] State& state, [[maybe_unused]] Places& at,"
-        f"\n{seams}    [[maybe_unused]] const Sizes& sizes, cudaStream_t lead, {last})"
+        f"\n{seams}    [[maybe_unused]] const Sizes& sizes, cudaStream_t lead, [[maybe_unused]] bool capturing)"
     )
     body.line(f"cudaStream_t streams[{writer.streams}] = {{lead}};")
     for number in range(1, writer.streams):
-        writer.on_device(body, number).line(f"TRY(state.stream({number}, &streams[{number}]));")
+        body.line(f"TRY(state.stream({number}, &streams[{number}]));")
     if writer.streams > 1:
         body.line(f"TRY(state.fork(streams, {writer.streams}));")
     writer.write(body)
@@ -248,9 +244,6 @@ def _launch(text: Statements, program: Program, names: cxx.CxxNames, writer: Ste
     text.line(parts.MEMBERS)
     body = text.block(f"cudaError_t Launcher::launch({signature(program)})")
     body.line(parts.CHECKED.format(seams=seams))
-    if program.devices > 1:
-        body.line(parts.SEVERAL.format(devices=program.devices))
-        writer.make_events(body)
     body.line(f"TRY(state.make_events({writer.events}));")
     _resolve(body, program, names)
     writer.opt_in(body)
@@ -261,13 +254,11 @@ def _launch(text: Statements, program: Program, names: cxx.CxxNames, writer: Ste
     elif program.copies_in_batches:
         body.line(parts.OWN_STREAM.format(seams=seams))
     else:
-        devices = ", buffers.devices" if program.devices > 1 else ""
-        body.line(f"TRY(enqueue(state, at{seams}, sizes, stream, false{devices}));")
+        body.line(f"TRY(enqueue(state, at{seams}, sizes, stream, false));")
     body.line(parts.LAST)
     text.line("")
     body = text.block(f"cudaError_t launch({signature(program)}, std::string* problem)")
-    of_thread = parts.OF_THREAD if program.devices == 1 else parts.OF_THREAD_SEVERAL
-    body.line(of_thread.format(seams=seams, devices=program.devices))
+    body.line(parts.OF_THREAD.format(seams=seams))
 
 
 def _graph(body: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, seams: str) -> None:

@@ -17,7 +17,6 @@ hands out host arrays.
 from __future__ import annotations
 
 import ast
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -65,10 +64,9 @@ def launch(
     *,
     seams: Mapping[str, Seam] | None = None,
     naive: bool = False,
-    devices: Sequence[int] | None = None,
 ) -> None:
     """Enqueue the program of this folder; see `Launcher.launch`."""
-    _default().launch(arguments, sizes, stream, seams=seams, naive=naive, devices=devices)
+    _default().launch(arguments, sizes, stream, seams=seams, naive=naive)
 
 
 def allocate(sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -113,29 +111,6 @@ class _Plan:
 
     def on_device(self, name: str) -> bool:
         return bool(self.buffers[name]["memory"] == "device")
-
-    def device_of(self, name: str) -> int:
-        """In which of the plan's devices a buffer lies."""
-        return int(self.buffers[name].get("device", 0))
-
-    def stream_devices(self) -> dict[int, int]:
-        """Stream -> which of the plan's devices it is of: the one that its steps are on."""
-        found = {step["stream"]: 0 for step in self.steps}
-        for step in reversed(self.steps):
-            device = self._step_device(step)
-            if device is not None:
-                found[step["stream"]] = device
-        return found
-
-    def _step_device(self, step: Mapping[str, Any]) -> int | None:
-        if step["is"] == "Launch":
-            return int(step.get("device", 0))
-        if step["is"] == "Alloc":
-            return self.device_of(self.homes[step["arena"]][0]["name"]) if step["pooled"] else None
-        named = [*step.get("source", ()), *step.get("target", ())] if step["is"] == "Copy" else []
-        named += [name for pair in step.get("copies", ()) for name in pair]
-        named += [step["buffer"]] if step["is"] == "FillStep" else []
-        return next((self.device_of(name) for name in named if self.on_device(name)), None)
 
 
 def _plan_at(document: Mapping[str, Any], sizes: Mapping[str, int]) -> _Plan:
@@ -237,20 +212,12 @@ _CAPTURE_THREAD_LOCAL = 1
 _ATTACH_GLOBAL = 1
 _THE_HOST = -1
 _LEGACY, _PER_THREAD = 1, 2
-_PEER_ACCESS_ALREADY_ENABLED = 704
 _OUT = object()
 """In a signature: the argument is a ctypes reference or array, handed on as it is."""
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_OUT,),
     "cuCtxGetDevice": (_OUT,),
     "cuCtxSynchronize": (),
-    "cuCtxPushCurrent_v2": (c_void_p,),
-    "cuCtxPopCurrent_v2": (_OUT,),
-    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
-    "cuDeviceCanAccessPeer": (_OUT, c_int, c_int),
-    "cuDeviceGetCount": (_OUT,),
-    "cuDevicePrimaryCtxRetain": (_OUT, c_int),
-    "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuDeviceGetAttribute": (_OUT, c_int, c_int),
     "cuGetErrorString": (c_int, _OUT),
     "cuStreamCreate": (_OUT, c_uint),
@@ -275,7 +242,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemAllocManaged": (_OUT, c_size_t, c_uint),
     "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
     "cuMemcpyAsync": (c_ulonglong, c_ulonglong, c_size_t, c_void_p),
-    "cuMemcpyPeerAsync": (c_ulonglong, c_void_p, c_ulonglong, c_void_p, c_size_t, c_void_p),
     "cuMemcpyBatchAsync_v2": (_OUT, _OUT, _OUT, c_size_t, _OUT, _OUT, c_size_t, c_void_p),
     "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
     "cuModuleLoadData": (_OUT, c_char_p),
@@ -705,8 +671,6 @@ class _Block:
     address: int
     size_bytes: int
     memory: object = None
-    context: _Context | None = None
-    """Of another device than the first."""
 
 
 @dataclass
@@ -714,26 +678,19 @@ class _Sized:
     """What is kept for one set of sizes in one context."""
 
     plan: _Plan
-    blocks: dict[tuple[str, int], _Block] = field(default_factory=dict)
-    """(Allocation, device) -> the memory for it."""
+    blocks: dict[str, _Block] = field(default_factory=dict)
+    """Allocation -> the memory for it."""
     graphs: dict[tuple[Any, ...], tuple[int, int, Mapping[str, Seam]]] = field(default_factory=dict)
     """Graph, executable, and the functions of the seams, which must live as long as their ids are in the key."""
 
 
 class _Context:
     """What is kept for one CUDA context: kernels, streams, events, and memory for each set of sizes. It is current
-    where it is made, and wherever it is used."""
+    where it is made and used."""
 
-    def __init__(
-        self, driver: _Driver, document: Mapping[str, Any], folder: Path, cache: Path, *, primary: bool = False
-    ) -> None:
-        """`primary`: a device's primary context, which is made current where it is needed (`current`)."""
+    def __init__(self, driver: _Driver, document: Mapping[str, Any], folder: Path, cache: Path) -> None:
         self.driver = driver
-        self.handle = driver.context()
         self.device = driver.handle("cuCtxGetDevice", kind=c_int)
-        self.primary = primary
-        self.others: dict[int, _Context] = {}
-        """Device -> its primary context, of the devices beside this one."""
         self.sized: dict[tuple[tuple[str, int], ...], _Sized] = {}
         self.allocated: list[_Block] = []
         """What `allocate` has handed out."""
@@ -749,25 +706,6 @@ class _Context:
                 module = driver.handle("cuModuleLoadData", image.data, where=f"loading {source['name']}")
                 self._modules[source["name"]] = (module, image)
         self.symbols = {each["name"]: self._symbol(each) for each in document["buffers"] if each["symbol"] is not None}
-
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
-        """With this context current; nothing is to be done where it is the caller's own."""
-        if self.primary:
-            self.driver("cuCtxPushCurrent_v2", self.handle)
-        try:
-            yield
-        finally:
-            if self.primary:
-                self.driver("cuCtxPopCurrent_v2", byref(c_void_p()))
-
-    def connect(self, other: _Context) -> None:
-        """Use the memory of another device, where the link allows that."""
-        can = self.driver.handle("cuDeviceCanAccessPeer", self.device, other.device, kind=c_int)
-        with self.current():
-            status = self.driver.status("cuCtxEnablePeerAccess", other.handle, 0) if can else 0
-        if status not in (0, _PEER_ACCESS_ALREADY_ENABLED):
-            raise LaunchError(f"device {self.device} cannot use the memory of {other.device}: status {status}")
 
     def _symbol(self, buffer: Mapping[str, Any]) -> int:
         source, _, name = buffer["symbol"].partition(":")
@@ -812,9 +750,7 @@ class _Context:
     def block(self, kind: str, size_bytes: int) -> _Block:
         """Memory at a multiple of 256 bytes, on a page where it is the host's."""
         if kind == "device":
-            with self.current():
-                base = self.driver.handle("cuMemAlloc_v2", size_bytes, kind=c_ulonglong)
-            return _Block(kind, base, size_bytes, context=self)
+            return _Block(kind, self.driver.handle("cuMemAlloc_v2", size_bytes, kind=c_ulonglong), size_bytes)
         if kind == "pinned":
             return _Block(kind, self.driver.handle("cuMemAllocHost_v2", size_bytes), size_bytes)
         if kind == "managed":
@@ -825,8 +761,7 @@ class _Context:
 
     def free(self, block: _Block) -> None:
         if block.kind in ("device", "managed"):
-            with (block.context or self).current():
-                self.driver("cuMemFree_v2", block.address)
+            self.driver("cuMemFree_v2", block.address)
         elif block.kind == "pinned":
             self.driver("cuMemFreeHost", block.address)
 
@@ -845,11 +780,6 @@ class _Context:
             self.driver("cuStreamDestroy_v2", stream)
         for module, _ in self._modules.values():
             self.driver("cuModuleUnload", module)
-        for other in self.others.values():
-            with other.current():
-                other.close()
-            self.driver("cuDevicePrimaryCtxRelease_v2", other.device)
-        self.others.clear()
 
 
 def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -> _Image:
@@ -909,24 +839,20 @@ class Launcher:
         *,
         seams: Mapping[str, Seam] | None = None,
         naive: bool = False,
-        devices: Sequence[int] | None = None,
     ) -> None:
         """Enqueue the program on `stream` (None: the default stream) in the current context.
 
         `arguments`: an array for each input and output, by buffer name. `seams`: a function for each library call of
-        the plan; `naive` runs the plain kernels that stand in for those that are not given. `devices`: of a program
-        for several, the driver's numbers of all of them; the first is that of the current context, the others are used
-        in their primary contexts. None: those that follow it. What the host does itself (host calls, copies out of
-        arrays that are not laid out as measured) is done when this returns.
+        the plan; `naive` runs the plain kernels that stand in for those that are not given. What the host does itself
+        (host calls, copies out of arrays that are not laid out as measured) is done when this returns.
         """
         with self._lock:
             context = self._context()
             sized = self._sized(context, sizes or {})
             handle = _stream_handle(stream)
             functions = self._functions(seams or {}, naive)
-            contexts = self._several(context, devices)
-            arrays = self._arrays(arguments, sized.plan, contexts, handle)
-            _Run(self, contexts, sized, arguments, arrays, functions, handle).go()
+            arrays = self._arrays(arguments, sized.plan, context, handle)
+            _Run(self, context, sized, arguments, arrays, functions, handle).go()
 
     def allocate(self, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
         """NumPy arrays for the inputs and outputs in host and managed memory, laid out as they were measured, so that
@@ -964,42 +890,6 @@ class Launcher:
             self._contexts[current] = _Context(self._driver, self._document, self.folder, self._cache)
         return self._contexts[current]
 
-    def _several(self, context: _Context, devices: Sequence[int] | None) -> list[_Context]:
-        """The contexts of the plan's devices; the first is the caller's."""
-        named = [each.get("device", 0) for each in (*self._document["buffers"], *self._document["steps"])]
-        count = 1 + max(named, default=0)
-        if devices is None:
-            there = self._driver.handle("cuDeviceGetCount", kind=c_int) if count > 1 else 1
-            devices = [(context.device + number) % there for number in range(count)]
-            if count > there:
-                raise LaunchError(f"the program is for {count} devices; the driver shows {there}")
-        if len(devices) != count or len({*devices}) != count or devices[0] != context.device:
-            raise LaunchError(
-                f"devices is {list(devices)}; it must name {count} different devices, the first of them "
-                f"{context.device}, that of the current context"
-            )
-        found = [context]
-        for device in devices[1:]:
-            if device not in context.others:
-                other = self._primary(device)
-                for each in (context, *context.others.values()):
-                    each.connect(other)
-                    other.connect(each)
-                context.others[device] = other
-            found.append(context.others[device])
-        return found
-
-    def _primary(self, device: int) -> _Context:
-        handle = self._driver.handle("cuDevicePrimaryCtxRetain", device, where=f"device {device}")
-        self._driver("cuCtxPushCurrent_v2", handle)
-        try:
-            return _Context(self._driver, self._document, self.folder, self._cache, primary=True)
-        except BaseException:
-            self._driver.status("cuDevicePrimaryCtxRelease_v2", device)
-            raise
-        finally:
-            self._driver("cuCtxPopCurrent_v2", byref(c_void_p()))
-
     def _sized(self, context: _Context, sizes: Mapping[str, int]) -> _Sized:
         known = self.sizes
         for name, value in sizes.items():
@@ -1032,7 +922,7 @@ class Launcher:
         return bool(buffer["role"] == "scratch")
 
     def _arrays(
-        self, arguments: Mapping[str, object], plan: _Plan, contexts: Sequence[_Context], stream: int
+        self, arguments: Mapping[str, object], plan: _Plan, context: _Context, stream: int
     ) -> dict[str, _Array]:
         wanted = {name: each for name, each in plan.buffers.items() if not self._is_own(each)}
         for name in arguments:
@@ -1044,8 +934,7 @@ class Launcher:
         for name, buffer in wanted.items():
             if name in arguments:
                 row = plan.row_of(name)
-                device = contexts[plan.device_of(name)].device
-                found[name] = _checked(arguments[name], buffer, self._optional, device, stream, row)
+                found[name] = _checked(arguments[name], buffer, self._optional, context.device, stream, row)
             elif name not in self._optional:
                 where = "on the device" if plan.on_device(name) else "in host memory"
                 raise LaunchError(
@@ -1105,8 +994,7 @@ def _checked(
         here, there = ("in host memory", "on the device") if place == "device" else ("on the device", "in host memory")
         raise LaunchError(f"{name} lies {here}; it must lie {there}")
     if array.device is not None and array.device != device:
-        why = f"it must lie on {device}" if buffer.get("device") else f"the current context is of device {device}"
-        raise LaunchError(f"{name} lies on device {array.device}; {why}")
+        raise LaunchError(f"{name} lies on device {array.device}; the current context is of device {device}")
     if array.address % _BYTES[dtype]:
         raise LaunchError(f"{name} begins at an address that is not a multiple of {_BYTES[dtype]} bytes")
     if array.read_only and (buffer["role"] != "input" or name in optional):
@@ -1120,7 +1008,7 @@ class _Run:
     def __init__(
         self,
         launcher: Launcher,
-        contexts: Sequence[_Context],
+        context: _Context,
         sized: _Sized,
         arguments: Mapping[str, object],
         arrays: Mapping[str, _Array],
@@ -1128,8 +1016,7 @@ class _Run:
         stream: int,
     ) -> None:
         self._launcher, self._sized = launcher, sized
-        self._context, self._contexts = contexts[0], contexts
-        self._driver, self._plan = self._context.driver, sized.plan
+        self._context, self._driver, self._plan = context, context.driver, sized.plan
         self._arguments, self._arrays, self._functions = arguments, arrays, functions
         self._caller = stream
         self._staged: list[str] = []
@@ -1197,11 +1084,9 @@ class _Run:
                 (found[home],) = starts
                 continue
             self._staged += [each["name"] for each in given]
-            context = self._contexts[self._plan.device_of(members[0]["name"])]
-            key = home, context.device
-            if key not in self._sized.blocks:
-                self._sized.blocks[key] = context.block(members[0]["memory"], self._plan.home_bytes(home))
-            found[home] = self._sized.blocks[key].address
+            if home not in self._sized.blocks:
+                self._sized.blocks[home] = self._context.block(members[0]["memory"], self._plan.home_bytes(home))
+            found[home] = self._sized.blocks[home].address
         return found
 
     def _is_whole(self, given: Sequence[dict[str, Any]], members: Sequence[dict[str, Any]]) -> bool:
@@ -1219,17 +1104,10 @@ class _Run:
 
     def _move(self, target: int, source: int, name: str) -> None:
         size = self._plan.bytes_of(name)
-        context = self._contexts[self._plan.device_of(name)]
-        if not self._plan.on_device(name):
-            ctypes.memmove(target, source, size)
-        elif context is self._context:
+        if self._plan.on_device(name):
             self._driver("cuMemcpyAsync", target, source, size, self._caller, where=name)
         else:
-            with context.current():
-                own = context.stream("staging")
-                self._hand_over(self._caller, own, "staging")
-                self._driver("cuMemcpyAsync", target, source, size, own, where=name)
-                self._hand_over(own, self._caller, "staged", context)
+            ctypes.memmove(target, source, size)
 
     # --- streams ---
 
@@ -1242,18 +1120,14 @@ class _Run:
         if last is not None and last != self._caller and self._shares_state():
             self._driver("cuStreamWaitEvent", self._caller, self._context.event("last"), 0)
         same = {self._caller} | ({0, _LEGACY} if self._caller in (0, _LEGACY) else set())
-        ready = {(each.ready_on, self._plan.device_of(name)) for name, each in self._arrays.items()}
-        for stream, device in ready:
-            if stream is not None and (device or stream not in same):
-                self._hand_over(stream, self._caller, "ready", self._contexts[device])
+        for stream in {each.ready_on for each in self._arrays.values()} - same:
+            if stream is not None:
+                self._hand_over(stream, self._caller, "ready")
 
-    def _hand_over(self, before: int, after: int, event: str, of: _Context | None = None) -> None:
-        """Nothing that is enqueued on `after` from here on begins before what is on `before`, a stream of this context
-        (None: the caller's)."""
-        context = of or self._context
-        with context.current():
-            made = context.event(event)
-            self._driver("cuEventRecord", made, before)
+    def _hand_over(self, before: int, after: int, event: str) -> None:
+        """Nothing that is enqueued on `after` from here on begins before what is on `before`."""
+        made = self._context.event(event)
+        self._driver("cuEventRecord", made, before)
         self._driver("cuStreamWaitEvent", after, made, 0)
 
     def _captured(self) -> int:
@@ -1294,35 +1168,28 @@ class _Run:
 
     def _enqueue(self, lead: int) -> None:
         steps = self._plan.steps
-        devices = self._plan.stream_devices()
-        numbers = sorted(devices, key=lambda number: (devices[number], number))
-        first = [number for number in numbers if devices[number] == 0][:1]  # which is the caller's
-        others = [number for number in numbers if number not in first]
-        streams = dict.fromkeys(first, lead)
-        for number in others:
-            with self._contexts[devices[number]].current():
-                streams[number] = self._contexts[devices[number]].stream(number)
+        first, *others = sorted({step["stream"] for step in steps})  # the first is the caller's
+        streams = {first: lead, **{number: self._context.stream(number) for number in others}}
         of = {step["name"]: step["stream"] for step in steps}
         awaited = {name for step in steps for name in step["after"] if of[name] != step["stream"]}
         for number in others:
             self._hand_over(lead, streams[number], "fork")
         done: dict[str, int] = {}
         for step in steps:
-            stream, context = streams[step["stream"]], self._contexts[devices[step["stream"]]]
-            with context.current():
-                for name in step["after"]:
-                    if of[name] != step["stream"]:
-                        self._driver("cuStreamWaitEvent", stream, done[name], 0)
-                for seam in self._before.get(step["name"], ()):
-                    self._call(seam, stream)
-                if self._on_host(step):
-                    self._driver("cuStreamSynchronize", stream, where=step["name"])
-                self._one(step, stream)
-                if step["name"] in awaited:
-                    done[step["name"]] = context.event(("step", step["name"]))
-                    self._driver("cuEventRecord", done[step["name"]], stream)
+            stream = streams[step["stream"]]
+            for name in step["after"]:
+                if of[name] != step["stream"]:
+                    self._driver("cuStreamWaitEvent", stream, done[name], 0)
+            for seam in self._before.get(step["name"], ()):
+                self._call(seam, stream)
+            if self._on_host(step):
+                self._driver("cuStreamSynchronize", stream, where=step["name"])
+            self._one(step, stream)
+            if step["name"] in awaited:
+                done[step["name"]] = self._context.event(("step", step["name"]))
+                self._driver("cuEventRecord", done[step["name"]], stream)
         for number in others:
-            self._hand_over(streams[number], lead, "join", self._contexts[devices[number]])
+            self._hand_over(streams[number], lead, "join")
         for seam in self._before.get(None, ()):
             self._call(seam, lead)
 
@@ -1395,13 +1262,12 @@ class _Run:
 
     def _launch(self, step: Mapping[str, Any], stream: int) -> None:
         values = [self._value(each, step) for each in step["arguments"]]
-        context = self._contexts[step.get("device", 0)]
-        sizes = context.parameters(step)
+        sizes = self._context.parameters(step)
         if sizes is not None and [len(each) for each in values] != sizes:
             raise LaunchError(f"step {step['name']} passes {[len(v) for v in values]} bytes, the kernel takes {sizes}")
         memory = [ctypes.create_string_buffer(each, len(each)) for each in values]
         places = (c_void_p * max(1, len(values)))(*map(ctypes.addressof, memory))
-        function = context.function(step)
+        function = self._context.function(step)
         shape = (*step["grid"], *step["block"], step["shared_bytes"])
         if step["cooperative"]:
             self._driver("cuLaunchCooperativeKernel", function, *shape, stream, places, where=step["name"])
@@ -1409,12 +1275,8 @@ class _Run:
             self._driver("cuLaunchKernel", function, *shape, stream, places, None, where=step["name"])
 
     def _copy(self, target: int, source: int, size: int, stream: int, step: Mapping[str, Any]) -> None:
-        ends = [step["source"][0], step["target"][0]]
-        from_, to = (self._contexts[self._plan.device_of(name)] for name in ends)
         if self._on_host(step):
             ctypes.memmove(target, source, size)
-        elif from_ is not to and all(map(self._plan.on_device, ends)):
-            self._driver("cuMemcpyPeerAsync", target, to.handle, source, from_.handle, size, stream, where=step["name"])
         else:
             self._driver("cuMemcpyAsync", target, source, size, stream, where=step["name"])
 
@@ -1443,7 +1305,7 @@ class _Run:
             self._memory.bases[home] = self._driver.handle("cuMemAllocAsync", size, stream, kind=c_ulonglong)
             return
         first = self._plan.homes[home][0]
-        block = self._contexts[self._plan.device_of(first["name"])].block(first["memory"], size)
+        block = self._context.block(first["memory"], size)
         self._memory.bases[home] = block.address
         self._made[home] = block
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from fusiond.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps
 
@@ -59,24 +58,11 @@ def workspace_of(memory: Memory) -> Giver:
     return Giver.WORKSPACE if memory is Memory.DEVICE else Giver.HOST_WORKSPACE
 
 
-class GivenWorkspace(NamedTuple):
-    """Scratch memory that the caller gives."""
-
-    giver: Giver
-    device: int = 0
-    """Of the program's, where it is on one."""
-
-
-def workspaces(program: Program) -> Mapping[str, GivenWorkspace]:
-    """The scratch memory that the caller gives: name -> what it is. That on the first device is always one of them."""
-    needed = {GivenWorkspace(giver(program, home), members[0].device) for home, members in homes(program).items()}
-    others = {
-        **{f"workspace_{device}": GivenWorkspace(Giver.WORKSPACE, device) for device in range(1, program.devices)},
-        "host_workspace": GivenWorkspace(Giver.HOST_WORKSPACE),
-        "managed_workspace": GivenWorkspace(Giver.MANAGED_WORKSPACE),
-    }
-    there = {name: each for name, each in others.items() if each in needed}
-    return {"workspace": GivenWorkspace(Giver.WORKSPACE), **there}
+def workspaces(program: Program) -> Mapping[str, Giver]:
+    """The scratch memory that the caller gives: name -> its kind. That on the device is always one of them."""
+    needed = {giver(program, home) for home in homes(program)}
+    others = {"host_workspace": Giver.HOST_WORKSPACE, "managed_workspace": Giver.MANAGED_WORKSPACE}
+    return {"workspace": Giver.WORKSPACE, **{name: each for name, each in others.items() if each in needed}}
 
 
 def is_argument(buffer: Buffer) -> bool:

@@ -67,57 +67,8 @@ struct Launcher::State {
         for (int i = 1; i < count; ++i) TRY(hand_over(all[i], all[0], FORKED));
         return cudaSuccess;
     }
-
-    std::vector<int> devices;  // of a program for several
 };
 """
-
-ON_DEVICE = """\
-/// Makes a device current, and at its end the one that was.
-class OnDevice {
-public:
-    explicit OnDevice(int device) {
-        cudaGetDevice(&before_);
-        cudaSetDevice(device);
-    }
-    ~OnDevice() { cudaSetDevice(before_); }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-private:
-    int before_ = 0;
-};
-
-/// Lets each device use the memory of the others, where their link allows that.
-cudaError_t connect(const int* devices, int count) {
-    for (int i = 0; i < count; ++i) {
-        const OnDevice on(devices[i]);
-        for (int j = 0; j < count; ++j) {
-            int can = 0;
-            if (i != j) TRY(cudaDeviceCanAccessPeer(&can, devices[i], devices[j]));
-            if (!can) continue;
-            const cudaError_t status = cudaDeviceEnablePeerAccess(devices[j], 0);
-            if (status == cudaErrorPeerAccessAlreadyEnabled) (void)cudaGetLastError();
-            else TRY(status);
-        }
-    }
-    return cudaSuccess;
-}
-"""
-
-SEVERAL = """\
-int current = 0;
-TRY(cudaGetDevice(&current));
-const std::vector<int> devices(buffers.devices, buffers.devices + {devices});
-for (int i = 0; i < {devices}; ++i)
-    for (int j = 0; j < i; ++j)
-        if (devices[i] == devices[j]) state.problem = "Buffers::devices names a device twice";
-if (devices[0] != current) state.problem = "Buffers::devices[0] is not the current device; call cudaSetDevice first";
-if (!state.devices.empty() && state.devices != devices)
-    state.problem = "this launcher is for other devices than Buffers::devices; make one for each choice";
-if (!state.problem.empty()) return cudaErrorInvalidValue;
-if (state.devices.empty()) TRY(connect(buffers.devices, {devices}));
-state.devices = devices;"""
 
 COPY_BATCH = """\
 /// Several copies as one call, in no order among themselves: cudaMemcpyBatchAsync from CUDA 12.8 on. Before that, and
@@ -227,15 +178,6 @@ thread_local std::map<int, Launcher*> launchers;  // kept: a thread may end afte
 int device = 0;
 TRY(cudaGetDevice(&device));
 Launcher*& launcher = launchers[device];
-if (!launcher) launcher = new Launcher;
-const cudaError_t status = launcher->launch(buffers, sizes, stream{seams});
-if (status != cudaSuccess && problem)
-    *problem = launcher->problem().empty() ? cudaGetErrorString(status) : launcher->problem();
-return status;"""
-
-OF_THREAD_SEVERAL = """\
-thread_local std::map<std::vector<int>, Launcher*> launchers;  // kept: a thread may end after the runtime has
-Launcher*& launcher = launchers[std::vector<int>(buffers.devices, buffers.devices + {devices})];
 if (!launcher) launcher = new Launcher;
 const cudaError_t status = launcher->launch(buffers, sizes, stream{seams});
 if (status != cudaSuccess && problem)

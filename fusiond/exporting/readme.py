@@ -124,7 +124,7 @@ def _amount(buffer: Buffer) -> str:
 
 def _place(buffer: Buffer) -> str:
     places = {
-        Memory.DEVICE: f"memory of devices[{buffer.device}]" if buffer.device else "device memory",
+        Memory.DEVICE: "device memory",
         Memory.PINNED: "pinned host memory",
         Memory.MANAGED: "managed memory (cudaMallocManaged)",
     }
@@ -142,11 +142,10 @@ def _python(program: Program) -> list[str]:
     sizes = ", sizes={" + f'"{changeable[0]}": ...' + "}" if changeable else ""
     lines = ["PYTHON", "", "    from launch import launch, close", "    launch({" + names + "}" + sizes + seams + ")",
              "    close()", ""]  # fmt: skip
-    others = ", but for the primary contexts of the other devices" if program.devices > 1 else ""
     lines += _wrapped(
         "Arguments are arrays with __cuda_array_interface__ or DLPack (PyCUDA, CuPy, PyTorch, Numba, JAX for inputs "
         "only), and NumPy arrays where they lie in host memory. `stream` takes a stream of these libraries, or a "
-        f"handle. It runs in the CUDA context that is current and never makes one{others}. For a GPU without a cubin "
+        "handle. It runs in the CUDA context that is current and never makes one. For a GPU without a cubin "
         "here it calls nvcc."
     )
     if any(each.memory is not Memory.DEVICE and layout.is_argument(each) for each in program.buffers):
@@ -183,11 +182,8 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
             if layout.is_argument(each) and each.symbol is None and each.name not in layout.optional(program)
         ),
         *(
-            line
-            for kind, where in layout.workspaces(program).items()
-            for line in _on(
-                where.device, f"{_ALLOCATIONS[where.giver]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
-            )
+            f"    {_ALLOCATIONS[giver]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
+            for kind, giver in layout.workspaces(program).items()
         ),
         *([f"    {space}::Seams seams;"] if program.seams else []),
         f"    {space}::Launcher launcher;",
@@ -199,14 +195,6 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
         "can be linked into one program."
     )
     return lines
-
-
-def _on(device: int, statement: str) -> list[str]:
-    """A statement that is made while a device is current."""
-    if device == 0:
-        return [f"    {statement}"]
-    current = [f"    cudaSetDevice(buffers.devices[{number}]);" for number in (device, 0)]
-    return [current[0], f"    {statement}", current[1]]
 
 
 def _notes(program: Program) -> list[str]:
@@ -252,13 +240,6 @@ def _notes(program: Program) -> list[str]:
         )
     elif program.issue == "graph":
         notes.append("This was planned as a CUDA graph, but the host takes part in it: it is issued step by step.")
-    if program.devices > 1:
-        notes.append(
-            f"This program is for {program.devices} devices of one model. The first is current in the calling thread; "
-            "the others are those that follow it, or what you name: in Python devices=[...], in C++ Buffers::devices. "
-            "They use each other's memory where their links allow that; else copies between them go over the host, and "
-            "are slower than was measured."
-        )
     for home in caller_arenas(program):
         notes.append(
             f"The arguments in {home!r} are one piece of memory: in C++ allocate "

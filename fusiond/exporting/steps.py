@@ -33,11 +33,7 @@ from fusiond.program import (
     Step,
     host_steps,
     pitches,
-    stream_devices,
 )
-
-_FIRST_JOINED = -3
-"""Below it are the events by which other devices' streams are joined."""
 
 
 class StepWriter:
@@ -45,11 +41,7 @@ class StepWriter:
 
     def __init__(self, program: Program, names: cxx.CxxNames) -> None:
         self._program, self._names = program, names
-        self._device = stream_devices(program)
-        self._streams = sorted({step.stream for step in program.steps}, key=lambda each: (self._device[each], each))
-        if self._device[self._streams[0]]:  # the caller's stream is of the first device
-            self._streams.insert(0, min(self._streams) - 1)
-            self._device[self._streams[0]] = 0
+        self._streams = sorted({step.stream for step in program.steps})
         of = {step.name: step.stream for step in program.steps}
         across = (name for step in program.steps for name in step.after if of[name] != step.stream)
         self._events = {name: index for index, name in enumerate(dict.fromkeys(across))}
@@ -71,11 +63,8 @@ class StepWriter:
         """All steps, and the seams between them."""
         for step in self._program.steps:
             self._step(body, step)
-        if self.streams > 1 and self._program.devices == 1:
+        if self.streams > 1:
             body.line(f"TRY(state.join(streams, {self.streams}));")
-        for number in range(1, self.streams) if self._program.devices > 1 else ():
-            event = self._joined(self._device[self._streams[number]])
-            body.line(f"TRY(state.hand_over(streams[{number}], streams[0], {event}));")
         for seam in layout.seams_before(self._program, None):
             self._seam(body, seam, "streams[0]")
         self._left_over(body)
@@ -93,28 +82,6 @@ class StepWriter:
                 body.line("TRY(cudaStreamSynchronize(streams[0]));")
             self._release(body, arena, "streams[0]", pooled=step.pooled)
 
-    @staticmethod
-    def _joined(device: int) -> str:
-        """The event, of each device, by which its streams are joined."""
-        return "FORKED" if device == 0 else str(_FIRST_JOINED - device)
-
-    def on_device(self, body: Statements, number: int) -> Statements:
-        """Where statements go that are about a stream: a block in which its device is current."""
-        device = self._device[self._streams[number]]
-        if device == 0:
-            return body
-        block = body.block("")
-        block.line(f"const OnDevice on(devices[{device}]);")
-        return block
-
-    def make_events(self, body: Statements) -> None:
-        """Statements that make the events of other devices than the first."""
-        for device in range(1, self._program.devices):
-            block = body.block("")
-            block.line(f"const OnDevice on(devices[{device}]);")
-            own = [str(n) for name, n in self._events.items() if self._device[self._of[name]] == device]
-            block.lines(*(f"TRY(state.make_event({each}));" for each in (self._joined(device), *own)))
-
     def bytes_of(self, name: str) -> str:
         """The length of a buffer, as std::size_t."""
         return f"static_cast<std::size_t>({self._number(self._program.buffer(name).size_bytes)})"
@@ -131,11 +98,6 @@ class StepWriter:
         stream = f"streams[{self._streams.index(step.stream)}]"
         body.line(f"// {one_line(step.name)}")
         block = body.block("")
-        device = self._device[step.stream]
-        if isinstance(step, Alloc):
-            device = layout.homes(self._program)[step.arena][0].device
-        if device:
-            block.line(f"const OnDevice on(devices[{device}]);")
         for name in step.after:
             if self._of[name] != step.stream:
                 block.line(f"TRY(cudaStreamWaitEvent({stream}, state.event({self._events[name]}), 0));")
@@ -259,11 +221,7 @@ class StepWriter:
     def _copy(self, body: Statements, step: Copy, stream: str) -> None:
         source, target = self._at(step.source[0]), self._at(step.target[0])
         size = self._run_bytes(step.source)
-        peers = step.between_devices({name: self._program.buffer(name) for name in (step.source[0], step.target[0])})
-        if peers is not None:
-            ends = f"{target}, devices[{peers[1]}], {source}, devices[{peers[0]}]"
-            body.line(f"TRY(cudaMemcpyPeerAsync({ends}, {size}, {stream}));")
-        elif step.name in self._on_host:
+        if step.name in self._on_host:
             body.line(f"std::memcpy({target}, {source}, {size});")
         else:
             kind = self._kind(step.source[0], step.target[0])
@@ -328,26 +286,17 @@ class StepWriter:
     def opt_in(self, body: Statements) -> None:
         """Statements that allow kernels their dynamic shared memory."""
         wanting = filter(_has_dynamic, self._program.launches)
-        calls = [(each, f"opt_in({self.kernel(each)}, {self._number(each.shared_bytes)})") for each in wanting]
-        self._of_kernels(body, calls)
+        calls = (f"TRY(opt_in({self.kernel(each)}, {self._number(each.shared_bytes)}));" for each in wanting)
+        body.lines(*dict.fromkeys(calls))
 
     def carve_outs(self, body: Statements) -> None:
         """Statements that ask for as much shared memory as the program was measured with."""
         attribute = "cudaFuncAttributePreferredSharedMemoryCarveout"
         wanted = (each for each in self._program.launches if each.carveout_pct is not None)
-        calls = [
-            (each, f"cudaFuncSetAttribute({self.kernel(each)}, {attribute}, {each.carveout_pct})") for each in wanted
-        ]
-        self._of_kernels(body, calls)
-
-    def _of_kernels(self, body: Statements, calls: Sequence[tuple[Launch, str]]) -> None:
-        """Calls about the kernels of launches, each once on every device where they are launched."""
-        for device, call in dict.fromkeys((launch.device, call) for launch, call in calls):
-            block = body
-            if device:
-                block = body.block("")
-                block.line(f"const OnDevice on(devices[{device}]);")
-            block.line(f"TRY({call});")
+        calls = (
+            f"TRY(cudaFuncSetAttribute({self.kernel(each)}, {attribute}, {each.carveout_pct}));" for each in wanted
+        )
+        body.lines(*dict.fromkeys(calls))
 
     def checks(self, body: Statements) -> None:
         """Statements that return a line for sizes that lead to no sound plan."""

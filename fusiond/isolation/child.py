@@ -235,7 +235,7 @@ class Desk:
         self._here.call = call
         strategy, parsed = self._kept[workload]
         facts = _Facts(self._here)
-        own = Target(arch=target.arch, limits=target.limits, facts=facts, devices=target.devices)
+        own = Target(arch=target.arch, limits=target.limits, facts=facts)
         whole = with_others(self._registry, own)
         analysis = strategy.analyse(parsed, whole)
         self._kept[number] = strategy, analysis

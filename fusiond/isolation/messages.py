@@ -72,7 +72,6 @@ class Here:
 
     arch: str
     limits: DeviceLimits
-    devices: int
 
 
 def portable(value: object) -> None:

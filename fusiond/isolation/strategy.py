@@ -61,7 +61,7 @@ class IsolatedStrategy:
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
         parsed: _Parsed = workload.payload
-        here = Here(arch=target.arch, limits=target.limits, devices=target.devices)
+        here = Here(arch=target.arch, limits=target.limits)
         analysis: Analysis
         with _Blamed(self.name, "analyse", parsed.job):
             kept, analysis = self._planner.make("analyse", (here,), Compiler(target), parsed.kept)

@@ -12,8 +12,6 @@ Meaning of a plan
   that must have ended before this one begins. Nothing else orders two streams.
 - The timed span goes from the first to the end of the last `counted` step. What is not counted between them is left
   out where all steps are on one stream.
-- A Program may be for several devices. The first is the one that it is run on; a stream is of one device, and a copy
-  from one device's memory to another's is a peer copy, which the device that has the data does.
 - Numbers may be Extents (`fusiond.language.extents`): they stand for the Program's `sizes`, and `at` gives the same
   Program at others. Nothing that runs a Program needs to know.
 - A seam is where a program of the user's has a library do something; a device runs the plain step in its place, or
@@ -50,7 +48,6 @@ from fusiond.program.program import (
     replace_sources,
     settled,
     sized,
-    stream_devices,
     unsized,
 )
 from fusiond.program.steps import (
@@ -111,7 +108,6 @@ __all__ = [
     "replace_sources",
     "settled",
     "sized",
-    "stream_devices",
     "to_text",
     "unsized",
 ]

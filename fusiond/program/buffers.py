@@ -103,8 +103,6 @@ class Buffer:
     symbol: str | None = None
     """The `__constant__` or `__device__` variable that this buffer is, as `source:symbol`; no allocation then."""
     compare: Compare = EQUAL
-    device: int = 0
-    """Of device memory: in which of the Program's devices it lies. The first is the one that the Program is run on."""
     part_of: str | None = None
     """The buffer whose elements these are, so that a step can move or compute some of them. What fills, compares and
     hands over the whole does it for its parts; their role is scratch."""

@@ -27,8 +27,6 @@ def encode(program: Program) -> dict[str, Any]:
         for name in ("carveout_pct", "pitch_of"):
             if entry.get(name, 0) is None:
                 del entry[name]
-        if entry.get("device") == 0:
-            del entry["device"]
         return entry
 
     steps = []
@@ -52,14 +50,11 @@ def encode(program: Program) -> dict[str, Any]:
 
 
 def described(buffers: Iterable[Buffer]) -> list[dict[str, Any]]:
-    """Buffers as JSON. `part_of` stands only in parts, `device` only of others than the first: keys are from before
-    there were any."""
+    """Buffers as JSON. `part_of` stands only in parts: keys are from before there were any."""
     found = [plain(each) for each in buffers]
     for entry in found:
         if entry["part_of"] is None:
             del entry["part_of"]
-        if entry["device"] == 0:
-            del entry["device"]
     return found
 
 

@@ -22,7 +22,7 @@ def problems(program: Program) -> tuple[str, ...]:
     """Every broken invariant of a plan, each as one line that names what breaks it; empty when it is sound."""
     checks = (
         _name_problems, _buffer_problems, _arena_problems, _part_problems, _allocation_problems, _run_problems,
-        _source_problems, _symbol_problems, _step_problems, _device_problems, _size_problems, _seam_problems,
+        _source_problems, _symbol_problems, _step_problems, _size_problems, _seam_problems,
     )  # fmt: skip
     return tuple(each for check in checks for each in check(program))
 
@@ -71,33 +71,6 @@ def _step_problems(program: Program) -> list[str]:
         earlier.add(step.name)
     if not any(step.counted for step in program.steps):
         found.append("no step is counted, so there is nothing to time")
-    return found
-
-
-def _device_problems(program: Program) -> list[str]:
-    """Of a program for several devices: only device memory lies on one of them, and a stream is of one."""
-    if not any(each.device for each in program.buffers) and not any(each.device for each in program.launches):
-        return []
-    buffers = {each.name: each for each in program.buffers}
-    found = [
-        f"buffer {each.name!r} is on device {each.device}: only arrays in device memory are on others than the first"
-        for each in program.buffers
-        if each.device < 0 or (each.device and (each.memory is not Memory.DEVICE or each.symbol is not None))
-    ]
-    found += [f"step {each.name!r} is on device {each.device}" for each in program.launches if each.device < 0]
-    if program.issue == "graph":
-        found.append("a CUDA graph is for one device here, and the program is for several")
-    streams: dict[int, tuple[int, str]] = {}
-    for step in program.steps:
-        known = all(name in buffers for name in step.touched)
-        device = step.device_of(buffers) if known else None
-        if device is not None:
-            first, name = streams.setdefault(step.stream, (device, step.name))
-            if first != device:
-                found.append(
-                    f"step {step.name!r} is on device {device} and step {name!r} on device {first}, both on stream"
-                    f" {step.stream}"
-                )
     return found
 
 
@@ -156,8 +129,6 @@ def _arena_problems(program: Program) -> list[str]:
     for name, members in arenas.items():
         if len({each.memory for each in members}) > 1:
             found.append(f"arena {name!r} mixes kinds of memory")
-        if len({each.device for each in members}) > 1:
-            found.append(f"arena {name!r} is on several devices")
         members.sort(key=lambda each: each.offset_bytes)
         for left, right in itertools.pairwise(members):
             if left.offset_bytes + left.size_bytes > right.offset_bytes:
@@ -233,7 +204,7 @@ def _part_problems(program: Program) -> list[str]:
         if whole is None:
             found.append(f"buffer {part.name!r} is a part of {part.part_of!r}, which is not a buffer, or a part itself")
         elif part.arena is None or any(
-            getattr(part, each) != getattr(whole, each) for each in ("arena", "dtype", "memory", "device")
+            getattr(part, each) != getattr(whole, each) for each in ("arena", "dtype", "memory")
         ):
             found.append(f"buffer {part.name!r} differs from {whole.name!r}, of which it is a part, in arena or type")
         elif part.role is not Role.SCRATCH:

@@ -104,12 +104,6 @@ class Program:
         return any(step.counted and (isinstance(step, HostCall) or step.allocates or step.frees) for step in self.steps)
 
     @property
-    def devices(self) -> int:
-        """How many devices it is for."""
-        named = [*(each.device for each in self.buffers), *(each.device for each in self.launches)]
-        return 1 + max(named, default=0)
-
-    @property
     def launches(self) -> tuple[Launch, ...]:
         """The kernels that are launched, in order."""
         return tuple(each for each in self.steps if isinstance(each, Launch))
@@ -153,17 +147,6 @@ def pooled_frees(program: Program) -> frozenset[str]:
         elif step.frees is not None and pooled.get(step.frees):
             found.add(step.name)
     return frozenset(found)
-
-
-def stream_devices(program: Program) -> dict[int, int]:
-    """Stream -> the device that it is a stream of: that of its steps; the first, where none of them is on a device."""
-    found = {each.stream: 0 for each in program.steps}
-    if program.devices > 1:
-        buffers = {each.name: each for each in program.buffers}
-        for step in reversed(program.steps):
-            if (device := step.device_of(buffers)) is not None:
-                found[step.stream] = device
-    return found
 
 
 def host_steps(program: Program) -> frozenset[str]:

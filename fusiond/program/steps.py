@@ -137,11 +137,6 @@ class _Step(ABC):
         """Whether the calling thread does it, after what it waits for. `host_steps` knows which frees go to a pool."""
         return False
 
-    def device_of(self, buffers: Mapping[str, Buffer]) -> int | None:
-        """Which of the Program's devices does it, so that its stream is one of that device; None: any stream will do.
-        `stream_devices` knows what is allocated where."""
-        return next((buffers[name].device for name in self.touched if buffers[name].memory is Memory.DEVICE), None)
-
     @abstractmethod
     def said(self, number: Callable[[int], str] = str) -> str:
         """What it does, in a few words; `number` writes sizes."""
@@ -218,16 +213,11 @@ class Launch(_Call):
     cooperative: bool = False
     """All blocks are resident at once, so the kernel may wait for the whole grid (`cooperative_groups::this_grid()`). A
     grid that does not fit is refused at launch."""
-    device: int = 0
-    """On which of the Program's devices."""
     carveout_pct: int | None = None
     """How much of the memory that shared memory and the L1 cache divide is asked for as shared memory, in per cent of
     the most that there is. The driver may give more; None: it chooses."""
 
     needs: ClassVar[SourceKind] = SourceKind.DEVICE
-
-    def device_of(self, buffers: Mapping[str, Buffer]) -> int | None:
-        return self.device
 
     def said(self, number: Callable[[int], str] = str) -> str:
         grid, block = (" x ".join(number(each) for each in shape) for shape in (self.grid, self.block))
@@ -235,8 +225,7 @@ class Launch(_Call):
         shared = f"{number(self.shared_bytes)} bytes of dynamic shared memory"
         if self.carveout_pct is not None:
             shared += f" (carve-out {self.carveout_pct} %)"
-        where = f"; on device {self.device}" if self.device else ""
-        return f"{self.entry} of {self.source}; grid {grid}, block {block}, {shared}{more}{where}"
+        return f"{self.entry} of {self.source}; grid {grid}, block {block}, {shared}{more}"
 
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         found = _Call.problems(self, buffers, sources)
@@ -247,11 +236,6 @@ class Launch(_Call):
             found.append(f"step {self.name!r} has {self.shared_bytes} bytes of shared memory")
         if self.carveout_pct is not None and not 0 <= self.carveout_pct <= 100:
             found.append(f"step {self.name!r} asks for {self.carveout_pct} % of the shared memory")
-        found += [
-            f"step {self.name!r} is on device {self.device}, and {name!r} lies on device {buffers[name].device}"
-            for name in dict.fromkeys(self.touched)
-            if name in buffers and buffers[name].memory is Memory.DEVICE and buffers[name].device != self.device
-        ]
         return found
 
 
@@ -260,9 +244,6 @@ class HostCall(_Call):
     """Call a host function; it begins when everything it waits for has ended, and blocks its stream."""
 
     needs: ClassVar[SourceKind] = SourceKind.HOST
-
-    def device_of(self, buffers: Mapping[str, Buffer]) -> int | None:
-        return None
 
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return True
@@ -303,12 +284,6 @@ class Copy(_Step):
         if len(self.source) != len(self.target) or not self.source:
             found.append(f"step {self.name!r} copies {len(self.source)} buffers to {len(self.target)}")
         return found + _unequal(self, buffers) + self._run_problems(buffers)
-
-    def between_devices(self, buffers: Mapping[str, Buffer]) -> tuple[int, int] | None:
-        """(from, to) of a peer copy, from one device to another; None for any other copy."""
-        source, target = buffers[self.source[0]], buffers[self.target[0]]
-        peers = source.memory is target.memory is Memory.DEVICE and source.device != target.device
-        return (source.device, target.device) if peers else None
 
     def _run_problems(self, buffers: Mapping[str, Buffer]) -> list[str]:
         """One message goes from the first buffer's start to the last one's end: both sides must be laid out alike."""
@@ -351,8 +326,6 @@ class CopyBatch(_Step):
         ways = {tuple(buffers[name].memory is Memory.DEVICE for name in pair) for pair in self.copies}
         if len(ways) > 1 or not ways or not ways <= {(True, False), (False, True)}:
             found.append(f"step {self.name!r} is a batch that does not go one way between host and device")
-        if len({buffers[name].device for name in self.touched if buffers[name].memory is Memory.DEVICE}) > 1:
-            found.append(f"step {self.name!r} is a batch for several devices")
         return found
 
 
@@ -434,11 +407,6 @@ class Alloc(_Step):
 
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return not self.pooled
-
-    def device_of(self, buffers: Mapping[str, Buffer]) -> int | None:
-        if not self.pooled:
-            return None
-        return next((each.device for each in buffers.values() if (each.arena or each.name) == self.arena), None)
 
     def said(self, number: Callable[[int], str] = str) -> str:
         return f"allocate {self.arena}{' from the stream-ordered pool' if self.pooled else ''}"

@@ -1,11 +1,10 @@
 """What a Program's steps come to on streams and engines, from what each takes by itself.
 
-A device has an engine for copies to it, one for copies from it, one for copies to other devices, and one for kernels;
-each does one step at a time. A step is issued by the calling thread, in the order of the plan. It begins when the step
-before it in its stream and those that it waits for have ended, and its engine is free; among those that could begin at
-a moment an engine takes the one that was ready first (or last: `late`). What the calling thread does itself, and what
-makes it wait (copies of pageable memory, allocations), holds up the issue of all that is listed behind it, but in a
-graph.
+A device has an engine for copies to it, one for copies from it, and one for kernels; each does one step at a time. A
+step is issued by the calling thread, in the order of the plan. It begins when the step before it in its stream and
+those that it waits for have ended, and its engine is free; among those that could begin at a moment an engine takes the
+one that was ready first (or last: `late`). What the calling thread does itself, and what makes it wait (copies of
+pageable memory, allocations), holds up the issue of all that is listed behind it, but in a graph.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from fusiond.program.buffers import Memory
 from fusiond.program.program import Program, blocking_steps, host_steps
 from fusiond.program.steps import Launch, Prefetch, Step
 
-UP, DOWN, KERNELS, HOST, PEERS = "up", "down", "kernels", "host", "peers"
+UP, DOWN, KERNELS, HOST = "up", "down", "kernels", "host"
 """The engines: copies to the device, copies from it, kernels (and what else the device does by itself), the calling
-thread, copies to another device. Those of another device than the first are called `up:1`."""
+thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Timeline:
 
 def on_link(engine: str) -> bool:
     """Whether what an engine does crosses a link."""
-    return engine.partition(":")[0] in (UP, DOWN, PEERS)
+    return engine in (UP, DOWN)
 
 
 def engines(program: Program) -> Callable[[Step], str]:
@@ -44,11 +43,6 @@ def engines(program: Program) -> Callable[[Step], str]:
     on_host = host_steps(program)
 
     def engine(step: Step) -> str:
-        kind = of_its_device(step)
-        device = None if kind == HOST else step.device_of(buffers)
-        return f"{kind}:{device}" if device else kind
-
-    def of_its_device(step: Step) -> str:
         if step.name in on_host:
             return HOST
         if isinstance(step, Prefetch):
@@ -57,7 +51,7 @@ def engines(program: Program) -> Callable[[Step], str]:
             return KERNELS
         source, target = (buffers[name] for name in step.messages[0])
         if source.memory is target.memory is Memory.DEVICE:
-            return KERNELS if source.device == target.device else PEERS
+            return KERNELS
         return UP if target.memory is Memory.DEVICE else DOWN
 
     return engine

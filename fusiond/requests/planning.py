@@ -15,7 +15,6 @@ from fusiond.composition.others import on_disk, with_others
 from fusiond.counting import apart
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.peers import MOST_DEVICES
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.exporting.bundle import write_bundle
 from fusiond.model import (
@@ -106,13 +105,13 @@ def devices_for(registry: Registry, request: str, *, where: str = "device") -> t
 
 def target_of(provider: DeviceProvider, device: DeviceInfo, registry: Registry | None = None) -> Target:
     """What a strategy may know of a device, and of the others in a registry."""
-    target = Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch), devices=device.devices)
+    target = Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch))
     return target if registry is None else with_others(registry, target)
 
 
 def target_for_arch(arch: str, registry: Registry | None = None) -> Target:
     """A GPU that is not there: limits from the architecture, facts from nvcc and ptxas where they are installed."""
-    target = Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch), devices=MOST_DEVICES)
+    target = Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch))
     return target if registry is None else with_others(registry, target)
 
 

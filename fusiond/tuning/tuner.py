@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from fusiond import events as say
-from fusiond.devices import peers
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import DeviceHold, device_lock, lock_name
+from fusiond.devices.lock import DeviceHold, device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
@@ -192,14 +190,10 @@ class Tuner:
         provider, info = self._device_of(row, device.name if device else job.device)
         if self._store.environments(row.id) - {(info.key, info.env_key)}:
             raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
-        boards = (info, *peers.beside(provider.devices(), info, prepared.workload.devices))
-        for board in boards:
-            self._store.save_device(board)
+        self._store.save_device(info)
         self._store.set_device(row.id, info.key)
-        for board in boards:
-            if reason := self._store.sick(board.key, board.uuid):
-                sick = DeviceSick(board.name, reason)
-                raise sick if board is info else MachineFault(str(sick))  # a device is well that only lacks a peer
+        if reason := self._store.sick(info.key, info.uuid):
+            raise DeviceSick(info.name, reason)
 
         def asked_to_stop() -> bool:
             return stop() or self._store.cancel_requested(row.id)
@@ -212,19 +206,18 @@ class Tuner:
 
         contention = Contention(
             policy=self._policy,
-            busy=lambda: next(filter(None, map(self._busy, boards)), None),
+            busy=lambda: self._busy(info),
             stop=asked_to_stop,
             waiting=waiting,
         )
-        with self._locked(row.id, boards, asked_to_stop, waiting) as holds:
+        with self._locked(row.id, info, asked_to_stop, waiting) as hold:
 
             def let_in(leave: Callable[[], None]) -> None:
-                for each in holds:
-                    each.let_in(leave, asked_to_stop)
+                hold.let_in(leave, asked_to_stop)
 
             contention.wait()
             runner = self._runner(provider, info)
-            self._helpers = tuple(self._others(provider, info)) if len(boards) == 1 else ()
+            self._helpers = tuple(self._others(provider, info))
             measurer = Measurer(
                 provider,
                 runner,
@@ -255,13 +248,12 @@ class Tuner:
 
     @contextlib.contextmanager
     def _locked(
-        self, job_id: str, devices: Sequence[DeviceInfo], stop: Callable[[], bool], waiting: Callable[[str], None]
-    ) -> Iterator[list[DeviceHold]]:
-        """The devices for this job alone; while it waits for them, its row says for whom. They are taken in an order
-        that is the same for everybody, so that no two jobs wait for each other."""
+        self, job_id: str, device: DeviceInfo, stop: Callable[[], bool], waiting: Callable[[str], None]
+    ) -> Iterator[DeviceHold]:
+        """The device for this job alone; while it waits for that, its row says for whom."""
         told = False
 
-        def tell(device: DeviceInfo, who: str) -> None:
+        def tell(who: str) -> None:
             nonlocal told
             told = True
             self._store.set_waiting_for(job_id, f"{device.name}: {who}")
@@ -269,14 +261,11 @@ class Tuner:
 
         with contextlib.ExitStack() as held:
             try:
-                holds = [
-                    held.enter_context(device_lock(each, stop=stop, waiting=functools.partial(tell, each)))
-                    for each in sorted(devices, key=lock_name)
-                ]
+                hold = held.enter_context(device_lock(device, stop=stop, waiting=tell))
             finally:
                 if told:
                     self._store.set_waiting_for(job_id, "")
-            yield holds
+            yield hold
 
     @contextlib.contextmanager
     def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:

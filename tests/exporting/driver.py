@@ -44,10 +44,8 @@ class Graph:
 class Driver:
     def __init__(self, library: Path, *, eager: bool = False, turns: bool = False) -> None:
         self.stack: list[int] = [CONTEXT]
-        self.devices = 1
         self.owners: dict[int, int] = {}
         """Handle of a stream, an event, a module or a kernel, or address of device memory -> its context."""
-        self.access: set[tuple[int, int]] = set()
         self.runtime = native.Runtime(library)
         self.eager, self.turns = eager, turns
         self.log: list[str] = []
@@ -85,35 +83,6 @@ class Driver:
     def cuCtxGetDevice(self, into: Any) -> int:
         into._obj.value = (self.current or CONTEXT) - CONTEXT
         return 0
-
-    def cuDeviceGetCount(self, into: Any) -> int:
-        into._obj.value = self.devices
-        return 0
-
-    def cuDevicePrimaryCtxRetain(self, into: Any, device: Any) -> int:
-        into._obj.value = CONTEXT + device.value
-        return 0
-
-    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
-        return 0
-
-    def cuCtxPushCurrent_v2(self, context: Any) -> int:
-        self.stack.append(context.value)
-        return 0
-
-    def cuCtxPopCurrent_v2(self, into: Any) -> int:
-        into._obj.value = self.stack.pop()
-        return 0
-
-    def cuDeviceCanAccessPeer(self, into: Any, device: Any, other: Any) -> int:
-        into._obj.value = int(device.value != other.value)
-        return 0
-
-    def cuCtxEnablePeerAccess(self, context: Any, flags: Any) -> int:
-        pair = (self.current or 0, context.value)
-        known = pair in self.access
-        self.access.add(pair)
-        return 704 if known else 0
 
     def _foreign(self, *things: int) -> bool:
         """Whether something belongs to another context than the current one."""
@@ -296,13 +265,6 @@ class Driver:
         if self._foreign(stream.value or 0, to, of):
             return 400
         self.enqueue(Op(stream.value or 0, lambda: ctypes.memmove(to, of, length) and None))
-        return 0
-
-    def cuMemcpyPeerAsync(self, target: Any, to: Any, source: Any, of: Any, size: Any, stream: Any) -> int:
-        where, whence, length = target.value, source.value, size.value
-        if self._foreign(stream.value) or (self.owner(where), self.owner(whence)) != (to.value, of.value):
-            return 400
-        self.enqueue(Op(stream.value, lambda: ctypes.memmove(where, whence, length) and None))
         return 0
 
     def cuMemcpyBatchAsync_v2(

@@ -465,49 +465,10 @@ def rows() -> Case:
     return Case(program=program, sizes={"w": 50}, expected=lambda of, at: {"y": of["x"].astype(np.int16) * 2})
 
 
-def several_devices() -> Case:
-    """Kernels on three devices: up to the first, over to the third with much shared memory, and back over the host;
-    the second has a stream of its own, an array of the caller's and scratch memory."""
-    n, width = size("n", 300), 4
-    shared = most(60_000, least(n, 20_000) * 4)
-    x, h, t, y = (buffer(name, n, role, memory=Memory.PINNED) for name, role in
-                  (("x", Role.INPUT), ("h", Role.SCRATCH), ("t", Role.OUTPUT), ("y", Role.OUTPUT)))  # fmt: skip
-    on_first = {"arena": "first"}
-    program = Program(
-        name="several devices", sources=(basic,), sizes=(("n", 300),),
-        buffers=(
-            x, h, t, y,
-            buffer("a", n, Role.SCRATCH, **on_first),
-            buffer("b", n, Role.SCRATCH, **on_first, offset_bytes=ceil_div(n * width, 256) * 256),
-            buffer("c", n, Role.SCRATCH, device=2), buffer("d", n, Role.SCRATCH, device=2),
-            buffer("w", n, Role.INPUT, device=1), buffer("e", n, Role.SCRATCH, device=1),
-        ),
-        steps=(
-            Copy(name="up", source=("x",), target=("a",), stream=1),
-            launch("scale", SCALE, n, pointer("a"), pointer("b"), float32(2), stream=2, after=("up",)),
-            Copy(name="over", source=("b",), target=("c",), stream=4, after=("scale",)),
-            launch("reverse", "reverse", n, pointer("c"), pointer("d"), device=2, stream=16, after=("over",),
-                   grid=(1, 1, 1), block=(most(64, least(n, 1024)), 1, 1), shared_bytes=shared, carveout_pct=CARVE_OUT),
-            Copy(name="down", source=("d",), target=("t",), stream=17, after=("reverse",)),
-            Copy(name="back", source=("d",), target=("a",), stream=17, after=("scale",)),
-            Copy(name="to w", source=("t",), target=("e",), stream=8, after=("down",)),
-            launch("add", "add", n, pointer("w"), pointer("e"), pointer("e"), device=1, stream=9, after=("to w",)),
-            Copy(name="end", source=("e",), target=("y",), stream=9),
-        ),
-    )  # fmt: skip
-
-    def expected(given: Arrays, _: Mapping[str, int]) -> Arrays:
-        reversed_ = (2 * given["x"] + 5)[::-1]
-        return {"t": reversed_, "y": reversed_ + given["w"]}
-
-    return Case(program=sound(program), sizes={"n": 77}, expected=expected)
-
-
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
     for each in (one, several, two_streams, graph, cooperative, transfers, pageable, mapped, managed, parts,
-                 allocations, structs, halves, forked, mixed, seams, seams_in_a_graph, rows,
-                 several_devices)
+                 allocations, structs, halves, forked, mixed, seams, seams_in_a_graph, rows)
 }  # fmt: skip
 
 

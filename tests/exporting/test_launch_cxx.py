@@ -97,11 +97,6 @@ def allocation(buffer: Buffer) -> str:
     return kinds.get(buffer.memory, "cudaMallocHost")
 
 
-def on(device: int, statement: str) -> str:
-    """A statement that is made while a device is current."""
-    return f"cudaSetDevice({device}); {statement} cudaSetDevice(0);" if device else statement
-
-
 def main_of(case: Case, *, naive: bool = False) -> str:
     """Reads sizes and inputs, launches, writes outputs and what the stub counted."""
     program = case.program
@@ -129,7 +124,7 @@ def main_of(case: Case, *, naive: bool = False) -> str:
         name, kind = names.buffers[each.name], element(each.dtype)
         lines.append(f"    std::size_t {name}_size = std::strtoull(argv[at++], nullptr, 10);")
         if each.arena not in caller_arenas(program):
-            lines.append("    " + on(each.device, f"{allocation(each)}(&p, {name}_size);"))
+            lines.append("    " + f"{allocation(each)}(&p, {name}_size);")
             lines.append(f"    {kind}* {name} = static_cast<{kind}*>(p);")
             if each.symbol is None:
                 lines.append(f"    buffers.{name} = {name};")
@@ -137,10 +132,9 @@ def main_of(case: Case, *, naive: bool = False) -> str:
             lines.append(f"    {kind}* {name} = const_cast<{kind}*>(buffers.{name});")
     lines.append("    cudaMalloc(&buffers.workspace, workspace_bytes(sizes));")
     calls = {Giver.HOST_WORKSPACE: "cudaMallocHost", Giver.MANAGED_WORKSPACE: "cudaMallocManaged"}
-    for kind, where in layout.workspaces(program).items():
+    for kind, giver in layout.workspaces(program).items():
         if kind != "workspace":
-            call = calls.get(where.giver, "cudaMalloc")
-            lines.append("    " + on(where.device, f"{call}(&buffers.{kind}, {kind}_bytes(sizes));"))
+            lines.append(f"    {calls[giver]}(&buffers.{kind}, {kind}_bytes(sizes));")
     if program.seams:
         lines.append("    Seams seams;")
         lines += [f"    seams.{names.seams[each.name]} = {SEAMS[each.name]};" for each in program.seams
@@ -168,7 +162,6 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     lines.append('    std::printf("launches %d cooperative %d batches %d captures %d carved %d", stub::launches,')
     lines.append("        stub::cooperative, stub::batches, stub::captures, stub::carved);")
     lines.append('    if (stub::prefetches) std::printf(" prefetches %d", stub::prefetches);')
-    lines.append('    if (stub::peers) std::printf(" peers %d access %zu", stub::peers, stub::access.size());')
     return "\n".join([*lines, "}", ""])
 
 
@@ -213,15 +206,14 @@ COUNTED = {
     "cooperative": "launches 2 cooperative 2 batches 0 captures 0 carved 0",
     "transfers": "launches 4 cooperative 0 batches 2 captures 0 carved 0",
     "managed": "launches 4 cooperative 0 batches 0 captures 0 carved 0 prefetches 4",
-    "several_devices": "launches 6 cooperative 0 batches 0 captures 0 carved 2 peers 4 access 6",
     "seams": "launches 4 cooperative 0 batches 0 captures 0 carved 0",
 }
 
 
-FAST = ("transfers", "structs", "seams_in_a_graph", "several_devices")
+FAST = ("transfers", "structs", "seams_in_a_graph")
 WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
 """Run in the campaigns only."""
-COMPILED = ("structs", "several_devices")
+COMPILED = ("structs",)
 """By nvcc, outside of the campaigns."""
 _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
     name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE

@@ -107,7 +107,6 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
     the device are filled, and read, in the order of the caller's stream."""
     case = CASES[name]()
     here = exported(case.program, eager=order == "eager", turns=order == "turns")
-    here.driver.devices = case.program.devices
     seams = functions(case, here.driver)
     for sizes, stream in ((None, 500), (dict(case.sizes), 0)):
         program = case.program.at(sizes or {})
@@ -137,41 +136,6 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
     assert not here.driver.modules
     assert not here.driver.graphs
     assert here.driver.stack == [CONTEXT]
-
-
-def test_several_devices_are_those_that_follow_or_are_named(exported: Callable[..., Exported]) -> None:
-    case = programs.several_devices()
-    here = exported(case.program)
-    given = programs.inputs(case.program)
-
-    def launched(**options: Any) -> None:
-        memory = arrays(case.program, given)
-        here.launcher.launch(wrapped(case.program, memory), **options)
-        here.driver.drain()
-        for each, values in case.expected(given, {}).items():
-            np.testing.assert_array_equal(memory[each], values)
-
-    here.driver.devices = 2
-    with pytest.raises(here.error, match="the program is for 3 devices; the driver shows 2"):
-        launched()
-    here.driver.devices = 9
-    launched()
-    contexts = {CONTEXT + device for device in (0, 1, 2)}
-    assert here.driver.access == {(a, b) for a in contexts for b in contexts if a != b}
-    launched(devices=[0, 7, 4])
-    assert (CONTEXT + 7, CONTEXT + 4) in here.driver.access
-    for wrong in ([0, 1], [1, 0, 2], [0, 1, 1]):
-        said = f"devices is {re.escape(str(wrong))}; it must name 3 different devices, the first of them 0"
-        with pytest.raises(here.error, match=said):
-            launched(devices=wrong)
-    there = ByDlpack(np.zeros(300, np.float32), device=(2, 1))
-    memory = {**arrays(case.program, given), "w": there}
-    here.launcher.launch(memory)  # it lies where it should
-    with pytest.raises(here.error, match="w lies on device 1; it must lie on 7"):
-        here.launcher.launch(memory, devices=[0, 7, 4])
-    here.launcher.close()
-    assert here.driver.stack == [CONTEXT]
-    assert not here.driver.memory
 
 
 def test_the_carve_out_is_the_one_that_was_measured(exported: Callable[..., Exported]) -> None:

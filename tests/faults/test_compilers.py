@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.test_tuner_cpu import BODIES, Plugin
 
 from fusiond.build import compiler
 from fusiond.events import Events
@@ -16,7 +17,6 @@ from fusiond.store.database import Store
 from fusiond.system import memory
 from fusiond.tuning import tuner
 from tests import test_tuner_cpu
-from tests.test_tuner_cpu import BODIES, Plugin
 
 EXPECTED = {"right": Outcome.MEASURED, "does_not_compile": Outcome.BUILD_FAILED}
 

@@ -15,7 +15,6 @@ from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.link import of_environment
-from fusiond.devices.peers import MOST_DEVICES
 from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
@@ -56,7 +55,6 @@ class CpuProvider:
             evidence="emulated",
             env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler), **triton.environment()}),
             limits=LIMITS,
-            devices=MOST_DEVICES,  # each is memory of its own, and the same processor
         )
         return (info,)
 

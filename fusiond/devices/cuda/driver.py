@@ -267,30 +267,6 @@ class Driver:
         self.call("cuCtxGetDevice", byref(handle))
         return handle.value
 
-    def current_context(self) -> int:
-        """The handle of the context that is current; 0 where none is."""
-        context = c_void_p()
-        self.call("cuCtxGetCurrent", byref(context))
-        return context.value or 0
-
-    def can_access_peer(self, device: int, other: int) -> bool:
-        """Whether a device reads and writes the memory of another one over their link."""
-        value = c_int()
-        self.call("cuDeviceCanAccessPeer", byref(value), self._handle(device), self._handle(other))
-        return value.value != 0
-
-    def enable_peer_access(self, context: int) -> None:
-        """Let the current context use the memory of another one; may be called again."""
-        try:
-            self.call("cuCtxEnablePeerAccess", context, 0)
-        except DriverError as problem:
-            if problem.name != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
-                raise
-
-    def copy_to_peer(self, target: tuple[int, int], source: tuple[int, int], size_bytes: int, stream: int) -> None:
-        """From one device's memory to another's; each is an address and its device's context."""
-        self.call("cuMemcpyPeerAsync", *target, *source, size_bytes, stream)
-
     @property
     def prefetches(self) -> bool:
         """Whether the current device takes managed memory ahead of its use: all since Pascal, under Linux."""

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices import peers
-from fusiond.devices.base import DataPlane, ExecutionError
+from fusiond.devices.base import DataPlane
 from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
-from fusiond.devices.cuda.contexts import Contexts, connected
 from fusiond.devices.cuda.data import DeviceData
-from fusiond.devices.cuda.description import NO_DRIVER, NO_PYCUDA, describe, index_of
+from fusiond.devices.cuda.description import NO_DRIVER, NO_PYCUDA, describe
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
@@ -24,7 +22,7 @@ from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
-from fusiond.model import DeviceInfo, DeviceState, Outcome
+from fusiond.model import DeviceState
 from fusiond.program import Program, problems
 
 
@@ -44,10 +42,7 @@ class CudaExecutor:
         self.cuda, self.driver, self.index = cuda, driver, index
         self._kept = DeviceData(cuda, info.limits.multiprocessors)
         self.data: DataPlane = self._kept
-        self._info, self._limits, self._primary = info, info.limits, primary
-        self._beside: dict[int, Any] = {}
-        """Index of another device -> its context here."""
-        self._beside_sensors: list[Sensors] = []
+        self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
         self._canary: Canary | None = None
@@ -103,52 +98,14 @@ class CudaExecutor:
         if not problems(program):
             with named("making room"):
                 self._kept.make_room(device_bytes(program))
-        contexts = Contexts(self.cuda, self.driver, self._peers(program.devices))
-        return CudaProgram(self.cuda, self.driver, self._limits, self.spans, program, binaries, contexts)
-
-    def _peers(self, devices: int) -> list[Any]:
-        """The contexts of the devices beside this one; made when a Program first needs them."""
-        if devices == 1:
-            return []
-        if len(self._beside) < devices - 1:
-            found = [
-                each for each in (describe(self.driver, i) for i in range(self.driver.count())) if each is not None
-            ]
-            infos = peers.beside(found, self._info, devices)
-            if len(infos) < devices - 1:
-                there = f"there {'are' if infos else 'is'} {1 + len(infos)} of this model here"
-                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"the program is for {devices} devices, and {there}")
-            for each in infos[len(self._beside) :]:
-                self._use(each)
-            with named("connecting the devices"):
-                connected(self.cuda, self.driver, {self.index: self._context, **self._beside})
-        return [*self._beside.values()][: devices - 1]
-
-    def _use(self, info: DeviceInfo) -> None:
-        """Make a context on another device."""
-        index = index_of(info.name)
-        with named(f"making a context on {info.name}"):
-            device = self.cuda.Device(index)
-            context = device.retain_primary_context() if self._primary else device.make_context()
-            if not self._primary:  # which makes it current
-                self.cuda.Context.pop()
-        self._beside[index] = context
-        self._beside_sensors.append(Sensors(info.uuid, own_context=True))
+        return CudaProgram(self.cuda, self.driver, self._limits, self.spans, program, binaries)
 
     def state(self) -> DeviceState:
-        """Of the first device; throttled, or shared with others, is also what one beside it is. What events cost is
-        measured then, too: at the clock of the batch that begins."""
+        """What events cost is measured then, too: at the clock of the batch that begins."""
         state = self._sensors.state()
-        others = [each.state() for each in self._beside_sensors]
         with named("timing nothing"):
             self.spans.measure_events()
-        reasons = dict.fromkeys(filter(None, (each.throttle for each in (state, *others))))
-        return dataclasses.replace(
-            state,
-            throttle=",".join(reasons),
-            others=max(each.others for each in (state, *others)),
-            canary_mhz=self.clock_mhz(),
-        )
+        return dataclasses.replace(state, canary_mhz=self.clock_mhz())
 
     def clock_mhz(self) -> float | None:
         assert self._canary is not None
@@ -176,7 +133,5 @@ class CudaExecutor:
         self._flush = self._spans = self._gate = self._canary = None
         self._kept.close()
         context.pop()
-        for each in (context, *self._beside.values()):
-            with contextlib.suppress(self.cuda.Error):
-                each.detach()
-        self._beside.clear()
+        with contextlib.suppress(self.cuda.Error):
+            context.detach()

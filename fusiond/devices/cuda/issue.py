@@ -7,7 +7,7 @@ go on meanwhile, as far as they were filled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from fusiond.cuda.entries import EntryName
 from fusiond.devices.cuda import arguments
-from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory, arenas
@@ -54,21 +53,13 @@ class BareLaunch:
 class Streams:
     """The streams of a Program; the first is the lead, on which spans begin and end."""
 
-    def __init__(self, cuda: Any, devices: Mapping[int, int], contexts: Contexts) -> None:
-        """`devices`: number of a stream -> the device that it is of. The lead is of the first."""
+    def __init__(self, cuda: Any, numbers: Iterable[int]) -> None:
+        """`numbers`: those of the Program's streams."""
         flags = cuda.event_flags.DISABLE_TIMING
-        self.by_number = {}
-        self.device = dict(devices)
-        ended = {}
-        for number, device in sorted(devices.items()):
-            with contexts.on(device):
-                self.by_number[number] = cuda.Stream()
-                ended[number] = cuda.Event(flags)
-        first = next((number for number, device in sorted(devices.items()) if device == 0), None)
-        self.lead = cuda.Stream() if first is None else self.by_number[first]
-        self.others = [stream for number, stream in self.by_number.items() if number != first]
+        self.by_number = {number: cuda.Stream() for number in sorted(numbers)}
+        self.lead, *self.others = self.by_number.values()
         self._forked = cuda.Event(flags)
-        self._ended = [event for number, event in ended.items() if number != first]
+        self._ended = [cuda.Event(flags) for _ in self.others]
 
     def fork(self) -> None:
         """Nothing that is enqueued from here on begins before what is on the lead."""
@@ -98,20 +89,17 @@ class Issuer:
         program: Program,
         memory: ProgramMemory,
         streams: Streams,
-        kernels: Mapping[tuple[str, str, int], tuple[Any, EntryName]],
+        kernels: Mapping[tuple[str, str], tuple[Any, EntryName]],
         hosts: Mapping[str, HostLibrary],
         parts: Sequence[Sequence[Step]],
-        contexts: Contexts,
     ) -> None:
-        """`kernels`: (source, entry, device) -> PyCUDA function and its parameters. `parts`: runs of steps between
+        """`kernels`: (source, entry) -> PyCUDA function and its parameters. `parts`: runs of steps between
         which the caller joins all streams, so that no step need wait for one of another part (nor may, when one is a
         graph)."""
         self._cuda, self._driver = cuda, driver
         self._memory = memory
         self._streams = streams
         self._kernels = kernels
-        self._contexts = contexts
-        self._buffers = {each.name: each for each in program.buffers}
         self._hosts = hosts
         self._arenas = arenas(program)
         self._program = program
@@ -124,11 +112,7 @@ class Issuer:
                     name for name in step.after if streams_of.get(name, step.stream) != step.stream
                 ]
         awaited = {name for names in self._waits.values() for name in names}
-        self._done = {}
-        for step in program.steps:
-            if step.name in awaited:
-                with contexts.on(streams.device[step.stream]):
-                    self._done[step.name] = cuda.Event(cuda.event_flags.DISABLE_TIMING)
+        self._done = {name: cuda.Event(cuda.event_flags.DISABLE_TIMING) for name in awaited}
         self._packed: dict[str, bytes] = {}
         self._static: dict[str, DeviceAllocation] = {}
         """Blocks that an allocation of the plan's own has replaced for the moment."""
@@ -137,7 +121,7 @@ class Issuer:
         """Enqueue steps. `checked`: allocations are not made, their arenas are poisoned instead and keep their
         guards."""
         for step in steps:
-            with named(f"step {step.name!r}"), self._contexts.on(self._streams.device[step.stream]):
+            with named(f"step {step.name!r}"):
                 stream = self._streams.by_number[step.stream]
                 if step.name in self._on_host:
                     for name in self._waits[step.name]:
@@ -192,16 +176,16 @@ class Issuer:
     def packed_launches(self) -> Iterator[tuple[Launch, EntryName, bytes]]:
         """Every launch with its parameters and arguments."""
         for step in self._program.launches:
-            yield step, self._kernels[step.source, step.entry, step.device][1], self._arguments(step)
+            yield step, self._kernels[step.source, step.entry][1], self._arguments(step)
 
     def _arguments(self, step: Launch) -> bytes:
         if step.name not in self._packed:
-            entry = self._kernels[step.source, step.entry, step.device][1]
+            entry = self._kernels[step.source, step.entry][1]
             self._packed[step.name] = arguments.pack(step, entry, self._memory.address)
         return self._packed[step.name]
 
     def _launch(self, step: Launch, stream: Any) -> None:
-        function, entry = self._kernels[step.source, step.entry, step.device]
+        function, entry = self._kernels[step.source, step.entry]
         packed = self._arguments(step)
         if isinstance(function, DriverFunction):
             function.launch(step, entry, packed, stream.handle)
@@ -213,13 +197,7 @@ class Issuer:
     def _copy(self, step: Copy, stream: Any) -> None:
         source, start, size = self._memory.span(step.source)
         target, into, _ = self._memory.span(step.target)
-        peers = step.between_devices(self._buffers)
-        if peers is not None:
-            theirs, own = (self._contexts.handle(each) for each in reversed(peers))
-            self._driver.copy_to_peer(
-                (target.address + into, theirs), (source.address + start, own), size, stream.handle
-            )
-        elif source.array is not None and target.array is not None:
+        if source.array is not None and target.array is not None:
             target.array[into : into + size] = source.array[start : start + size]
         elif source.array is not None:
             self._cuda.memcpy_htod_async(target.address + into, source.array[start : start + size], stream)
@@ -243,9 +221,7 @@ class Issuer:
             made: DeviceAllocation = PooledBlock(self._cuda, self._driver, static.size_bytes, stream.handle)
         else:
             memory = (self._arenas.get(step.arena) or [self._program.buffer(step.arena)])[0].memory
-            made = DeviceAllocation(
-                self._cuda, memory, static.size_bytes, contexts=self._contexts, device=static.device
-            )
+            made = DeviceAllocation(self._cuda, memory, static.size_bytes)
         self._memory.blocks[step.arena] = made
         self._packed.clear()  # addresses have changed
 

@@ -23,7 +23,6 @@ from fusiond.cuda.entries import EntryName, EntryTable, read_table
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop, loop_code
-from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.driver import CudaGraph, Driver, DriverError
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams
@@ -41,13 +40,12 @@ from fusiond.program import (
     Step,
     blocking_steps,
     problems,
-    stream_devices,
 )
 from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 
-Kernels: TypeAlias = dict[tuple[str, str, int], tuple[Any, EntryName]]
+Kernels: TypeAlias = dict[tuple[str, str], tuple[Any, EntryName]]
 """(source, entry, device) -> a function of PyCUDA or a `DriverFunction`, and its parameters."""
 
 
@@ -81,10 +79,8 @@ class CudaProgram:
         spans: Spans,
         program: Program,
         binaries: Mapping[str, Path],
-        contexts: Contexts,
     ) -> None:
         self.program = program
-        self._contexts = contexts
         self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
         self.gate_failures = 0
         self._otherwise: tuple[Callable[[], None], int] | None = None
@@ -96,8 +92,8 @@ class CudaProgram:
         self._loop: loop.TimedLoop | None = None
         self._loop_modules: list[int] = []
         self._loop_sought = False
-        self._modules: dict[tuple[str, int], Any] = {}
-        """(source, device) -> what is loaded there."""
+        self._modules: dict[str, Any] = {}
+        """Source -> what is loaded of it."""
         self._cooperative = {step.source for step in program.launches if step.cooperative}
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
@@ -107,9 +103,9 @@ class CudaProgram:
         self._functions = self._kernels()
         with named("allocating the buffers"):
             refuse_too_much(cuda, program)
-            self._memory = ProgramMemory(cuda, program, self._symbols(), contexts)
+            self._memory = ProgramMemory(cuda, program, self._symbols())
         try:
-            self._streams = Streams(cuda, stream_devices(program), contexts)
+            self._streams = Streams(cuda, {step.stream for step in program.steps})
             counted = [index for index, step in enumerate(program.steps) if step.counted]
             self._before = program.steps[: counted[0]]
             self._body = program.steps[counted[0] : counted[-1] + 1]
@@ -119,7 +115,7 @@ class CudaProgram:
             if program.issue == "graph":
                 parts = (self._before, *self._pieces, self._after)
             self._issuer = Issuer(
-                cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts, contexts
+                cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts
             )
             blocking = blocking_steps(program)
             held_up = any(step.name in blocking for step in self._body)
@@ -155,16 +151,16 @@ class CudaProgram:
             return self._memory.broken_guards()
 
     def device_address(self, buffer: str) -> int | None:
-        """Where a buffer lies on the first device; None where it is host memory, or another device's."""
+        """Where a buffer lies on the device; None where it is host memory."""
         block, offset = self._memory.place(buffer)
-        return None if block.array is not None or block.device else block.address + offset
+        return None if block.array is not None else block.address + offset
 
     def guard_zones(self) -> tuple[int, ...]:
-        """The addresses of the guard zones on the first device, each of GUARD_BYTES bytes."""
+        """The addresses of the guard zones on the device, each of GUARD_BYTES bytes."""
         return self._memory.guard_zones()
 
     def broken_host_guards(self) -> bool:
-        """Whether a guard zone was written to in host memory, or on another device."""
+        """Whether a guard zone was written to in host memory."""
         return self._memory.broken_host_guards()
 
     # --- issued by others -------------------------------------------------------------------------------
@@ -294,7 +290,7 @@ class CudaProgram:
             self._loop_sought = True
             self._loop = self._timed_loop()
         with named("timing"):
-            self._contexts.synchronize()  # copies that restored the buffers may still be under way
+            self._cuda.Context.synchronize()  # copies that restored the buffers may still be under way
         if self._loop is not None:
             with named("timing"):
                 return self._loop.span_us()
@@ -354,28 +350,27 @@ class CudaProgram:
                 if isinstance(problem, OSError) and (fault := faults.of_text(str(problem), str(path))) is not None:
                     raise fault from None
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source.name!r}: {problem}") from None
-            for device in sorted({0, *(each.device for each in self.program.launches if each.source == source.name)}):
-                with named(f"loading source {source.name!r}"), self._contexts.on(device):
-                    if source.name in self._cooperative:
-                        self._modules[source.name, device] = DriverModule(self._driver, image)
-                    else:
-                        self._modules[source.name, device] = self._cuda.module_from_buffer(image)
+            with named(f"loading source {source.name!r}"):
+                if source.name in self._cooperative:
+                    self._modules[source.name] = DriverModule(self._driver, image)
+                else:
+                    self._modules[source.name] = self._cuda.module_from_buffer(image)
 
     def _kernels(self) -> Kernels:
         """Every kernel that is launched, allowed the shared memory that its launches ask for."""
         found: Kernels = {}
         attribute = self._cuda.function_attribute
         for step in self.program.launches:
-            name = step.source, step.entry, step.device
+            name = step.source, step.entry
             if name not in found:
                 entry = self._tables[step.source].entries.get(step.entry)
                 if entry is None:
                     raise ExecutionError(Outcome.BUILD_FAILED, f"the binary of {step.source!r} has no {step.entry}")
-                with named(f"loading {step.entry}"), self._contexts.on(step.device):
-                    found[name] = self._modules[step.source, step.device].get_function(entry.mangled), entry
+                with named(f"loading {step.entry}"):
+                    found[name] = self._modules[step.source].get_function(entry.mangled), entry
             function, entry = found[name]
             arguments.check(step, tuple(each.size_bytes for each in entry.parameters))
-            with named(f"step {step.name!r}"), self._contexts.on(step.device):
+            with named(f"step {step.name!r}"):
                 static = function.get_attribute(attribute.SHARED_SIZE_BYTES)
                 registers = function.get_attribute(attribute.NUM_REGS)
                 most = function.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
@@ -385,19 +380,19 @@ class CudaProgram:
                 problem = f"{threads} threads per block, {step.entry} allows {most} (its registers or launch bounds)"
             if problem is not None:
                 raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r}: {problem}")
-        for (source, text, device), (function, _) in found.items():
+        for (source, text), (function, _) in found.items():
             most_shared = self._most_shared(source, text)
             if most_shared:
-                with named(f"giving {text} {most_shared} bytes of shared memory"), self._contexts.on(device):
+                with named(f"giving {text} {most_shared} bytes of shared memory"):
                     function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
         for step in self.program.launches:
             if step.carveout_pct is not None:
-                with named(f"step {step.name!r}"), self._contexts.on(step.device):
-                    function = found[step.source, step.entry, step.device][0]
+                with named(f"step {step.name!r}"):
+                    function = found[step.source, step.entry][0]
                     function.set_attribute(attribute.PREFERRED_SHARED_MEMORY_CARVEOUT, step.carveout_pct)
             if step.cooperative:
-                with named(f"step {step.name!r}"), self._contexts.on(step.device):
-                    function = found[step.source, step.entry, step.device][0]
+                with named(f"step {step.name!r}"):
+                    function = found[step.source, step.entry][0]
                     function.check_residency(step, self._limits.multiprocessors)
         return found
 
@@ -417,7 +412,7 @@ class CudaProgram:
             if mangled is None:
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source!r} does not list the symbol {symbol!r}")
             with named(f"looking for {buffer.symbol}"):
-                address, size = self._modules[source, 0].get_global(mangled)
+                address, size = self._modules[source].get_global(mangled)
             found[buffer.name] = int(address), int(size)
         return found
 
@@ -470,27 +465,23 @@ class CudaProgram:
             kernels = self._handles(self._functions)
             numbers = {number: index for index, number in enumerate(self._streams.by_number)}
             handles = [stream.handle for stream in self._streams.by_number.values()]
-            return loop.TimedLoop(
-                library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers, self._contexts
-            )
+            return loop.TimedLoop(library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers)
 
     def _handles(self, kernels: Kernels) -> dict[str, int]:
         """Step -> handle of its kernel. PyCUDA shows none, so the loop loads what PyCUDA loaded for itself."""
-        modules: dict[tuple[str, int], int] = {}
+        modules: dict[str, int] = {}
         handles = {}
         for step in self.program.launches:
-            function = kernels[step.source, step.entry, step.device][0]
+            function = kernels[step.source, step.entry][0]
             if isinstance(function, DriverFunction):
                 handles[step.name] = function.handle
                 continue
-            where = step.source, step.device
-            with self._contexts.on(step.device):
-                if where not in modules:
-                    modules[where] = self._driver.load_module(self._binaries[step.source].read_bytes())
-                    self._loop_modules.append(modules[where])
-                handles[step.name] = self._driver.function(
-                    modules[where],
-                    self._tables[step.source].entries[step.entry].mangled,
-                    dynamic_shared_bytes=self._most_shared(step.source, step.entry),
-                )
+            if step.source not in modules:
+                modules[step.source] = self._driver.load_module(self._binaries[step.source].read_bytes())
+                self._loop_modules.append(modules[step.source])
+            handles[step.name] = self._driver.function(
+                modules[step.source],
+                self._tables[step.source].entries[step.entry].mangled,
+                dynamic_shared_bytes=self._most_shared(step.source, step.entry),
+            )
         return handles

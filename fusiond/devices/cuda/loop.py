@@ -16,7 +16,6 @@ from ctypes import POINTER, Structure, byref, c_double, c_int, c_size_t, c_uint,
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import arguments
-from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.loop_code import HostFunctions
@@ -37,7 +36,6 @@ from fusiond.program import (
     Program,
     Step,
     pooled_frees,
-    stream_devices,
 )
 
 _DRIVER_FUNCTIONS = (
@@ -61,13 +59,11 @@ _DRIVER_FUNCTIONS = (
     "cuMemcpyBatchAsync",
     "cuMemAllocManaged",
     "cuMemPrefetchAsync",
-    "cuMemcpyPeerAsync",
-    "cuCtxSetCurrent",
 )
 """In the order of `struct Driver`; a null pointer stands for what the driver does not have."""
 _EVENT_WITHOUT_TIMING = 2
 _LAUNCH, _TO_DEVICE, _TO_HOST, _WITHIN_DEVICE, _WITHIN_HOST, _FILL, _FILL_HOST, _HOST, _ALLOC, _FREE = range(10)
-_TOGETHER, _BATCH, _PREFETCH, _TO_PEER = 10, 11, 12, 13
+_TOGETHER, _BATCH, _PREFETCH = 10, 11, 12
 _POOL = 3
 _WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2, Memory.MANAGED: 4}
 
@@ -92,8 +88,6 @@ class _Step(Structure):
         ("offset", POINTER(c_uint64)),
         ("from_", POINTER(c_void_p)),
         ("work", POINTER(c_uint64)),
-        ("context", c_void_p),
-        ("other", c_void_p),
     )
 
 
@@ -110,7 +104,6 @@ class TimedLoop:
         hosts: Mapping[str, HostFunctions],
         streams: Sequence[int],
         numbers: Mapping[int, int],
-        contexts: Contexts,
     ) -> None:
         """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in
         `streams`."""
@@ -133,12 +126,9 @@ class TimedLoop:
         self._first, self._last = counted[0], counted[-1]
         by_name = {step.name: step for step in program.steps}
         awaited = {name for step in program.steps for name in step.after if by_name[name].stream != step.stream}
-        self._contexts = contexts
-        self._device = stream_devices(program)
         for name in awaited:
             event = c_void_p()
-            with contexts.on(self._device[by_name[name].stream]):
-                driver.call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
+            driver.call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
             self._events[name] = event.value or 0
         made = [self._step(each, kernels, hosts, numbers, by_name) for each in program.steps]
         self._steps = (_Step * len(made))(*made)
@@ -150,7 +140,7 @@ class TimedLoop:
         span, failed = c_double(), c_int()
         status = self._run(
             self._table, self._steps, len(self._steps), self._first, self._last,
-            self._streams, len(self._streams), byref(span), byref(failed), c_void_p(self._contexts.handle(0)),
+            self._streams, len(self._streams), byref(span), byref(failed),
         )  # fmt: skip
         if status != 0:
             name, text = self._driver.error(status)
@@ -174,8 +164,7 @@ class TimedLoop:
             if arena in self._in_pool:
                 self._driver.free(base.value, self._streams[0] or 0)
             elif memory in (Memory.DEVICE, Memory.MANAGED):
-                with self._contexts.on(self._members(arena)[0].device):
-                    self._driver.call("cuMemFree_v2", base.value)
+                self._driver.call("cuMemFree_v2", base.value)
             elif memory is Memory.PINNED:
                 self._driver.call("cuMemFreeHost", base.value)
             else:
@@ -195,8 +184,6 @@ class TimedLoop:
         by_name: Mapping[str, Step],
     ) -> _Step:
         made = _Step(stream=numbers[step.stream], done=self._events.get(step.name))
-        if len(self._contexts) > 1:
-            made.context = self._contexts.handle(self._device[step.stream])
         waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
         made.waits, made.events = len(waits), self._array(waits)
         if isinstance(step, Launch):
@@ -231,9 +218,6 @@ class TimedLoop:
             (False, False): _WITHIN_DEVICE,
             (True, True): _WITHIN_HOST,
         }[source.array is not None, target.array is not None]
-        peers = step.between_devices({name: self._program.buffer(name) for name in (step.source[0], step.target[0])})
-        if peers is not None:
-            made.kind, made.other = _TO_PEER, self._contexts.handle(peers[1])
         made.source = ctypes.pointer(self._slots[step.source[0]])
         made.target = ctypes.pointer(self._slots[step.target[0]])
 
@@ -248,8 +232,6 @@ class TimedLoop:
 
     def _allocation(self, made: _Step, step: Alloc | Free) -> None:
         members = self._members(step.arena)
-        if len(self._contexts) > 1:
-            made.context = self._contexts.handle(members[0].device)
         made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
         pooled = step.pooled if isinstance(step, Alloc) else step.name in self._pooled
         made.where = _POOL if pooled else _WHERE[members[0].memory]

@@ -61,12 +61,10 @@ struct Driver {
     int (*batch_12)(uint64_t*, uint64_t*, size_t*, size_t, void*, size_t*, size_t, size_t*, void*);
     int (*allocate_managed)(uint64_t*, size_t, unsigned);
     int (*prefetch)(uint64_t, size_t, int, void*);
-    int (*to_peer)(uint64_t, void*, uint64_t, void*, size_t, void*);
-    int (*set_current)(void*);
 };
 enum Kind {
     LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE, TOGETHER, BATCH,
-    PREFETCH, TO_PEER
+    PREFETCH
 };
 enum Where { DEVICE, PAGEABLE, PINNED, POOL, MANAGED };
 struct Step {
@@ -85,8 +83,6 @@ struct Step {
     uint64_t* offset;   // of a batch: the bytes of each copy
     uint64_t** from;    // of a batch
     uint64_t* work;     // of a batch: room for two addresses and a size for each copy
-    void* context;      // of its device; null where the program is for one
-    void* other;        // of a copy to a peer: the context of that
 };
 
 static int batch(const Driver& cuda, Step& it, void* stream) {
@@ -125,9 +121,6 @@ static int step(const Driver& cuda, Step& it, void* stream) {
         case PREFETCH: error = cuda.prefetch(*it.target, it.bytes, it.value, stream); break;
         case TO_DEVICE: error = cuda.to_device(*it.target, (void*)*it.source, it.bytes, stream); break;
         case TO_HOST: error = cuda.to_host((void*)*it.target, *it.source, it.bytes, stream); break;
-        case TO_PEER:
-            error = cuda.to_peer(*it.target, it.other, *it.source, it.context, it.bytes, stream);
-            break;
         case WITHIN_DEVICE: error = cuda.within_device(*it.target, *it.source, it.bytes, stream); break;
         case WITHIN_HOST: memmove((void*)*it.target, (void*)*it.source, it.bytes); break;
         case FILL: error = cuda.fill(*it.target, (unsigned char)it.value, it.bytes, stream); break;
@@ -164,17 +157,9 @@ static int join(const Driver& cuda, void** streams, int count) {
     return 0;
 }
 
-// What is enqueued for a device is enqueued while its context is current.
-static int in_context(const Driver& cuda, Step& it, void* stream, void*& current) {
-    if (it.context && it.context != current) {
-        if (int error = cuda.set_current(it.context)) return error;
-        current = it.context;
-    }
-    return step(cuda, it, stream);
-}
-
-static int run(const Driver* cuda, Step* steps, int count, int first, int last, void** streams, int width,
-               double* span_us, int* failed, void*& current) {
+// One run of all steps. `span_us` is from the first to the end of the last counted step, `failed` the step of an error.
+extern "C" int fusiond_run(const Driver* cuda, Step* steps, int count, int first, int last, void** streams, int width,
+                           double* span_us, int* failed) {
     using clock = std::chrono::steady_clock;
     clock::time_point begun;
     for (int i = 0; i < count; i++) {
@@ -183,26 +168,13 @@ static int run(const Driver* cuda, Step* steps, int count, int first, int last, 
             if (int error = join(*cuda, streams, width)) return error;
             begun = clock::now();
         }
-        if (int error = in_context(*cuda, steps[i], streams[steps[i].stream], current)) return error;
+        if (int error = step(*cuda, steps[i], streams[steps[i].stream])) return error;
         if (i == last) {
             if (int error = join(*cuda, streams, width)) return error;
             *span_us = std::chrono::duration<double, std::micro>(clock::now() - begun).count();
         }
     }
     return join(*cuda, streams, width);
-}
-
-// One run of all steps. `span_us` is from the first to the end of the last counted step, `failed` the step of an error,
-// `home` the context that is current, and will be again.
-extern "C" int fusiond_run(const Driver* cuda, Step* steps, int count, int first, int last, void** streams, int width,
-                           double* span_us, int* failed, void* home) {
-    void* current = home;
-    int error = run(cuda, steps, count, first, last, streams, width, span_us, failed, current);
-    if (current != home) {
-        int back = cuda->set_current(home);
-        if (!error) error = back;
-    }
-    return error;
 }
 """
 

@@ -7,7 +7,6 @@ A guard begins at the very byte where the allocation's last buffer ends, so an o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.devices.base import Array, ExecutionError
-from fusiond.devices.cuda.contexts import Contexts
 from fusiond.devices.cuda.driver import Driver
 from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Outcome
@@ -38,22 +36,9 @@ class DeviceAllocation:
     """One allocation, or the variable of a module: `address` in bytes, and the host's view of it unless it is device
     memory. Managed memory is filled, compared and copied by the host."""
 
-    device = 0
-
-    def __init__(
-        self,
-        cuda: Any,
-        memory: Memory,
-        size_bytes: int,
-        *,
-        address: int | None = None,
-        contexts: Contexts | None = None,
-        device: int = 0,
-    ) -> None:
-        """Allocates with guard zones; with `address` it wraps a module's variable, which has none. `device`: which of
-        the `contexts` it is in."""
+    def __init__(self, cuda: Any, memory: Memory, size_bytes: int, *, address: int | None = None) -> None:
+        """Allocates with guard zones; with `address` it wraps a module's variable, which has none."""
         self._cuda = cuda
-        self.device, self._contexts = device, contexts
         self.size_bytes = size_bytes
         self.guarded = address is None
         self.array: Raw | None = None
@@ -64,11 +49,10 @@ class DeviceAllocation:
             return
         total = size_bytes + 2 * GUARD_BYTES
         if memory is Memory.DEVICE:
-            with self.current():
-                self._allocation = cuda.mem_alloc(total)
-                self.address = int(self._allocation) + GUARD_BYTES
-                for start in (self.address - GUARD_BYTES, self.address + size_bytes):
-                    cuda.memset_d8(start, GUARD_BYTE, GUARD_BYTES)
+            self._allocation = cuda.mem_alloc(total)
+            self.address = int(self._allocation) + GUARD_BYTES
+            for start in (self.address - GUARD_BYTES, self.address + size_bytes):
+                cuda.memset_d8(start, GUARD_BYTE, GUARD_BYTES)
             return
         if memory is Memory.PINNED:
             self._whole = cuda.pagelocked_empty(total, np.uint8)
@@ -84,23 +68,17 @@ class DeviceAllocation:
         self.array = self._whole[GUARD_BYTES : GUARD_BYTES + size_bytes]
         self.address = self._whole.ctypes.data + GUARD_BYTES
 
-    def current(self) -> contextlib.AbstractContextManager[None]:
-        """With the context of its device current."""
-        return self._contexts.on(self.device) if self._contexts is not None else contextlib.nullcontext()
-
     def write(self, offset: int, data: Raw) -> None:
         if self.array is not None:
             self.array[offset : offset + data.size] = data
-            return
-        with self.current():
+        else:
             self._cuda.memcpy_htod(self.address + offset, data)
 
     def read(self, offset: int, size_bytes: int) -> Raw:
         if self.array is not None:
             return self.array[offset : offset + size_bytes].copy()
         data = np.empty(size_bytes, np.uint8)
-        with self.current():
-            self._cuda.memcpy_dtoh(data, self.address + offset)
+        self._cuda.memcpy_dtoh(data, self.address + offset)
         return data
 
     def broken(self) -> tuple[str, ...]:
@@ -111,9 +89,8 @@ class DeviceAllocation:
             left, right = self._whole[:GUARD_BYTES], self._whole[-GUARD_BYTES:]
         else:
             left, right = np.empty(GUARD_BYTES, np.uint8), np.empty(GUARD_BYTES, np.uint8)
-            with self.current():
-                self._cuda.memcpy_dtoh(left, self.address - GUARD_BYTES)
-                self._cuda.memcpy_dtoh(right, self.address + self.size_bytes)
+            self._cuda.memcpy_dtoh(left, self.address - GUARD_BYTES)
+            self._cuda.memcpy_dtoh(right, self.address + self.size_bytes)
         found = []
         (before,) = np.nonzero(left != GUARD_BYTE)
         if before.size:
@@ -134,7 +111,6 @@ class PooledBlock(DeviceAllocation):
 
     def __init__(self, cuda: Any, driver: Driver, size_bytes: int, stream: int) -> None:
         self._cuda = cuda
-        self._contexts = None
         self._driver = driver
         self.stream = stream
         self.size_bytes = size_bytes
@@ -157,9 +133,7 @@ class ProgramMemory:
     `symbols` holds (address, size in bytes) of the buffers that are a module's variables.
     """
 
-    def __init__(
-        self, cuda: Any, program: Program, symbols: dict[str, tuple[int, int]], contexts: Contexts | None = None
-    ) -> None:
+    def __init__(self, cuda: Any, program: Program, symbols: dict[str, tuple[int, int]]) -> None:
         self._cuda = cuda
         self._buffers = {each.name: each for each in program.buffers}
         self.blocks: dict[str, DeviceAllocation] = {}
@@ -175,14 +149,10 @@ class ProgramMemory:
                         )
                     self.blocks[buffer.name] = DeviceAllocation(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
                 elif buffer.arena is None:
-                    self.blocks[buffer.name] = DeviceAllocation(
-                        cuda, buffer.memory, buffer.size_bytes, contexts=contexts, device=buffer.device
-                    )
+                    self.blocks[buffer.name] = DeviceAllocation(cuda, buffer.memory, buffer.size_bytes)
             for arena, members in arenas(program).items():
                 size = max(each.offset_bytes + each.size_bytes for each in members)
-                self.blocks[arena] = DeviceAllocation(
-                    cuda, members[0].memory, size, contexts=contexts, device=members[0].device
-                )
+                self.blocks[arena] = DeviceAllocation(cuda, members[0].memory, size)
         except BaseException:
             self.free()
             raise
@@ -232,16 +202,14 @@ class ProgramMemory:
             if block.array is not None:
                 self._pristine[buffer.name] = block.read(offset, buffer.size_bytes)
             else:
-                with block.current():
-                    copy = self._pristine.get(buffer.name) or self._cuda.mem_alloc(buffer.size_bytes)
-                    self._cuda.memcpy_dtod(int(copy), block.address + offset, buffer.size_bytes)
+                copy = self._pristine.get(buffer.name) or self._cuda.mem_alloc(buffer.size_bytes)
+                self._cuda.memcpy_dtod(int(copy), block.address + offset, buffer.size_bytes)
                 self._pristine[buffer.name] = copy
 
     @property
     def restored_on_device(self) -> int | None:
-        """How many copies `restore_on` enqueues; None where some buffers are the host's to restore, or another
-        device's."""
-        held = [_on_first(self.place(name)[0]) for name in self._pristine]
+        """How many copies `restore_on` enqueues; None where some buffers are the host's to restore."""
+        held = [self.place(name)[0].array is None for name in self._pristine]
         return len(held) if all(held) else None
 
     def restore_on(self, stream: Any) -> None:
@@ -257,21 +225,20 @@ class ProgramMemory:
             if block.array is not None:
                 block.write(offset, copy)
             else:
-                with block.current():
-                    self._cuda.memcpy_dtod(block.address + offset, int(copy), self._buffers[name].size_bytes)
+                self._cuda.memcpy_dtod(block.address + offset, int(copy), self._buffers[name].size_bytes)
 
     def broken_guards(self) -> tuple[str, ...]:
         """One line for each allocation round which something was written."""
         return tuple(f"{name}: {each}" for name, block in self.blocks.items() for each in block.broken())
 
     def guard_zones(self) -> tuple[int, ...]:
-        """The addresses of the guard zones on the first device, each of GUARD_BYTES bytes."""
-        blocks = [each for each in self.blocks.values() if each.guarded and _on_first(each)]
+        """The addresses of the guard zones on the device, each of GUARD_BYTES bytes."""
+        blocks = [each for each in self.blocks.values() if each.guarded and each.array is None]
         return tuple(start for each in blocks for start in (each.address - GUARD_BYTES, each.address + each.size_bytes))
 
     def broken_host_guards(self) -> bool:
-        """Whether a guard zone was written to in host memory, or on another device."""
-        return any(block.broken() for block in self.blocks.values() if not _on_first(block))
+        """Whether a guard zone was written to in host memory."""
+        return any(block.broken() for block in self.blocks.values() if block.array is not None)
 
     def free(self) -> None:
         for copy in self._pristine.values():
@@ -281,10 +248,6 @@ class ProgramMemory:
         for block in self.blocks.values():
             block.free()
         self.blocks.clear()
-
-
-def _on_first(block: DeviceAllocation) -> bool:
-    return block.array is None and block.device == 0
 
 
 def device_bytes(program: Program) -> int:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusiond.build import gxx, nvcc
-from fusiond.devices import peers
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cuda.description import NO_DRIVER, NO_PYCUDA, describe, index_of
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
@@ -45,7 +44,7 @@ class CudaProvider:
             found = [describe(driver, index) for index in range(driver.count())]
         except (DriverMissing, DriverError):
             return ()
-        return peers.counted(each for each in found if each is not None)
+        return tuple(each for each in found if each is not None)
 
     def missing(self) -> tuple[str, ...]:
         found = []

@@ -66,12 +66,11 @@ inline std::map<const void*, fusiond_symbol>& symbols() { static std::map<const 
 inline std::map<void*, std::size_t> live;
 inline std::set<void*> managed;
 inline std::map<void*, int> owners;  // of device memory: the device
-inline std::set<std::pair<int, int>> access;
 inline std::map<int, Queue> queues;
 inline std::set<int> capturing;
 inline Queue captured;
 inline int origin = -1, streams = 0, copies = 0, launches = 0, cooperative = 0, batches = 0, captures = 0, carved = 0;
-inline int prefetches = 0, peers = 0;
+inline int prefetches = 0;
 
 inline void fail(const char* what) { std::fprintf(stderr, "stub: %s\n", what); std::exit(9); }
 inline int number(Stream* stream) { return reinterpret_cast<std::size_t>(stream) <= 2 ? 0 : stream->number; }
@@ -167,10 +166,6 @@ inline const char* cudaGetErrorString(cudaError_t) { return "refused by the stub
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) { *device = stub::current; return cudaSuccess; }
 inline cudaError_t cudaSetDevice(int device) { stub::current = device; return cudaSuccess; }
-inline cudaError_t cudaDeviceCanAccessPeer(int* can, int one, int other) { *can = one != other; return cudaSuccess; }
-inline cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
-    return stub::access.insert({stub::current, other}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
-}
 inline cudaError_t cudaMalloc(void** to, std::size_t size) {
     stub::allocate(to, size);
     stub::owners[*to] = stub::current;
@@ -217,14 +212,6 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* of, std::size_t size, c
     ++stub::copies;
     stub::belongs(stream, to);
     stub::belongs(stream, of);
-    stub::enqueue(stream, [=] { std::memcpy(to, of, size); });
-    return cudaSuccess;
-}
-inline cudaError_t cudaMemcpyPeerAsync(void* to, int target, const void* of, int source, std::size_t size,
-                                       cudaStream_t stream) {
-    ++stub::peers;
-    stub::belongs(stream);
-    if (stub::owner(to) != target || stub::owner(of) != source) stub::fail("a peer copy of another device's memory");
     stub::enqueue(stream, [=] { std::memcpy(to, of, size); });
     return cudaSuccess;
 }

@@ -193,23 +193,11 @@ def test_what_a_pointer_points_to_is_completed(drafted):
     assert "Cannot be passed: h" in drafted("struct Hidden;\n__global__ void h(int* out, Hidden* h) {}\n")
 
 
-INSTANCES = {
-    "the host's own type": ("template <class T> __global__ void k(T* p) { p[0] += 1; }\n"
-        "template <class S> void run(S* p) { k<S><<<1, 32>>>(p); }\n", "k<float>", "the file has k<S>"),
-    "an index": ("template <class scalar_t, class index_t> __global__ void k(scalar_t* p, index_t n) { p[n & 1] = 2; }\n", "k<float, int>", "the file names no instance"),
-    "a pointer to one": ("template <int N> __global__ void k(int* p) { p[0] = N; }\nvoid run() { auto f = k<3>; }\n", "k<3>", ""),
-    "a default": ("template <class T, int N = 3> __global__ void k(T* p) { p[0] = N; }\n", "k<float>", "the file names no instance"),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", INSTANCES)
-def test_an_instance_is_chosen_and_said(drafted, name):
-    """Where the file writes one, that one, and no more is said; any compiles, or the draft would have raised."""
-    source, instance, why = INSTANCES[name]
-    text = drafted(source, "k")
-    assert pyyaml.safe_load(text)["instance"] == instance
-    assert re.findall("# Chosen: (.*)", text) == ([f"{instance}: {why}"] if why else [])
+def test_an_instance_is_the_one_that_the_file_names(drafted):
+    source = "template <int N> __global__ void k(int* p) { p[0] = N; }\nvoid run() { auto f = k<3>; }\n"
+    assert pyyaml.safe_load(drafted(source, "k"))["instance"] == "k<3>"
+    with pytest.raises(RequestError, match="k is a template <int N>; say which instance"):
+        drafted(source.replace("k<3>", "k<some>"), "k")
 
 
 @pytest.fixture

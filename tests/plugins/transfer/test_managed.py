@@ -18,7 +18,6 @@ from fusiond.program import Copy, Memory, Prefetch, Program
 from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.frontend.graph import MANAGED, Graph
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
 from .one_memory_chain import chain, config, same_as_numpy
@@ -157,17 +156,6 @@ def test_large_vectors_are_cut_where_they_are_copied(analyse: Callable[..., Anal
     assert not space.problems(config(managed="none", chunks=4, **cut))
     assert space.problems(config(managed="all", chunks=4, **cut)) == ("chunks == 1 or managed == 'none' does not hold",)
     assert not space.problems(config(grouping="min_residency", chunks=4, **cut))
-
-
-def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -> None:
-    made = KernelGraph("g", elements=300, dtype="float32")
-    (a,) = made.inputs("a")
-    (b,) = made.device("k0", reads=(a,), writes=("b",), body={"b": "2 * a"})
-    made.outputs(b)
-    made.managed("a")
-    made.mapped("b")
-    for found in (made.build(), graph(made.yaml())):
-        assert {each.name: each.memory for each in found.vectors} == {"a": "managed", "b": "mapped"}
 
 
 @pytest.mark.slow

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
 from fusiond.inputs.fills import initial
 from fusiond.model import Analysis
 from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
 from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.frontend.graph import MAPPED, Graph
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
 from .one_memory_chain import chain, config, same_as_numpy
@@ -73,20 +71,6 @@ def test_random_graphs_give_what_they_give_copied(
     for other in outputs[1:]:
         for name, values in outputs[0].items():
             np.testing.assert_array_equal(other[name], values, err_msg=name)
-
-
-def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -> None:
-    made = KernelGraph("g", elements=300, dtype="float32")
-    (a,) = made.inputs("a")
-    (b,) = made.device("k0", reads=(a,), writes=("b",), body={"b": "2 * a"})
-    made.outputs(b)
-    made.mapped("a")
-    for found in (made.build(), graph(made.yaml())):
-        assert {each.name: each.memory for each in found.vectors} == {"a": "mapped", "b": "copied"}
-        assert mapped_or_managed.choices(found, MAPPED)["all"] == {"a"}
-    made.mapped("c")
-    with pytest.raises(RequestError, match="unknown vector 'c'"):
-        made.build()
 
 
 def test_no_allocation_is_made_for_what_is_mapped(analyse: Callable[..., Analysis], strategy: Transfer) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.frontend.single_assignment import renamed
-from fusiond_transfer.python import KernelGraph
 
 NAMES = ("u", "v", "w")
 FORMULAS = ("{0} + 2 * {1}", "{0} * {1} - 1", "max({0}, {1})", "abs({1}) - {0}", "{0}")
@@ -70,18 +68,3 @@ def test_names_that_are_taken_are_passed_over(graph: Callable[..., Graph]) -> No
     )
     assert (found.outputs, found.kernels[0].writes, found.kernels[0].reads) == (("a_3",), ("a_3",), ("a", "a_2"))
     assert renamed(found) is found
-
-
-def test_from_python_too() -> None:
-    graph = KernelGraph("g", elements=4)
-    (a,) = graph.inputs("a")
-    graph.device("k0", reads=(a,), writes=("a",), body={"a": "a + 1"})
-    graph.host("k1", reads=(a,), writes=("a",), body={"a": "2 * a"})
-    graph.outputs("a")
-    built = graph.build()
-    assert [each.body.texts for each in built.kernels] == [("a + 1",), ("2 * a_2",)]  # type: ignore[union-attr]
-    twice = KernelGraph("h", elements=4)
-    twice.device("k0", writes=("a", "a"))
-    twice.outputs("a")
-    with pytest.raises(RequestError, match="a has two writers: k0, twice"):
-        twice.build()

@@ -21,7 +21,6 @@ from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.frontend.graph import Graph
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
 HALVES = """\
@@ -286,18 +285,3 @@ def test_the_whole_of_a_vector_is_no_part(graph: Callable[..., Graph]) -> None:
     found = graph(text.replace("x[n // 2:]", "x[0:]"))
     assert not found.cut
     assert {each.name for each in found.vectors} >= {"x", "y"}
-
-
-def test_python_says_it_too_and_the_file_keeps_it(graph: Callable[..., Graph]) -> None:
-    made = KernelGraph("g", elements=8, dtype="float32")
-    (x,) = made.inputs("x")
-    made.device("k0", reads=("x[0:5]",), writes=("y",), elements=5, body="x + 1")
-    made.host("k1", reads=("x[2:7]", "y"), writes=("z",), elements=5, body="x + y")
-    made.outputs("z")
-    first = made.build()
-    again = graph(made.yaml())
-    for found in (first, again):
-        assert [each.pieces for each in found.cut] == [("x[0:2]", "x[2:5]", "x[5:7]", "x[7:8]")]
-        assert found.kernels[1].passed == (("x[2:7]", "y"), ("z",))
-        assert found.kernels[1].reads == ("x[2:5]", "x[5:7]", "y")
-    assert x == "x"

@@ -222,27 +222,6 @@ def test_a_graph_from_python_is_that_of_the_file(parse: Callable[..., Workload],
     assert again.vectors == python_graph().build().vectors
 
 
-def test_everything_that_python_can_say_survives_the_file(parse: Callable[..., Workload]) -> None:
-    graph = KernelGraph("all", elements=8, dtype="float64")
-    graph.inputs("a", "b", fill=Fill(kind="constant", low=2.0))
-    graph.inputs("c", placed=True, elements=8)
-    graph.inputs("s", elements=1, dtype="float64", fill=Fill(kind="iota"))
-    graph.device("k0", reads=("a", "s", "c"), writes=("x",), in_place={"x": "a"}, body={"x": "a * s + c"})
-    graph.host("k1", reads=("x", "b"), writes=("y",), body={"y": "min(x, b)"})
-    graph.outputs("y")
-    graph.adjacent("x", "b")
-    graph.limit(10_000)
-    built = graph.build()
-    again: Graph = parse(graph.yaml()).payload.graph
-    assert again == built
-    loop = KernelGraph("loop", elements=8)
-    loop.inputs("a")
-    loop.device("k", reads=("a",), writes=("b",))
-    loop.outputs("b")
-    loop.loop({"a": "b"}, iterations=7)
-    assert parse(loop.yaml()).payload.graph == loop.build()
-
-
 def test_a_mistake_in_python_is_one_line() -> None:
     graph = python_graph()
     graph.device("k5", reads=("Z",), writes=("N",))

@@ -41,16 +41,11 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     flags = ("-std=c++20",) if _CONCEPT.search(code) else ()
     remarks = [f"Flag: {each}, for a `concept`" for each in flags]
     entry, instance = _entry(path, name, slicing.kernels(unit, (), flags), unit)
-    if not instance:
-        instance, chosen = instances.chosen(entry, code)
-        remarks += [f"Chosen: {chosen}"] if chosen else []
+    instance = instance or instances.named(entry, code)
     way = Reading(entry=entry, name=entry.rpartition("::")[2], where=path, instance=instance or None, flags=flags)
     try:
         unit, parsed = parse_kernel(unit, way)
         if parsed.rejections and parsed.rejections[0].rule == UNREAD:
-            if remarks and remarks[-1].startswith("Chosen"):
-                said = instances.asked(entry, instances.parameters_of(code, way.name))
-                raise RequestError(f"{said}. {instance}: {parsed.rejections[0].detail}")
             remarks.append(f"Fused as PTX: {parsed.rejections[0].detail}")
             parsed = parsed.replaced(rejections=())
     except RequestError as problem:

@@ -1,8 +1,6 @@
-"""Which instance of a kernel template a draft is of, where the user does not say.
+"""Which instance of a kernel template a draft is of, where the user does not say: the one that the file names.
 
-pool<float, 5><<<grid, block>>>(...)                    -->  pool<float, 5>
-pool<scalar_t, 5><<<...>>> in a template of the host's  -->  pool<float, 5>        (and a line that says so)
-no launch in the file                                   -->  what its parameters' kinds and names suggest
+pool<float, 5><<<grid, block>>>(...)      -->  pool<float, 5>
 """
 
 from __future__ import annotations
@@ -15,9 +13,6 @@ from fusiond_hfuse.frontend import launches
 _PLAIN = re.compile(
     r"(?:unsigned |signed )?(?:float|double|int|char|short|long|bool|half|__half|u?int\d+_t|size_t|\d+|true|false)"
 )
-_INDEX = re.compile(
-    r"(?i)(?:^|_)(?:idx|index|id|int|offset|size|key|count)(?:_?t|_?type)?$|(?:Idx|Index|Id)(?:Type|T)?$"
-)
 
 
 def parameters_of(code: str, kernel: str) -> list[str]:
@@ -29,30 +24,17 @@ def parameters_of(code: str, kernel: str) -> list[str]:
     return launches.template_parts(found[-1].group("given")) if found else []
 
 
-def chosen(entry: str, code: str) -> tuple[str, str]:
-    """An instance of a kernel, and what there is to say of it (nothing, where the file writes it so); nothing for one
-    that is no template. `code`: the file without comments. RequestError where nothing can be put in for a parameter."""
+def named(entry: str, code: str) -> str:
+    """An instance of a kernel that a file writes out; empty for a kernel that is no template. `code`: the file without
+    comments. RequestError where it writes none of plain types and numbers."""
     last = entry.rpartition("::")[2]
     parameters = parameters_of(code, last)
     if not parameters:
-        return "", ""
-    written = [each for each in _written(code, last) if 0 < len(each) <= len(parameters)]
-    for arguments in written:
-        if all(_PLAIN.fullmatch(each) for each in arguments):
-            return f"{entry}<{', '.join(arguments)}>", ""
-    first = written[0] if written else []
-    filled = []
-    for at, parameter in enumerate(parameters):
-        given = first[at] if at < len(first) else ""
-        if not given and "=" in parameter:
-            break
-        suggested = given if _PLAIN.fullmatch(given) else _suggested(parameter)
-        if not suggested:
-            head = f"{last}<{', '.join(first)}> in the file; " if first else ""
-            raise RequestError(f"{asked(entry, parameters)}. {head}{parameter}: nothing is known for it")
-        filled.append(suggested)
-    text = f"{entry}<{', '.join(filled)}>"
-    return text, f"{text}: the file has {last}<{', '.join(first)}>" if first else f"{text}: the file names no instance"
+        return ""
+    for arguments in _written(code, last):
+        if 0 < len(arguments) <= len(parameters) and all(_PLAIN.fullmatch(each) for each in arguments):
+            return f"{entry}<{', '.join(arguments)}>"
+    raise RequestError(asked(entry, parameters))
 
 
 def asked(entry: str, parameters: list[str]) -> str:
@@ -61,14 +43,6 @@ def asked(entry: str, parameters: list[str]) -> str:
         f"{entry} is a template <{', '.join(parameters)}>; say which instance under `instance:`, or with "
         f"FILE.cu:'{entry}<...>' for `fusiond init`"
     )
-
-
-def _suggested(parameter: str) -> str:
-    """What may stand for a template parameter of which nothing but its declaration is known."""
-    kind, _, name = parameter.partition("=")[0].strip().rpartition(" ")
-    if kind in ("class", "typename"):
-        return "int" if _INDEX.search(name) else "float"
-    return "true" if kind == "bool" else ""
 
 
 def _written(code: str, kernel: str) -> list[list[str]]:

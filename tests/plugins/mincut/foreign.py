@@ -117,35 +117,6 @@ def canny(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"marked": np.select([thin > 120, thin > 60], [255, 128], 0).astype(np.uint8)}
 
 
-def _sorted_pairs() -> str:
-    """A median of nine by exchanges (Smith's network), as names of `let`."""
-    network = [(1, 2), (4, 5), (7, 8), (0, 1), (3, 4), (6, 7), (1, 2), (4, 5), (7, 8), (0, 3), (5, 8), (4, 7), (3, 6),
-               (1, 4), (2, 5), (4, 7), (4, 2), (6, 4), (4, 2)]  # fmt: skip
-    names = [f"src[{i % 3 - 1}, {i // 3 - 1}]" for i in range(9)]
-    lines = []
-    for number, (low, high) in enumerate(network):
-        lines.append(f'      l{number}: "min({names[low]}, {names[high]})"')
-        lines.append(f'      h{number}: "max({names[low]}, {names[high]})"')
-        names[low], names[high] = f"l{number}", f"h{number}"
-    return "\n".join(["    let:", *lines, f'    body: "{names[4]}"'])
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: uint8}}
-inputs: [src]
-outputs: [median]
-kernels:
-  median:
-    pattern: local
-    mask: [3, 3]
-    border: clamp
-    reads: [src]
-{_sorted_pairs()}
-""")
-def median(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    return {"median": cv2.medianBlur(images["src"], 3)}
-
-
 NEAR, FAR = gauss(5, 1.0), gauss(9, 1.6)
 
 
@@ -162,62 +133,6 @@ kernels:
 def dog(images: Mapping[str, Array]) -> Mapping[str, Array]:
     image = images["src"]
     return {"difference": cv2.filter2D(image, -1, NEAR) - cv2.filter2D(image, -1, FAR)}
-
-
-@foreign("""\
-image: {width: 97, height: 61, dtype: int32}
-inputs: [src]
-outputs: [determinant]
-masks: {xx: [[1, -2, 1], [2, -4, 2], [1, -2, 1]], yy: [[1, 2, 1], [-2, -4, -2], [1, 2, 1]],
-  xy: [[1, 0, -1], [0, 0, 0], [-1, 0, 1]]}
-kernels:
-  dxx: {pattern: local, mask: [3, 3], border: reflect, reads: [src], body: "sum(xx, src)"}
-  dyy: {pattern: local, mask: [3, 3], border: reflect, reads: [src], body: "sum(yy, src)"}
-  dxy: {pattern: local, mask: [3, 3], border: reflect, reads: [src], body: "sum(xy, src)"}
-  determinant: {pattern: point, reads: [dxx, dyy, dxy], body: "dxx * dyy - dxy * dxy"}
-""")
-def hessian(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = images["src"].astype(np.int64)
-    xx = _correlate(image, [[1, -2, 1], [2, -4, 2], [1, -2, 1]], "reflect")
-    yy = _correlate(image, [[1, 2, 1], [-2, -4, -2], [1, 2, 1]], "reflect")
-    xy = _correlate(image, [[1, 0, -1], [0, 0, 0], [-1, 0, 1]], "reflect")
-    return {"determinant": (xx * yy - xy * xy).astype(np.int32)}
-
-
-CIRCLE = [(0, -3), (1, -3), (2, -2), (3, -1), (3, 0), (3, 1), (2, 2), (1, 3), (0, 3), (-1, 3), (-2, 2), (-3, 1),
-          (-3, 0), (-3, -1), (-2, -2), (-1, -3)]  # fmt: skip
-
-
-def _arc(name: str, comparison: str) -> str:
-    bits = " | ".join(f"(src[{x}, {y}] {comparison}) << {number}" for number, (x, y) in enumerate(CIRCLE))
-    arcs = {"0": bits, "1": "{0} | {0} << 16", "2": "{1} & {1} >> 1", "3": "{2} & {2} >> 2",
-            "4": "{3} & {3} >> 4 & {1} >> 8"}  # fmt: skip
-    names = [f"{name}{number}" for number in range(5)]
-    return "".join(f'      {name}{number}: "{value.format(*names)}"\n' for number, value in arcs.items())
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: uint8}}
-inputs: [src]
-outputs: [corner]
-kernels:
-  corner:
-    pattern: local
-    mask: [7, 7]
-    border: clamp
-    reads: [src]
-    let:
-      centre: src
-{_arc("b", "> centre + 20")}{_arc("d", "< centre - 20")}
-    body: "(b4 & 65535) != 0 || (d4 & 65535) != 0"
-""", frame=3)  # fmt: skip
-def fast(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    image = np.ascontiguousarray(images["src"].reshape(images["src"].shape[:2]))
-    detector = cv2.FastFeatureDetector_create(20, False, cv2.FAST_FEATURE_DETECTOR_TYPE_9_16)
-    found = np.zeros_like(image)
-    for each in detector.detect(image):
-        found[int(each.pt[1]), int(each.pt[0])] = 1
-    return {"corner": found}
 
 
 @foreign(f"""\
@@ -281,38 +196,6 @@ def guided(images: Mapping[str, Array]) -> Mapping[str, Array]:
     a = (mean(guide * src) - mean_i * mean_p) / (mean(guide * guide) - mean_i**2 + 0.01)
     b = mean_p - a * mean_i
     return {"filtered": (mean(a) * guide + mean(b)).astype(np.float32)}
-
-
-@foreign(f"""\
-image: {{width: 97, height: 61, dtype: float32}}
-inputs: [before, after]
-outputs: [u, v]
-masks: {{gx: {SOBEL_X}, gy: {SOBEL_Y}, box: {_ones(5, 5)}}}
-kernels:
-  ix: {{pattern: local, mask: [3, 3], border: clamp, reads: [before], body: "sum(gx, before) * 0.125f"}}
-  iy: {{pattern: local, mask: [3, 3], border: clamp, reads: [before], body: "sum(gy, before) * 0.125f"}}
-  it: {{pattern: point, reads: [before, after], body: "after - before"}}
-  xx: {{pattern: point, reads: [ix], body: "ix * ix"}}
-  yy: {{pattern: point, reads: [iy], body: "iy * iy"}}
-  xy: {{pattern: point, reads: [ix, iy], body: "ix * iy"}}
-  xt: {{pattern: point, reads: [ix, it], body: "ix * it"}}
-  yt: {{pattern: point, reads: [iy, it], body: "iy * it"}}
-{_means({"sxx": "xx", "syy": "yy", "sxy": "xy", "sxt": "xt", "syt": "yt"}, 2)}
-  det: {{pattern: point, reads: [sxx, syy, sxy], body: "sxx * syy - sxy * sxy + 0.0001f"}}
-  u: {{pattern: point, reads: [sxt, syt, sxy, syy, det], body: "(sxy * syt - syy * sxt) / det"}}
-  v: {{pattern: point, reads: [sxt, syt, sxy, sxx, det], body: "(sxy * sxt - sxx * syt) / det"}}
-""", tolerance=2e-3)  # fmt: skip
-def lucas_kanade(images: Mapping[str, Array]) -> Mapping[str, Array]:
-    before, after = images["before"].astype(np.float64), images["after"].astype(np.float64)
-    ix, iy = _correlate(before, SOBEL_X) / 8, _correlate(before, SOBEL_Y) / 8
-    it = after - before
-
-    def mean(image: Array) -> Array:
-        return np.asarray(ndimage.uniform_filter(image, 5, mode="reflect"))
-
-    xx, yy, xy, xt, yt = (mean(each) for each in (ix * ix, iy * iy, ix * iy, ix * it, iy * it))
-    det = xx * yy - xy * xy + 0.0001
-    return {"u": ((xy * yt - yy * xt) / det).astype(np.float32), "v": ((xy * xt - xx * yt) / det).astype(np.float32)}
 
 
 def _diffusion(times: int) -> str:

@@ -34,20 +34,6 @@ kernels:
     dtype: int32
     body: "shaded.r > float(height) ? x * 3 - y : width - x"
 """,
-    "windowed_positions": """\
-image: {width: 64, height: 48, dtype: int32}
-inputs: [src]
-outputs: [moment]
-masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
-kernels:
-  weight: {pattern: point, reads: [src], body: "(src & 15) + (x ^ y)"}
-  moment:
-    pattern: local
-    mask: [3, 3]
-    border: {constant: 2}
-    reads: [weight]
-    body: "sum(box, weight * x) - sum(box, y)"
-""",
     "tables": """\
 image: {width: 64, height: 48, dtype: uint8}
 inputs: [src, {name: lut, size: [256, 1], channels: 1}]
@@ -172,14 +158,6 @@ kernels:
     row: "(y * 2 / height) * 3 + x * 3 / width"
   clipped: {pattern: point, reads: [counts], dtype: int32, body: "min(counts, 2)"}
   rows: {pattern: scan, axis: y, reads: [clipped], dtype: int32, body: "clipped + 1"}
-""",
-    "integral": """\
-image: {width: 64, height: 48, dtype: float32, channels: 3}
-inputs: [src]
-outputs: [down]
-kernels:
-  across: {pattern: scan, axis: x, reads: [src], body: "src * 2.0f"}
-  down: {pattern: scan, axis: y, reads: [across], body: across}
 """,
     "edges": """\
 image: {width: 64, height: 48, dtype: uint8}

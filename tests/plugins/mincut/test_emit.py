@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -28,17 +26,6 @@ SMALL = BlockParams(block_x=8, block_y=4, pixels=2)
 SIZES = ((1, 1), (2, 1), (1, 5), (3, 2), (5, 7), (17, 9), (67, 41))
 SMALL_AGAIN = BlockParams(block_x=8, block_y=4, pixels=2, local="recompute")
 SMALL_MIXED = BlockParams(block_x=8, block_y=4, pixels=2, local="mixed")
-
-
-def cases(given, *params):
-    """The whole pipeline in one block and kernel by kernel, for each choice."""
-    return [Case(given, whole(given), each) for each in params] + [Case(given, blocks.unfused(given), params[0])]
-
-
-@pytest.mark.slow
-def test_applications_are_exact_everywhere(runner):
-    given = [application(name, 8, 8) for name in ("sobel", "harris", "unsharp", "enhance")]
-    check(runner, [case for each in given for case in cases(each, SMALL)], SIZES)
 
 
 @pytest.mark.sampled(4)
@@ -79,7 +66,6 @@ def chain(first, second):
     return pipeline(CHAIN.replace("BORDER1", WRITTEN.get(first, first)).replace("BORDER2", WRITTEN.get(second, second)))
 
 
-PAIRS = list(itertools.product(borders.MODES, repeat=2))
 SOME = [
     ("clamp", "constant"),
     ("mirror", "clamp"),
@@ -93,16 +79,6 @@ SOME = [
 def test_the_consumers_border_decides_where_the_producer_is_evaluated(runner):
     check(
         runner, [Case(chain(*pair), whole(chain(*pair)), each) for pair in SOME for each in (SMALL, SMALL_AGAIN)], SIZES
-    )
-
-
-@pytest.mark.campaign
-@pytest.mark.slow
-def test_all_pairs_of_borders(runner):
-    check(
-        runner,
-        [Case(chain(*pair), whole(chain(*pair)), each) for pair in PAIRS for each in (SMALL, SMALL_AGAIN)],
-        SIZES,
     )
 
 

@@ -48,9 +48,6 @@ def expressions(draw, reads: Sequence[str], depth: int = 2) -> str:
     return f"clamp({one}, -100, {two})"
 
 
-INPUTS = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
-
-
 @st.composite
 def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     """Up to four kernels over two inputs, with any borders, windows, types and outputs."""

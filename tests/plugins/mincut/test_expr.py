@@ -202,30 +202,21 @@ def test_channels() -> None:
         ("sqr(c)", "unknown function 'sqr'; did you mean 'sqrt'?"),
         ("a[1]", "a ',' is missing before ']'"),
         ("a[b, 0]", "column 3: img[dx, dy] has constant whole numbers as offsets"),
-        ("a[1.5, 0]", "column 3: img[dx, dy] has constant whole numbers as offsets"),
         ("a.g", "it has one channel"),
         ("b / 0", "column 3: / by the constant 0"),
-        ("b % 0", "% by the constant 0"),
         ("b << 32", "a shift by 32"),
         ("c % 2", "% needs integers, not float32 and int32"),
         ("~c", "~ needs an integer"),
-        ("c & 1", "& needs integers"),
         ("min(a)", "min takes 2 values, not 1"),
-        ("int(a, b)", "int takes 1 value, not 2"),
         ("3000000000", "does not fit int32"),
         ("1f", "is not a number"),
-        ("08", "would be octal in C"),
         ("9" * 5000, "a number of 5000 digits"),
         ("b * \u0663", "unexpected"),
         ("1e99f", "does not fit float32"),
-        ("1e999", "is not a finite number"),
         ("sum(a, b)", "sum runs over a mask, and 'a' is not one (there are: ones, plus)"),
         ("__import__(a)", "unknown function '__import__'"),
-        ("'os'", "unexpected"),
-        ("a ** b", "column 4: unexpected '*'"),
         ("a = 1", "column 3: unexpected '='"),
         ("(" * 100 + "a" + ")" * 100, "nested too deeply"),
-        ("-" * 100 + "a", "nested too deeply"),
         ("+".join(["a"] * 300), "more than 200 operations inside each other"),
         ("a" * 30_000, "longer than 20000 characters"),
     ],
@@ -241,11 +232,6 @@ def test_what_is_no_expression_is_one_clear_line(text: str, said: str) -> None:
 def test_what_is_wrong_with_channels_and_single_values(text: str, said: str) -> None:
     with pytest.raises(TypeProblem, match=re.escape(said)):
         parsed(text, RGB)
-
-
-def test_a_gray_kernel_says_which_channel_it_reads() -> None:
-    with pytest.raises(TypeProblem, match=r"write p\.r"):
-        parsed("p + 1", BodyScope(images=RGB.images, channels=1))
 
 
 @given(st.text(alphabet="ab1.0f+-*/%<>&|^~!?:,()[]  xe", max_size=40))

@@ -72,21 +72,6 @@ def test_the_six_applications(name: str, expected: str, pairwise: str, model: Be
     assert str(partition.basic(pipeline, model)) == pairwise
 
 
-def test_a_costly_producer_has_a_negative_gain_and_no_wrapped_weight() -> None:
-    (first, _) = legality.weighed(catalogue("night"), PAPER)
-    assert (first.producer, first.scenario) == ("atrous0", "local_to_local")
-    assert first.gain is not None
-    assert first.gain < -1000
-    assert first.weight == PAPER.epsilon
-
-
-def test_a_block_is_not_fused_along_an_edge_that_saves_nothing() -> None:
-    """Without this rule Night would be one kernel: no external dependence, no tile too large."""
-    pipeline = catalogue("night")
-    rules = [each.rule for each in legality.paper(pipeline, [each.name for each in pipeline.kernels], PAPER)]
-    assert rules == ["no_benefit"]
-
-
 def test_the_gap_of_algorithm_1_is_seen() -> None:
     """Sobel: two point-based edges are illegal as pairs, so the cuts leave them; the optimum takes them."""
     best = partitions_to_measure.optimum(catalogue("sobel"), PAPER)

@@ -169,6 +169,3 @@ def test_separated_windows_are_exact(runner):
     """With wrap-round: the pixels fill 32 bits."""
     found = [separable(body, mask) for body, mask, split in SEPARABLE if split]
     check(runner, [Case(each, whole(each), rows(8, 2, 1)) for each in found], ((130, 20),))
-
-
-# --- broken on purpose ----------------------------------------------------------------------------------

@@ -57,35 +57,9 @@ def case(group: str, *inputs: np.ndarray, name: str = "") -> Callable[[Callable[
 # --- movement -------------------------------------------------------------------------------------------
 
 
-@case("movement", rand(7, 1, 33), rand(33))
-def broadcasts(x, y):
-    return x + y, jnp.broadcast_to(x, (3, 7, 5, 33)) * 2.0, lax.broadcast_in_dim(y, (33, 7), (0,)) - 1.0
-
-
-@case("movement", rand(6, 20), rand(1023))
-def reshapes(x, y):
-    return jnp.sqrt(jnp.abs(x.reshape(3, 8, 5))), y.reshape(33, 31).T.reshape(11, 93) * 2.0, y.reshape(1, 1023, 1) + 1.0
-
-
-@case("movement", rand(5, 7, 3, 2))
-def transposes(x):
-    return jnp.transpose(x, (2, 0, 3, 1)) + 0.0, jnp.tanh(x.T), jnp.exp(jnp.swapaxes(x, 1, 2).reshape(15, 14))
-
-
 @case("movement", rand(9, 33), rand(1023, seed=1))
 def slices(x, y):
     return x[2:8:3, 5:30:7] * 2.0, y[::2] + y[1023 % 2 :: 2].sum() * 0.0, lax.slice(x, (0, 32), (9, 33)) - 1.0
-
-
-@case("movement", rand(7, 33), rand(5))
-def reverses(x, y):
-    return lax.rev(x, (0,)) + x, lax.rev(x, (0, 1)) * 2.0, y[::-1] - y
-
-
-@case("movement", rand(3, 7), rand(3, 1, seed=2), rand(3, 25, seed=3), rand(0, 4), rand(2, 4))
-def concatenates(x, y, z, empty, w):
-    joined = jnp.concatenate([x, y, z], axis=1)
-    return joined * 2.0, jnp.concatenate([joined, joined[::-1]], axis=0), jnp.concatenate([empty, w, w]) + 1.0
 
 
 @case("movement", rand(3, 5), rand(7))
@@ -96,11 +70,6 @@ def pads(x, y):
         lax.pad(y, y[0], ((-2, -2, 0),)),
         lax.pad(y, np.float32(-INF), ((4, 0, 3),)),
     )
-
-
-@case("movement", rand(4, 6))
-def iotas(x):
-    return x * lax.broadcasted_iota(np.float32, (4, 6), 1), jnp.arange(1023, dtype=np.int32)[::-1] * 3, jnp.eye(7) - 0.5
 
 
 @case("movement", np.arange(12, dtype=np.float32).reshape(3, 4))
@@ -124,12 +93,6 @@ def special_values(x, y):
         jnp.maximum(x, y), jnp.minimum(x, y), jnp.where(x < y, x, y), x / y, jnp.sqrt(x), jnp.log(x), jnp.exp(x),
         x == y, jnp.isfinite(x), jnp.sign(x), jnp.clip(x, -1.0, 2.0), jnp.maximum(x, 0.0), x - x,
     )  # fmt: skip
-
-
-@case("elementwise", rand(1023, low=0.1, high=3.0))
-def unary_chain(x):
-    y = jnp.log1p(jnp.expm1(jnp.tanh(x) + jnp.cbrt(x)))
-    return lax.rsqrt(y) * jnp.sin(x) + jnp.cos(y) ** 3, lax.logistic(y), lax.erf(x), jnp.floor(x * 5) + jnp.ceil(y), y
 
 
 @case("elementwise", rand(33, dtype="int32", low=-50, high=50), rand(33, seed=4, dtype="int32", low=-5, high=5))
@@ -267,14 +230,6 @@ def windows(x, at, update):
     )  # fmt: skip
 
 
-@case("indexing", rand(6, 4), rand(6, dtype="int32", low=0, high=3))
-def one_hot_loss(logits, labels):
-    def loss(z):
-        return -(jax.nn.log_softmax(z) * jax.nn.one_hot(labels, 4)).sum(axis=1).mean()
-
-    return jax.value_and_grad(loss)(logits)
-
-
 # --- types ----------------------------------------------------------------------------------------------
 
 
@@ -327,11 +282,6 @@ def bfloat16(x, y):
         a * 2,
         (a @ b) * 1,
     )
-
-
-@case("half", rand(5, 8).astype(jnp.bfloat16), rand(8, seed=1).astype(jnp.bfloat16))
-def bfloat16_in_and_out(x, y):
-    return x + y, jax.nn.softmax(x), x.max(axis=0), x.T * 2, lax.reduce(x, jnp.bfloat16(-3), lax.max, (1,))
 
 
 @case("half", rand(6, 40), rand(6, 40, seed=1).astype(jnp.float8_e5m2))

@@ -86,16 +86,6 @@ def delta_rule(q: Any, k: Any, v: Any, beta: Any) -> Any:
     return lax.scan(step, jnp.zeros((q.shape[1], q.shape[2], v.shape[2])), (q, k, v, beta))
 
 
-def small_cell(x: Any, w: Any, u: Any, b: Any) -> Any:
-    """A recurrent cell so small that a thread holds its state."""
-
-    def step(h: Any, x: Any) -> Any:
-        h = jnp.tanh(x @ w + h @ u + b)
-        return h, h
-
-    return lax.scan(step, jnp.zeros((x.shape[1], u.shape[0])), x)
-
-
 def moving(x: Any) -> Any:
     """Exponential means in bfloat16; the result is what the last trip leaves, squared."""
     mean, _ = lax.scan(lambda m, x: (m * 0.9 + x * 0.1, None), jnp.zeros(x.shape[1:], x.dtype), x)
@@ -115,11 +105,6 @@ def counts(x: Any) -> Any:
     return lax.scan(step, begin, x)
 
 
-def unrolled(x: Any) -> Any:
-    """Four steps to a trip."""
-    return lax.scan(lambda h, x: (h * 0.5 + x, h), jnp.zeros(x.shape[1:]), x, unroll=4)
-
-
 def shifted(x: Any) -> Any:
     """Each number meets its neighbours: a thread has to have all of a row."""
 
@@ -133,11 +118,6 @@ def shifted(x: Any) -> Any:
 def pushed(x: Any) -> Any:
     """The same with a shift that keeps the size."""
     return lax.scan(lambda h, x: (lax.pad(h, 0.0, ((1, -1, 0),)) * 0.5 + x, h), jnp.zeros(x.shape[1:]), x)
-
-
-def crossed(x: Any) -> Any:
-    """A state that is added to its transpose."""
-    return lax.scan(lambda h, x: (0.5 * h + 0.25 * jnp.swapaxes(h, 1, 2) + x, None), jnp.zeros(x.shape[1:]), x)[0]
 
 
 def power(x: Any) -> Any:
@@ -192,17 +172,6 @@ def overlaid(x: Any) -> Any:
         return lax.dynamic_update_slice(y, jnp.sin(h)[None], (at // 2, 0)), h * 2
 
     return lax.fori_loop(0, 9, body, (x, x[0]))[0]
-
-
-def counters(x: Any) -> Any:
-    """One element more of the state at each trip: all threads look whether it is theirs."""
-    return lax.scan(lambda h, at: (h.at[at % 5].add(1.0) * 0.5, None), x, jnp.arange(9))[0]
-
-
-def equal(x: Any) -> Any:
-    """Two results that are one, one that is what went in, and a product whose operand is a constant."""
-    last, sums = lax.scan(lambda h, x: (h * 0.5 + x, h), jnp.zeros(x.shape[1:]), x)
-    return last, sums, sums, x, x @ jnp.full((x.shape[1], 1), 0.5), last[None] @ jnp.ones((x.shape[1], 2))
 
 
 def searched(a: Any, v: Any) -> Any:
@@ -295,14 +264,10 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
                       floats(7, 2, 4))),
     "rwkv": (rwkv, (floats(5, 2, 3, 8), floats(5, 2, 3, 8), floats(5, 2, 3, 8), floats(5, 2, 3, 8), floats(3, 8))),
     "delta rule": (delta_rule, (floats(6, 3, 8), floats(6, 3, 8), floats(6, 3, 10), floats(6, 3))),
-    "small cell": (small_cell, (floats(6, 9, 5), floats(5, 8), floats(8, 8), floats(8))),
     "moving": (moving, (np.asarray(floats(12, 50), jnp.bfloat16),)),
     "counts": (counts, (_NUMBERS.integers(-9, 9, (10, 21), dtype=np.int32),)),
-    "unrolled": (unrolled, (floats(16, 33),)),
-    "unrolled with a rest": (unrolled, (floats(18, 33),)),
     "shifted": (shifted, (floats(5, 40, 6),)),
     "pushed": (pushed, (floats(5, 40),)),
-    "crossed": (crossed, (floats(5, 20, 4, 4),)),
     "power": (power, (floats(30),)),
     "prefix": (prefix, (floats(9, 40), floats(9, 40))),
     "twice": (twice, (floats(9, 40), floats(40))),
@@ -311,8 +276,6 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "maps": (maps, (floats(9, 6), floats(9, 6, 4))),
     "counted": (counted, (_NUMBERS.integers(-9, 9, (10, 21), dtype=np.int32),)),
     "overlaid": (overlaid, (floats(9, 40),)),
-    "counters": (counters, (floats(7),)),
-    "equal results": (equal, (floats(9, 40),)),
     "searched": (searched, (np.sort(floats(32)), floats(5, 9))),
     "picked": (picked, (floats(7, 5, 6), _NUMBERS.integers(0, 6, (5, 6), dtype=np.int32))),
     "substeps": (substeps, (floats(7, 37),)),

@@ -47,22 +47,6 @@ def lstm(x: Any, w: Any, u: Any, b: Any) -> Any:
     return lax.scan(step, (begin, begin), x)
 
 
-def gru(x: Any, h: Any, w: Any, u: Any, v: Any) -> Any:
-    """The reset gate goes into what is multiplied: a second product in each trip."""
-
-    def step(h: Any, x: Any) -> Any:
-        z, r = jnp.split(jax.nn.sigmoid(x @ w + h @ u), 2, axis=-1)
-        h = (1 - z) * h + z * jnp.tanh(x + (r * h) @ v)
-        return h, h.sum(-1)
-
-    return lax.scan(step, h, x, reverse=True)
-
-
-def joined(x: Any, w: Any) -> Any:
-    """The input and the state multiplied as one, as older cells do."""
-    return lax.scan(lambda h, x: (jnp.tanh(jnp.concatenate([x, h], -1) @ w), h), jnp.zeros((x.shape[1], w.shape[1])), x)
-
-
 def normed(x: Any, w: Any) -> Any:
     """A cell with a layer norm, and one state for all rows beside it."""
 
@@ -73,11 +57,6 @@ def normed(x: Any, w: Any) -> Any:
         return (jnp.tanh(y * count), count * 0.75 + 0.25), (h, y.max(-1))
 
     return lax.scan(step, (jnp.zeros(x.shape[1:]), jnp.ones(x.shape[2])), x)
-
-
-def alone(x: Any, w: Any) -> Any:
-    """No batch: one block has it all."""
-    return lax.scan(lambda h, x: (h := jnp.tanh(w @ h + x), h[::2]), jnp.zeros(x.shape[1:]), x)
 
 
 def heat(x: Any) -> Any:
@@ -161,11 +140,7 @@ BF16 = jnp.bfloat16
 CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "plain": (plain, (floats(5, 3, 40), floats(40, 40, scale=0.2))),
     "lstm": (lstm, (floats(4, 5, 12), floats(12, 4 * 72, scale=0.3), floats(72, 4 * 72, scale=0.2), floats(4 * 72))),
-    "gru": (gru, (floats(4, 3, 40), floats(3, 40), floats(40, 80, scale=0.2), floats(40, 80, scale=0.2),
-                  floats(40, 40, scale=0.2))),
-    "joined": (joined, (floats(4, 3, 20), floats(60, 40, scale=0.2))),
     "normed": (normed, (floats(4, 3, 48), floats(48, 48, scale=0.2))),
-    "alone": (alone, (floats(5, 200), floats(200, 200, scale=0.1))),
     "heat": (heat, (floats(3, 700),)),
     "sinkhorn": (sinkhorn, (floats(2, 24, 20),)),
     "heads": (heads, (floats(3, 4, 16), floats(4, 40, 16), floats(4, 40, 16))),

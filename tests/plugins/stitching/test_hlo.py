@@ -120,7 +120,6 @@ def test_shapes_layouts_and_attributes():
     ("text", "line", "said"),
     [
         ("", None, "empty"),
-        ("int main() {}\n", 1, "not HLO text"),
         ("HloModule m\nf {\n  ROOT a = f32[] parameter(0)\n}\n", None, "no ENTRY"),
         ("HloModule m\n  a = f32[] parameter(0)\n", 2, "outside a computation"),
         ("HloModule m\nENTRY f {\n  ROOT a = f32[] parameter(0)\n", 2, "no closing bracket"),
@@ -128,11 +127,8 @@ def test_shapes_layouts_and_attributes():
         (entry("  ROOT a = f32[ parameter(0)"), 3, ""),
         (entry("  ROOT a = f32[?] parameter(0)"), 3, "fixed sizes"),
         (entry("  ROOT a = f32[<=4] parameter(0)"), 3, "fixed sizes"),
-        (entry("  ROOT a = f32[99999999999999] parameter(0)"), 3, "2**40"),
         (entry("  ROOT a = f32[2,2]{1,1} parameter(0)"), 3, "layout"),
         (entry("  ROOT a = f32[8,128]{1,0:T(8,128)} parameter(0)"), 3, "tiled"),
-        (entry("  ROOT a f32[] parameter(0)"), 3, "is not an instruction"),
-        (entry("  ROOT a = f32[] 3(0)"), 3, "opcode"),
         (entry("  ROOT a = f32[] add(b, c) nonsense"), 3, "not understood"),
         (entry("  ROOT a = f32[] add(b, c"), 2, "no closing bracket"),
     ],
@@ -151,9 +147,7 @@ def test_what_is_no_hlo_is_told_with_its_line(text, line, said):
     [
         ("f32[64,64] constant({...})", "--xla_dump_large_constants"),
         ("f32[3] constant({1, 2})", "2 values for f32[3], which has 3"),
-        ("f32[] constant(one)", "is not a value of type f32"),
         ("pred[] constant(2)", "neither true nor false"),
-        ("s32[] constant(1.5)", "is not a value of type s32"),
         ("(f32[], f32[]) constant((1, 2))", "is a tuple; expected an array"),
     ],
 )

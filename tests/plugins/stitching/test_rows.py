@@ -252,19 +252,26 @@ def changed(found: planner.PlannedModule, stage: int | None = None, **changes: A
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("name", "per_thread", "changes", "said"),
     [
-        ({"lanes": 3}, "cannot be groups of 3 lanes"),
-        ({"steps": 1, "lanes": 8}, "do not cover 96 columns"),
-        ({"pack": 64}, "do not make up rows"),
-        ({"rows_per_block": 1}, "do not cover 48 rows"),
-        ({"slabs": 2}, "share the columns of a row"),
-        ({"columns": 192}, "is not as large as its place"),
-        ({"lanes": 32}, "nothing to begin a reduction with"),
+        ("softmax", 8, {"lanes": 3}, "cannot be groups of 3 lanes"),
+        ("softmax", 8, {"steps": 1, "lanes": 8}, "do not cover 96 columns"),
+        ("softmax", 8, {"pack": 64}, "do not make up rows"),
+        ("softmax", 8, {"rows_per_block": 1}, "do not cover 48 rows"),
+        ("softmax", 8, {"slabs": 2}, "share the columns of a row"),
+        ("softmax", 8, {"columns": 192}, "is not as large as its place"),
+        ("softmax", 8, {"lanes": 32}, "nothing to begin a reduction with"),
+        ("groups by channel", 16, {"between": 1, "run": 0}, "do not have the same 0 columns of all runs of a row"),
+        ("groups by channel", 16, {"lanes": 2, "steps": 80}, "do not have the same 16 columns of all runs of a row"),
+        ("groups by channel", 16, {"rows_per_block": 3}, "bytes of shared memory"),
+        ("groups by channel", 16, {"run": 8}, "is not as large as its place"),
+        ("groups", 16, {"run": 3}, "do not make up rows"),
+        ("groups", 16, {"between": 5}, "do not lie 5 by 8 in each other"),
+        ("groups", 16, {"slabs": 2}, "do not lie 4 by 8 in each other"),
     ],
 )
-def test_rows_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
-    batch, found = planned("softmax", 64, 8)
+def test_rows_that_are_said_wrongly_are_refused(name: str, per_thread: int, changes: dict[str, int], said: str) -> None:
+    batch, found = planned(name, 64, per_thread)
     problems = verify.problems(batch.module, changed(found, **changes))
     assert any(said in each for each in problems), problems
 
@@ -362,21 +369,6 @@ def test_channels_of_a_group_have_sums_of_their_own(
         batch.check(runner, found.plan, seed=seed)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"between": 1, "run": 0}, "do not have the same 0 columns of all runs of a row"),
-        ({"lanes": 2, "steps": 80}, "do not have the same 16 columns of all runs of a row"),
-        ({"rows_per_block": 3}, "bytes of shared memory"),
-        ({"run": 8}, "is not as large as its place"),
-    ],
-)
-def test_pieces_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
-    batch, found = planned("groups by channel", 64, 16)
-    problems = verify.problems(batch.module, changed(found, **changes))
-    assert any(said in each for each in problems), problems
-
-
 def test_a_number_that_is_not_yet_reduced_is_refused() -> None:
     batch, found = planned("groups by channel", 64, 16)
     (program,) = found.plan.kernels[0].programs
@@ -386,17 +378,3 @@ def test_a_number_that_is_not_yet_reduced_is_refused() -> None:
             assert any("before it is reduced" in each for each in late), (stage, late)
     pieces = next(at for at, stage in enumerate(program.stages) if stage.place is RowPlace.PIECE)
     assert verify.problems(batch.module, changed(found, pieces, place=RowPlace.ROW))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"run": 3}, "do not make up rows"),
-        ({"between": 5}, "do not lie 5 by 8 in each other"),
-        ({"slabs": 2}, "do not lie 4 by 8 in each other"),
-    ],
-)
-def test_groups_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
-    batch, found = planned("groups", 64, 16)
-    problems = verify.problems(batch.module, changed(found, **changes))
-    assert any(said in each for each in problems), problems

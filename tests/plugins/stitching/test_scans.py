@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
+from .broken import changed, homeless, last
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS
@@ -191,44 +192,20 @@ def test_equal_loops_have_one_text() -> None:
     assert len({module[names[0]].attributes["loop"].key for names in module.scans.values()}) == 1
 
 
-def broken(change: str) -> tuple[HloModule, StitchingPlan]:
+BROKEN: dict[str, Callable[[Any], StitchingPlan]] = {
+    "a second time": lambda plan: dataclasses.replace(plan, steps=(*plan.steps, *plan.steps)),
+    "are not written": lambda plan: changed(plan, program_blocks=1, kernel_grid=1),
+    "not the results of a loop": lambda plan: changed(plan, stage_results=last(plan)[2].results[:1]),
+    "another home": lambda plan: changed(plan, stage_results=homeless(last(plan)[2])),
+    "not over the loop's axes": lambda plan: changed(plan, stage_dims=(9, 64)),
+    "a launch of its own": lambda plan: changed(plan, program_scan=False),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_broken_plan_is_told(problem: str) -> None:
     module, plan = planned(advantages, *[wide(9, 64)] * 3)
-    (kernel,) = plan.kernels
-    (program,) = kernel.programs
-    (stage,) = program.stages
-    if change == "twice":
-        return module, dataclasses.replace(plan, steps=(kernel, kernel))
-    if change == "half of it":
-        program = dataclasses.replace(program, blocks=1)
-        kernel = dataclasses.replace(kernel, grid=1)
-    elif change == "one result":
-        stage = dataclasses.replace(stage, results=stage.results[:1])
-    elif change == "elsewhere":
-        results = tuple(dataclasses.replace(each, homes=stage.results[0].homes) for each in stage.results)
-        stage = dataclasses.replace(stage, results=results)
-    elif change == "other axes":
-        stage = dataclasses.replace(stage, dims=(9, 64))
-    elif change == "no loop":
-        program = dataclasses.replace(program, scan=False)
-    program = dataclasses.replace(program, stages=(stage,))
-    phase = dataclasses.replace(kernel.phases[0], programs=(program,))
-    return module, dataclasses.replace(plan, steps=(dataclasses.replace(kernel, phases=(phase,)),))
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ("twice", "a second time"),
-        ("half of it", "are not written"),
-        ("one result", "not the results of a loop"),
-        ("elsewhere", "another home"),
-        ("other axes", "not over the loop's axes"),
-        ("no loop", "a launch of its own"),
-    ],
-)
-def test_a_broken_plan_is_told(change: str, problem: str) -> None:
-    module, plan = broken(change)
-    found = verify.problems(module, plan)
+    found = verify.problems(module, BROKEN[problem](plan))
     assert any(problem in each for each in found), found
 
 
@@ -256,19 +233,6 @@ def test_a_mutant_of_the_code_dies(what: str, name: str, pattern: str, instead: 
     program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
     assert killed(runner, found, program) == ""
     assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what
-
-
-def wrong(name: str, rules: str, runner: Any) -> str:
-    """How what was read with a broken front end differs from XLA; empty where it does not."""
-    batch.cache_clear()
-    try:
-        found = batch(name)
-        if found.module.foreign:
-            return "a boundary"
-        program = found.program(planner.plan(found.module, RULES[rules], LIMITS).plan)
-        return killed(runner, found, program)
-    finally:
-        batch.cache_clear()
 
 
 # --- bodies that nobody here has thought of --------------------------------------------------------------

@@ -18,8 +18,8 @@ from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis import policy as policies
 from fusiond_stitching.analysis.plan import BoxChunk, StitchedKernel, StitchingPlan
 from fusiond_stitching.frontend import importer, printer, scatter_updates
-from fusiond_stitching.frontend.graph import HloModule
 
+from .broken import changed, homeless, last
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -213,64 +213,28 @@ def test_which_scatters_go_by_their_updates(computation: str, unique: bool, dtyp
 # --- plans broken on purpose ----------------------------------------------------------------------------
 
 
-def broken(change: str) -> tuple[HloModule, StitchingPlan]:
+def ordered(plan: StitchingPlan, *order: int) -> StitchingPlan:
+    return dataclasses.replace(plan, steps=tuple(plan.steps[at] for at in order))
+
+
+BROKEN: dict[str, Callable[[StitchingPlan], StitchingPlan]] = {
+    "before it is computed": lambda plan: ordered(plan, 1, 0),
+    "is never computed": lambda plan: ordered(plan, 1),
+    "a second time": lambda plan: ordered(plan, 0, 1, 1),
+    "has a launch of its own": lambda plan: changed(plan, program_updates=False),
+    "y: ": lambda plan: changed(plan, program_blocks=last(plan)[1].blocks - 1, kernel_grid=last(plan)[0].grid - 1),
+    "another home": lambda plan: changed(plan, stage_results=homeless(last(plan)[2])),
+    "not over the updates": lambda plan: changed(plan, stage_dims=(64, 4096)),
+    "z reads y~base": lambda plan: plan,
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_broken_plan_is_told(problem: str) -> None:
     module = scatter_updates.rewritten(importer.read(scatter_text("add", rows=64), "m"))
-    plan = planner.plan(module, RULES["blocks"], LIMITS).plan
-    fill, update = plan.steps
-    assert isinstance(update, StitchedKernel)
-    program = next(update.programs)
-    (stage,) = program.stages
-    if change == "the other way round":
-        return module, dataclasses.replace(plan, steps=(update, fill))
-    if change == "never laid down":
-        return module, dataclasses.replace(plan, steps=(update,))
-    if change == "applied twice":
-        return module, dataclasses.replace(plan, steps=(fill, update, update))
-    if change == "read by another":
+    plan = BROKEN[problem](planner.plan(module, RULES["blocks"], LIMITS).plan)
+    if problem.startswith("z"):
         reader = dataclasses.replace(module["y"], name="z", opcode="negate", operands=("y~base",), attributes={})
-        return dataclasses.replace(module, instructions=(*module.instructions, reader)), plan
-    if change == "not by its updates":
-        program = dataclasses.replace(program, updates=False)
-    if change == "some updates":
-        program = dataclasses.replace(program, blocks=program.blocks - 1)
-        update = dataclasses.replace(update, grid=program.blocks)
-    if change == "elsewhere":
-        results = (dataclasses.replace(stage.results[0], homes=()),)
-        program = dataclasses.replace(program, stages=(dataclasses.replace(stage, results=results),))
-    if change == "over the operand":
-        program = dataclasses.replace(program, stages=(dataclasses.replace(stage, dims=(64, 4096)),))
-    phase = dataclasses.replace(update.phases[0], programs=(program,))
-    return module, dataclasses.replace(plan, steps=(fill, dataclasses.replace(update, phases=(phase,))))
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ("the other way round", "before it is computed"),
-        ("never laid down", "is never computed"),
-        ("applied twice", "a second time"),
-        ("read by another", "z reads y~base"),
-        ("not by its updates", "has a launch of its own"),
-        ("some updates", "y: "),
-        ("elsewhere", "another home"),
-        ("over the operand", "not over the updates"),
-    ],
-)
-def test_a_broken_plan_is_told(change: str, problem: str) -> None:
-    module, plan = broken(change)
+        module = dataclasses.replace(module, instructions=(*module.instructions, reader))
     found = verify.problems(module, plan)
     assert any(problem in each for each in found), found
-
-
-# --- code broken on purpose -----------------------------------------------------------------------------
-
-MUTANTS = [
-    ("an update below the first row", "experts", r"start_0 >= 0 && ", ""),
-    ("an update beyond the last row", "experts", r"start_0 <= \d+", "true"),
-    ("a window that does not fit", "windows", r"start_0 <= 6", "start_0 <= 8"),
-    ("the column of a window", "windows", r"(row_\d+ = \(int\)start_0) \+ \w+", r"\1"),
-    ("what was there", "several", r"atomicAdd\(reinterpret_cast<float\*>\(&(.*?)\), \(float\)(\w+)\);", r"\1 = \2;"),
-    ("an addition that is not atomic", "several", r"atomicAdd\(reinterpret_cast<float\*>\(&(.*?)\), ", r"(\1 += "),
-    ("a swap that is not tried again", "floats", r"for \((.*); seen_0 != old_0;\)", r"for (\1; old_0 == 1;)"),
-    ("what a swap found", "floats", r"= __int_as_float\(.*old_0.*;", "= 0.0f;"),
-]

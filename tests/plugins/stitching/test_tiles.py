@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,12 +17,13 @@ from fusiond.counting import apart
 from fusiond.program import Program
 from fusiond_stitching.analysis import planner, tiles, verify
 from fusiond_stitching.analysis import policy as policies
-from fusiond_stitching.analysis.plan import StitchingPlan
+from fusiond_stitching.analysis.plan import Split, StitchingPlan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import HloInstruction
 
 from . import oracle
+from .broken import changed, homeless, last
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -155,48 +157,24 @@ def test_each_sector_is_read_once_and_written_once(function: Any, shape: Any, dt
 # --- plans and code broken on purpose -------------------------------------------------------------------
 
 
-def broken(change: str) -> tuple[HloModule, StitchingPlan]:
+BROKEN: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
+    "3 blocks write 4 chunks": lambda kernel, program, stage: {"program_blocks": 3, "kernel_grid": 3},
+    "two blocks write": lambda kernel, program, stage: {"program_blocks": 8, "kernel_grid": 8},
+    "larger than 32 x 32": lambda kernel, program, stage: {
+        "stage_chunk": dataclasses.replace(stage.chunk, splits=(Split(64), stage.chunk.splits[1]))
+    },
+    "bytes of shared memory": lambda kernel, program, stage: {"program_shared_bytes": program.shared_bytes - 16},
+    "another home": lambda kernel, program, stage: {"stage_results": homeless(stage)},
+    "other dims than its tiles": lambda kernel, program, stage: {
+        "program_tile": dataclasses.replace(program.tile, dims=(37, 49))
+    },
+    "48 threads": lambda kernel, program, stage: {"kernel_threads": 48},
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_broken_plan_is_told(problem: str) -> None:
     module = batch("parts of tiles").module
     plan = planner.plan(module, RULES["blocks"], LIMITS).plan
-    (kernel,) = plan.kernels
-    (program,) = kernel.programs
-    (stage,) = program.stages
-    splits = stage.chunk.splits  # type: ignore[union-attr]
-    if change == "a tile too few":
-        program = dataclasses.replace(program, blocks=program.blocks - 1)
-        kernel = dataclasses.replace(kernel, grid=kernel.grid - 1)
-    elif change == "twice":
-        program = dataclasses.replace(program, blocks=2 * program.blocks)
-        kernel = dataclasses.replace(kernel, grid=2 * kernel.grid)
-    elif change == "too wide":
-        chunk = dataclasses.replace(stage.chunk, splits=(dataclasses.replace(splits[0], size=64, parts=1), splits[1]))
-        program = dataclasses.replace(program, stages=(dataclasses.replace(stage, chunk=chunk),))
-    elif change == "no room":
-        program = dataclasses.replace(program, shared_bytes=program.shared_bytes - 16)
-    elif change == "elsewhere":
-        results = (dataclasses.replace(stage.results[0], homes=()),)
-        program = dataclasses.replace(program, stages=(dataclasses.replace(stage, results=results),))
-    elif change == "other dims":
-        program = dataclasses.replace(program, tile=dataclasses.replace(program.tile, dims=(37, 49)))
-    elif change == "half a warp":
-        kernel = dataclasses.replace(kernel, threads=48)
-    phase = dataclasses.replace(kernel.phases[0], programs=(program,))
-    return module, dataclasses.replace(plan, steps=(dataclasses.replace(kernel, phases=(phase,)),))
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ("a tile too few", "3 blocks write 4 chunks"),
-        ("twice", "two blocks write"),
-        ("too wide", "larger than 32 x 32"),
-        ("no room", "bytes of shared memory"),
-        ("elsewhere", "another home"),
-        ("other dims", "other dims than its tiles"),
-        ("half a warp", "48 threads"),
-    ],
-)
-def test_a_broken_plan_is_told(change: str, problem: str) -> None:
-    module, plan = broken(change)
-    found = verify.problems(module, plan)
+    found = verify.problems(module, changed(plan, **BROKEN[problem](*last(plan))))
     assert any(problem in each for each in found), found

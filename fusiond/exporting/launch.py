@@ -989,6 +989,15 @@ def _checked(
             raise LaunchError(f"{name} has strides {array.strides}; rows of {row} elements may lie apart, no others")
     elif not array.contiguous:
         raise LaunchError(f"{name} is not contiguous (strides {array.strides}); pass a contiguous copy")
+    _check_place(array, buffer, device)
+    if array.read_only and (buffer["role"] != "input" or name in optional):
+        raise LaunchError(f"{name} is written to, and this {type(value).__name__} is read-only; pass a writable array")
+    return array
+
+
+def _check_place(array: _Array, buffer: Mapping[str, Any], device: int) -> None:
+    """LaunchError where an array does not lie where its buffer has to, or begins in the middle of an element."""
+    name, dtype = buffer["name"], buffer["dtype"]
     place = "device" if buffer["memory"] == "device" else "host"
     if array.place not in (place, "managed") and buffer["symbol"] is None:
         here, there = ("in host memory", "on the device") if place == "device" else ("on the device", "in host memory")
@@ -997,9 +1006,6 @@ def _checked(
         raise LaunchError(f"{name} lies on device {array.device}; the current context is of device {device}")
     if array.address % _BYTES[dtype]:
         raise LaunchError(f"{name} begins at an address that is not a multiple of {_BYTES[dtype]} bytes")
-    if array.read_only and (buffer["role"] != "input" or name in optional):
-        raise LaunchError(f"{name} is written to, and this {type(value).__name__} is read-only; pass a writable array")
-    return array
 
 
 class _Run:

@@ -19,7 +19,7 @@ from fusiond.language.extents import ceil_div, size
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import KernelBlock, Partition
-from fusiond_mincut.codegen import boundaries, source, strips, windows
+from fusiond_mincut.codegen import histograms, hysteresis, reductions, scans, source, strips, windows
 from fusiond_mincut.codegen.boundary_stages import CudaLaunch
 from fusiond_mincut.codegen.evaluation import tile_holds
 from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle, evaluations
@@ -27,7 +27,7 @@ from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import LOCAL, TileLayout, layout, tiles_behind
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.frontend.graph import HISTOGRAM, Pipeline
 
 MOST_KERNELS = 100
 """Of one block: all their values may live at once."""
@@ -100,7 +100,10 @@ def choices(pipeline: Pipeline, block: KernelBlock) -> tuple[str, ...]:
 def shared_bytes(pipeline: Pipeline, block: KernelBlock, params: BlockParams = DEFAULT) -> int:
     """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
     if _is_boundary(pipeline, block):
-        return boundaries.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
+        kernel = pipeline.kernel(block.kernels[0])
+        if kernel.reduction == HISTOGRAM:
+            return histograms.shared_bytes(kernel)
+        return reductions.shared_bytes(kernel, params.block_x * params.block_y) if kernel.single else 0
     return _planned(pipeline, block, params)[2].shared_bytes
 
 
@@ -387,6 +390,9 @@ def entry(block: KernelBlock) -> str:
 
 
 def _boundary(pipeline: Pipeline, block: KernelBlock, shape: ThreadRectangle) -> CudaKernel:
+    """Reductions, histograms, scans and hysteresis: their pixels are numbered in one row, i = y * width + x, and so are
+    the threads."""
     kernel = pipeline.kernel(block.kernels[0])
-    written = boundaries.written(pipeline, kernel, shape.threads)
+    write = {"hysteresis": hysteresis.hysteresis, "scan": scans.scan}.get(kernel.pattern, reductions.reduction)
+    written = (histograms.histogram if kernel.reduction == HISTOGRAM else write)(pipeline, kernel, shape.threads)
     return CudaKernel(name=kernel.name, text=written.text, launches=written.launches, scratch=written.scratch)

@@ -174,11 +174,8 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                 image = pipeline.images[name]
                 left, right, up, down = kernel.window(name)
                 pixels = (width + left + right) * (height + up + down)
-                if (
-                    image.single
-                    or name in kernel.fetched
-                    or pixels * image.channels * DTYPES[image.dtype].bytes > MOST_STAGED_BYTES
-                ):
+                large = pixels * image.channels * DTYPES[image.dtype].bytes > MOST_STAGED_BYTES
+                if image.single or name in kernel.fetched or large:
                     continue
                 if name not in copies:
                     stem = f"{name}_staged"
@@ -186,13 +183,9 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                     taken.add(own)
                     body = PixelAccess(name, 0, 0, None, image.dtype)
                     copies[name] = ImageKernel(
-                        name=own,
-                        pattern="point",
-                        bodies=(body,),
-                        dtype=image.dtype,
-                        channels=image.channels,
+                        name=own, pattern="point", bodies=(body,), dtype=image.dtype, channels=image.channels,
                         area=image.area,
-                    )
+                    )  # fmt: skip
                     kernels.append(copies[name])
                     members.append(own)
                 kernel = _reading(kernel, name, copies[name].name)

@@ -11,7 +11,7 @@ from fusiond_mincut.frontend import masks, syntax
 from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.masks import Mask
 from fusiond_mincut.trace import pipeline_trace
-from fusiond_mincut.trace.arguments import check_name
+from fusiond_mincut.trace.pipeline_trace import check_name
 from fusiond_mincut.trace.pixels import Number, TracedPixel, expression, joined
 
 

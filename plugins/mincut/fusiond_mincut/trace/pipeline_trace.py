@@ -1,4 +1,4 @@
-"""The pipeline that is being traced: what its function has made so far."""
+"""The pipeline that is being traced: what its function has made so far, and what it may say of images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fusiond_mincut.frontend.expr import Expr
-from fusiond_mincut.frontend.graph import ImageKernel, PipelineImage
+from fusiond_mincut.frontend import areas, graph, syntax
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.expr import Expr, TypeProblem
+from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, PipelineImage
+from fusiond_mincut.trace.pixels import Number
 
 
 @dataclass(slots=True)
@@ -51,3 +54,53 @@ def tracing(trace: PipelineTrace) -> Iterator[None]:
         yield
     finally:
         _active.pop()
+
+
+# --- names, dtypes, sizes and borders; TypeProblem says what is wrong with one ---------------------------
+
+Size = tuple[int | str, int | str]
+BorderMode = str | tuple[str, Number]
+"""A mode, or ("constant", value)."""
+
+
+def check_name(name: str) -> None:
+    problem = syntax.name_problem(name) if isinstance(name, str) else f"{name!r} is not a name"
+    if problem is not None:
+        raise TypeProblem(problem)
+
+
+def area_of(size: Size, width: int, height: int) -> Area | None:
+    scope = syntax.BodyScope(images={})
+    sides = (areas.checked(syntax.parse(str(side), scope), width, height) for side in size)
+    return areas.of(*sides)
+
+
+def checked_dtype(dtype: str) -> str:
+    if dtype not in tree.DTYPES:
+        raise TypeProblem(f"an image holds {', '.join(tree.DTYPES)}, not {dtype!r}")
+    return dtype
+
+
+def checked_channels(channels: int) -> int:
+    if channels not in range(1, len(syntax.CHANNELS) + 1):
+        raise TypeProblem(f"{channels!r} channels; an image has 1 to {len(syntax.CHANNELS)}")
+    return channels
+
+
+def check_sides(width: int, height: int, channels: int) -> None:
+    for side in (width, height):
+        if type(side) is not int or not 1 <= side <= graph.WIDEST_IMAGE:
+            raise TypeProblem(
+                f"an image of {width!r} x {height!r}; expected whole numbers from 1 to {graph.WIDEST_IMAGE}"
+            )
+    if width * height * channels >= 2**31:
+        raise TypeProblem(
+            f"an image of {width} x {height} x {channels} has 2^31 elements or more; indices have 32 bits"
+        )
+
+
+def border_of(given: BorderMode, image: PipelineImage) -> Border:
+    mode, value = (given, 0) if isinstance(given, str) else given
+    if mode not in graph.BORDERS:
+        raise TypeProblem(f"border is {mode!r}; it can be {', '.join(graph.BORDERS)}")
+    return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)

@@ -12,8 +12,16 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import graph
 from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.graph import Pipeline, PipelineImage
-from fusiond_mincut.trace.arguments import Size, area_of, check_name, check_sides, checked_channels, checked_dtype
-from fusiond_mincut.trace.pipeline_trace import PipelineTrace, tracing
+from fusiond_mincut.trace.pipeline_trace import (
+    PipelineTrace,
+    Size,
+    area_of,
+    check_name,
+    check_sides,
+    checked_channels,
+    checked_dtype,
+    tracing,
+)
 from fusiond_mincut.trace.pixels import Number
 from fusiond_mincut.trace.stages import Handle
 

@@ -13,8 +13,9 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Expr, TypeProblem
 from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, PipelineImage, SamplingStep
 from fusiond_mincut.trace import pipeline_trace
-from fusiond_mincut.trace.arguments import (
+from fusiond_mincut.trace.pipeline_trace import (
     BorderMode,
+    PipelineTrace,
     Size,
     area_of,
     border_of,
@@ -22,7 +23,6 @@ from fusiond_mincut.trace.arguments import (
     checked_channels,
     checked_dtype,
 )
-from fusiond_mincut.trace.pipeline_trace import PipelineTrace
 from fusiond_mincut.trace.pixels import expression, pixel_of
 
 Steps = int | Fraction | tuple[int | Fraction, int | Fraction]

@@ -162,12 +162,12 @@ def _planned(
         fusion = row_groups.merged(module, policy, fuse(module, policy, apart, lifted), lifted)
         owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
         stored = stored_members(module, fusion, owner)
-        buffered = _Buffered(module, owner, fusion)
+        filled = {**owner, **dict.fromkeys(fusion.calls, -1)}
         programs: dict[str, BlockProgram] = {}
         blamed: list[str] = []
         problem = ""
         for place, group in enumerate(fusion.groups):
-            elsewhere = _Elsewhere(buffered, place)
+            elsewhere = _Elsewhere(filled, place)
             found: BlockProgram | str = "no schedule"
             own = tiles.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
             own = own or rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
@@ -193,22 +193,16 @@ def _planned(
     return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 
 
-class _Buffered:
-    """Who fills the buffer of a value: the place of its group; -1 for a library call."""
-
-    def __init__(self, module: HloModule, owner: Mapping[str, int], fusion: Fusion) -> None:
-        self.of = {**owner, **dict.fromkeys(fusion.calls, -1)}
-
-
 class _Elsewhere:
-    """What has a buffer, seen from one group: a container of names."""
+    """What has a buffer, seen from one group: a container of names. `filled`: who fills the buffer of a value, the
+    place of its group; -1 for a library call."""
 
-    def __init__(self, buffered: _Buffered, own: int) -> None:
-        self.of = buffered.of
+    def __init__(self, filled: Mapping[str, int], own: int) -> None:
+        self.filled = filled
         self.own = own
 
     def __contains__(self, name: object) -> bool:
-        return self.of.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
+        return self.filled.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
 
 
 def stored_members(module: HloModule, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:

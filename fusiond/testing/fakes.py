@@ -217,7 +217,7 @@ class FakeLoaded:
 
 
 class InProcess:
-    """A `Runner` without a child process, for benchmarks of everything round the device."""
+    """A `Runner` without a child process, for tests of everything round the device."""
 
     def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
         self.device = device

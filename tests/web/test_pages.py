@@ -161,7 +161,7 @@ def test_what_a_template_is_not_given_is_an_error() -> None:
 
 
 def test_five_thousand_trials(served: Served) -> None:
-    """The page of a large job has every trial in it; how long that takes is in benchmarks/web.py."""
+    """The page of a large job has every trial in it."""
     _, job, store = served
     found = views.job(store, job)
     found["rows"] = found["rows"] * 1700

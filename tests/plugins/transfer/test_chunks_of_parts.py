@@ -11,7 +11,7 @@ import pytest
 
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Launch, Program, problems
-from fusiond_transfer.analysis import chunks, lines
+from fusiond_transfer.analysis import chunks, row_lines
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import simulate
@@ -40,7 +40,7 @@ def plan_of(graph: Graph) -> Script:
 
 def test_halves_are_halves_of_one_line(graph: Callable[..., Graph]) -> None:
     plan = plan_of(graph(HALVES))
-    (line,) = lines.lines(plan).lines
+    (line,) = row_lines.lines(plan).lines
     assert (line.bounds, line.equal) == ((0, 25000, 50000), ())
     found = chunks.chunks(plan, 4)
     assert found.cells["z"].bounds == (0, 12512, 25000, 37512, 50000)

@@ -12,7 +12,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond_hfuse.frontend import cursors
-from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS
+from fusiond_hfuse.frontend.cuda_declarations import declarations
 from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.source_kernel import KernelParameter, TranslationUnit
 
@@ -90,7 +90,7 @@ class ClangTree:
 
     def _parse(self, text: str, *flags: str) -> cindex.TranslationUnit:
         try:
-            return tolerant(text, self.reading.defines, (*self.reading.flags, *flags))
+            return tolerant(text, self.where.system, self.reading.defines, (*self.reading.flags, *flags))
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}", where=self.where.where(1)) from None
 
@@ -187,7 +187,9 @@ _KEEP_GOING = 0x200
 """CXTranslationUnit_KeepGoing, which the bindings do not name."""
 
 
-def tolerant(text: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]) -> cindex.TranslationUnit:
+def tolerant(
+    text: str, system: tuple[str, ...], defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+) -> cindex.TranslationUnit:
     """The tree of a text that may be wrong. Raises TranslationUnitLoadError."""
     standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
     arguments = [
@@ -202,7 +204,7 @@ def tolerant(text: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, 
     return cindex.Index.create().parse(
         MAIN,
         args=arguments,
-        unsaved_files=[(MAIN, text), (DECLARATIONS_FILE, DECLARATIONS)],
+        unsaved_files=[(MAIN, text), (DECLARATIONS_FILE, declarations(system))],
         options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD | _KEEP_GOING,
     )
 

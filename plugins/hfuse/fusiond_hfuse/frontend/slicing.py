@@ -43,7 +43,7 @@ def sliced(
 ) -> TranslationUnit:
     """The unit with all text blank that the kernel does not reach. Raises UnknownName where there is no such kernel,
     and RequestError where a condition leaves it out, or asks for what a header may define of which nothing is known."""
-    walked = _walked(unit.text, defines, flags)
+    walked = _walked(unit.text, unit.system, defines, flags)
     known = frozenset(name for each in walked.groups for name in each.kernels)
     if entry not in known:
         left_out = condition_round(unit, entry, defines, flags)
@@ -74,7 +74,7 @@ def sliced(
 
 def kernels(unit: TranslationUnit, defines: Macros = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    walked = _walked(unit.text, defines, flags)
+    walked = _walked(unit.text, unit.system, defines, flags)
     return frozenset(name for each in walked.groups for name in each.kernels)
 
 
@@ -93,10 +93,10 @@ class _Walked:
 
 
 @functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them
-def _walked(text: str, defines: Macros, flags: tuple[str, ...]) -> _Walked:
+def _walked(text: str, system: tuple[str, ...], defines: Macros, flags: tuple[str, ...]) -> _Walked:
     code = clang_tree.blanked(text.encode())
     try:
-        tree = clang_tree.tolerant(text, defines, flags)
+        tree = clang_tree.tolerant(text, system, defines, flags)
     except cindex.TranslationUnitLoadError as problem:
         raise RequestError(f"libclang cannot read it: {problem}") from None
     try:
@@ -114,7 +114,7 @@ def condition_round(
     unit: TranslationUnit, entry: str, defines: Macros = (), flags: tuple[str, ...] = ()
 ) -> tuple[int, str] | None:
     """Line and text of the condition that leaves out the kernel of that name; None where none does."""
-    walked = _walked(unit.text, defines, flags)
+    walked = _walked(unit.text, unit.system, defines, flags)
     head = rf"\b__global__\b[^;{{}}]*\b{re.escape(entry.rpartition('::')[2])}\s*\("
     for start, end in walked.unread:
         if re.search(head, walked.code[start:end]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from fusiond import events as say
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import held_by
 from fusiond.errors import DeviceSick, MachineFault, PluginError, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
@@ -78,44 +76,6 @@ def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fak
     assert kinds.count(say.TrialFinished) == 64
     (searched,) = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "searched"]
     assert re.fullmatch(r"64 candidates in \d+\.\d s; the device was busy for \d+%", searched)
-
-
-def _for_two(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> tuple[DeviceInfo, DeviceInfo]:
-    """Two boards of one model, and a strategy whose programs are for two."""
-    provider, toy = fakes.providers["fake"], fakes.strategies["toy"]
-    (info,) = provider.devices()
-    other = dataclasses.replace(info, name="fake:1", uuid="FAKE-1")
-    parse = toy.parse
-    monkeypatch.setattr(provider, "devices", lambda: (info, other))
-    monkeypatch.setattr(toy, "parse", lambda *given: dataclasses.replace(parse(*given), devices=2))
-    return info, other
-
-
-def test_a_job_for_two_devices_holds_both(store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    info, other = _for_two(fakes, monkeypatch)
-    row = submit(store, fakes, "strategy: toy\nsearch: {trials: 2}\n")
-    held: dict[str, bool] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, say.TrialFinished):
-            held.update({each.name: held_by(each) is not None for each in (info, other)})
-
-    store.claim("test", job=row.id)
-    state = tuner.Tuner(store, fakes, Events(note), runner=InProcess).run(row.id, lambda: False)
-    assert (state, held) == (JobState.DONE, {"fake": True, "fake:1": True})
-    assert held_by(info) is held_by(other) is None
-
-
-def test_a_job_waits_while_its_other_device_is_sick(
-    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, other = _for_two(fakes, monkeypatch)
-    row = submit(store, fakes, "strategy: toy\nsearch: {trials: 2}\n")
-    store.save_device(other)
-    store.set_sick(other.key, other.uuid, "it fell off the bus")
-    state, _ = run(store, fakes, row)
-    assert state is JobState.WAITING
-    assert "fake:1" in store._known(row.id).waiting_for
 
 
 @pytest.mark.slow

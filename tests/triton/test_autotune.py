@@ -175,9 +175,9 @@ def test_nobody_waits_and_the_answer_is_taken_up(gpu: Gpu, db: Path, nothing_is_
 
 
 def test_what_needs_more_shared_memory_than_there_is_is_not_asked_for(
-    gpu: Gpu, db: Path, nothing_is_known: list[Any]
+    gpu: Gpu, db: Path, nothing_is_known: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu.triton.utils.get_device_properties = lambda device: {"max_shared_mem": 40}
+    monkeypatch.setattr(gpu.triton.utils, "get_device_properties", lambda device: {"max_shared_mem": 40})
     x, total = DeviceArray(np.ones(N, np.float32)), DeviceArray(np.zeros(1, np.float32))
     kernel = tuned([*configs(256), *configs(1024, num_warps=16)], db, recorded.summed, block=False)
     kernel[lambda given: (triton.cdiv(N, given["BLOCK"]),)](x, total, N)

@@ -1,0 +1,146 @@
+"""The whole flow on the cpu device with real CUDA source: four ways to fail are four outcomes, and the answer is
+right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.events import Events
+from fusiond.hookspecs import hookimpl
+from fusiond.model import Analysis, Config, Job, JobState, Outcome, Workload, frozen
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.search.space import Parameter, Space
+from fusiond.store.database import Store
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.tuning import tuner
+
+ELEMENTS = 100_000
+
+UNFUSED = """
+__global__ void twice(int* y, const int* x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+}
+"""
+BODIES = {
+    "right": "if (i < n) y[i] = x[i] + x[i];",
+    # The counter is volatile, or the compiler would be free to assume that the loop ends.
+    "hangs": "volatile int wait = 1; while (wait) {} if (i < n) y[i] = 2 * x[i];",
+    "out_of_bounds": "if (i < n + 7) y[i] = 2 * (i < n ? x[i] : 0);",
+    "wild": "if (i < n) y[i + 400000000LL] = 2 * x[i];",
+    "wrong": "if (i < n) y[i] = i == 99999 ? 0 : 2 * x[i];",
+    "unwritten": "if (i < n - 1) y[i] = 2 * x[i];",
+    "does_not_compile": "y[i] = 2 * x[i]",
+    "deadlocks": "if (threadIdx.x < 64) __syncthreads(); else FUSIOND_BARRIER(1, 256); if (i < n) y[i] = 2 * x[i];",
+}
+EXPECTED = {
+    "right": Outcome.MEASURED,
+    "hangs": Outcome.TIMED_OUT,
+    "out_of_bounds": Outcome.CRASHED,
+    "wild": Outcome.CRASHED,
+    "wrong": Outcome.WRONG_RESULT,
+    "unwritten": Outcome.WRONG_RESULT,
+    "does_not_compile": Outcome.BUILD_FAILED,
+    "deadlocks": Outcome.CRASHED,
+}
+
+
+def program(text: str, threads: int = 256) -> Program:
+    arguments = (Pointer(buffer="y"), Pointer(buffer="x"), Scalar(dtype="int32", value=ELEMENTS))
+    return Program(
+        name="twice",
+        buffers=(
+            Buffer(name="y", dtype="int32", elements=ELEMENTS, role=Role.OUTPUT),
+            Buffer(
+                name="x",
+                dtype="int32",
+                elements=ELEMENTS,
+                role=Role.INPUT,
+                fill=Fill(kind="integers", low=1, high=1000),
+            ),
+        ),
+        sources=(Source(name="twice", text=text, entries=("twice",)),),
+        steps=(
+            Launch(
+                name="twice",
+                source="twice",
+                entry="twice",
+                grid=(-(-ELEMENTS // threads), 1, 1),
+                block=(threads, 1, 1),
+                arguments=arguments,
+            ),
+        ),
+    )
+
+
+class Faulty(StrategyBase):
+    name = "faulty"
+    version = 1
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        return Workload(
+            strategy="faulty",
+            strategy_version=1,
+            name="twice",
+            members=("twice",),
+            sizes=frozen({"n": ELEMENTS}),
+            content="twice",
+            payload=None,
+        )
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        return Analysis(workload=workload, report=frozen(), payload=None)
+
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
+        return Space(parameters=(Parameter(name="body", values=tuple(BODIES)),))
+
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
+        return (("first", Config.of({"body": "hangs"})),)
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        return (Baseline(name="plain", detail="as given", emit=lambda config: program(UNFUSED)),)
+
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:
+        body = BODIES[config.text("body")]
+        head = "{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    "
+        return program(UNFUSED.partition("{")[0] + head + body + "\n}\n")
+
+
+class Plugin:
+    @hookimpl
+    def register_strategies(self, register: Callable[[Faulty], None]) -> None:
+        register(Faulty())
+
+    @hookimpl
+    def register_devices(self, register: Callable[[CpuProvider], None]) -> None:
+        register(CpuProvider())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gxx_here")
+def test_every_fault_is_its_own_outcome_and_the_answer_is_right(tmp_path: Path) -> None:
+    registry = Registry()
+    registry.add(Plugin(), "faulty")
+    with Store.open(tmp_path / "store.sqlite") as store:
+        (job,) = jobs.read("twice.yaml", "strategy: faulty\n")
+        row = tuner.submit(store, registry, job)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        trials = {each.config.text("body"): each for each in store.trials(row.id)}
+        (info,) = CpuProvider().devices()
+        record = store.record(row.workload_key, info.key)
+    assert state is JobState.DONE
+    assert {body: trial.outcome for body, trial in trials.items()} == EXPECTED
+    assert all(trial.reason for body, trial in trials.items() if body != "right")
+    assert record is not None
+    assert record.config is not None
+    assert record.config.text("body") == "right"
+    assert record.evidence == "emulated"
+    assert record.verified

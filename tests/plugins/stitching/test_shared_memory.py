@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond_stitching.analysis.shared_memory import (
     ALIGNMENT,
+    Dominance,
     SharedBuffer,
     layout,
     relieved,
@@ -121,3 +124,61 @@ def test_shrinking_takes_none_where_nothing_helps():
     assert relieved(wanted, 32, []) == []
     assert relieved(wanted, 32, ["b"]) == ["b"]
     assert relieved((), 0, ["a"]) == []
+
+
+# --- dominance ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def flows(draw):
+    """A data flow: node -> what it reads, from a root; acyclic, with everything reachable or not."""
+    count = draw(st.integers(1, 14))
+    names = [f"n{at}" for at in range(count)]
+    found = {
+        name: tuple(draw(st.lists(st.sampled_from(names[at + 1 :]), max_size=4)) if at + 1 < count else ())
+        for at, name in enumerate(names)
+    }
+    return found
+
+
+@given(flows())
+@settings(max_examples=50, deadline=None)
+def test_dominance_is_that_all_ways_lead_through(successors):
+    """Brute force: take the node away, and see what the root still reaches."""
+    tree = Dominance.of(successors, "n0")
+
+    def reached(without):
+        stack, seen = ["n0"] if without != "n0" else [], set()
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [each for each in successors[node] if each != without]
+        return seen
+
+    everything = reached(None)
+    for above, below in itertools.product(successors, repeat=2):
+        wanted = above in everything and below in everything and below not in reached(above)
+        assert tree.dominates(above, below) == wanted
+    assert not tree.dominates("n0", "nowhere")
+
+
+@given(buffers(most=7), flows())
+@settings(max_examples=100, deadline=None)
+def test_by_dominance_only_what_dominates_shares(wanted, successors):
+    """Buffers named like nodes of a data flow: space is shared along the tree only; others (workspaces) with all."""
+    renamed = {each.name: f"n{at}" for at, each in enumerate(wanted)}
+    mine = tuple(
+        SharedBuffer(renamed[each.name], each.size_bytes, each.first, each.last, renamed.get(each.in_place_of or ""))
+        for each in wanted
+    )
+    tree = Dominance.of(successors, "n0")
+    offsets = layout(mine, tree)
+    assert clashes(mine, offsets) == set()
+    for one, other in itertools.permutations(mine, 2):
+        common = (
+            offsets[one.name] < offsets[other.name] + other.size_bytes
+            and offsets[other.name] < offsets[one.name] + one.size_bytes
+        )
+        if common and one.last < other.first and one.name in tree.entered and other.name in tree.entered:
+            assert tree.dominates(other.name, one.name)

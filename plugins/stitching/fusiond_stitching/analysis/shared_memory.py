@@ -3,13 +3,16 @@
 Buffers live from the stage that writes them to the last stage that reads them. Two may share space when their lives
 do not overlap; or when the later one is written in place, element for element, by the only and last reader of the
 earlier one (figure 3: Divide.1 in the space of Exponential.1). The paper finds such pairs on the dominance tree of
-the data flow: what dominates a value comes after all of its uses. Lives allow all of these, and more.
+the data flow, from the root: what dominates a value comes after all of its uses. That rule is `Dominance`; without it
+values share space that do not dominate each other, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import networkx
 
 ALIGNMENT = 16
 
@@ -26,13 +29,54 @@ class SharedBuffer:
     in_place_of: str | None = None
 
 
-def layout(buffers: Sequence[SharedBuffer]) -> dict[str, int]:
-    """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage."""
+@dataclass(frozen=True, slots=True)
+class Dominance:
+    """A dominance tree that answers in constant time: what a node dominates is a run in depth-first order."""
+
+    entered: Mapping[str, int]
+    left: Mapping[str, int]
+
+    @classmethod
+    def of(cls, successors: Mapping[str, Sequence[str]], root: str) -> Dominance:
+        """The tree of what can be reached from the root."""
+        graph = networkx.DiGraph((node, each) for node, following in successors.items() for each in following)
+        graph.add_node(root)
+        below: dict[str, list[str]] = {}
+        for node, above in networkx.immediate_dominators(graph, root).items():
+            if node != root:
+                below.setdefault(above, []).append(node)
+        entered: dict[str, int] = {}
+        left: dict[str, int] = {}
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node in entered:
+                left[node] = len(entered)
+                continue
+            entered[node] = len(entered)
+            stack += [node, *below.get(node, ())]
+        return cls(entered, left)
+
+    def dominates(self, above: str, below: str) -> bool:
+        """Whether every way from the root to `below` leads through `above`; False for what cannot be reached."""
+        if above not in self.entered or below not in self.entered:
+            return False
+        return self.entered[above] <= self.entered[below] < self.left[above]
+
+
+def layout(buffers: Sequence[SharedBuffer], tree: Dominance | None = None) -> dict[str, int]:
+    """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage. With `tree` two
+    buffers share only where the later one dominates the earlier; without, wherever lives allow it."""
     offsets: dict[str, int] = {}
     alive: list[SharedBuffer] = []
+    dead: list[SharedBuffer] = []
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
+        dead += [each for each in alive if each.last < buffer.first]
         alive = [each for each in alive if each.last >= buffer.first]
-        spans = [(offsets[each.name], offsets[each.name] + each.size_bytes) for each in alive]
+        apart = list(alive)
+        if tree is not None and buffer.name in tree.entered:  # a workspace is in no tree, and may share with all
+            apart += [each for each in dead if each.name in tree.entered and not tree.dominates(buffer.name, each.name)]
+        spans = [(offsets[each.name], offsets[each.name] + each.size_bytes) for each in apart]
         offsets[buffer.name] = _in_place(buffer, alive, spans, offsets)
         if offsets[buffer.name] < 0:
             offsets[buffer.name] = _first_fit(buffer.size_bytes, spans)

@@ -30,7 +30,7 @@ from fusiond_stitching.analysis.plan import (
     power_of_two,
 )
 from fusiond_stitching.analysis.policy import FusionPolicy
-from fusiond_stitching.analysis.shared_memory import Barriers, SharedBuffer
+from fusiond_stitching.analysis.shared_memory import Barriers, Dominance, SharedBuffer
 from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
 
@@ -229,7 +229,7 @@ class _Planner:
             size = self._workspace(stage)
             if size:
                 buffers.append(SharedBuffer(f"{stage.results[0]}#workspace", size, stage.number, stage.number))
-        return buffers, shared_memory.layout(buffers)
+        return buffers, shared_memory.layout(buffers, None if self.policy.merge else self._dominance())
 
     def _in_place(
         self, name: str, readers: Mapping[str, Sequence[str]], crossing: Mapping[str, int], spilled: set[str]
@@ -249,6 +249,14 @@ class _Planner:
             if fits and all(self.reads[reader][each] for reader in last) and name == stage.results[-1]:
                 return each
         return None
+
+    def _dominance(self) -> Dominance:
+        """The dominance tree of the stored values, from a root above all that nobody else in the group reads."""
+        read = {each for reads in self.reads.values() for each in reads}
+        root = "<root>"
+        successors: dict[str, Sequence[str]] = {name: tuple(reads) for name, reads in self.reads.items()}
+        successors[root] = tuple(name for name in self.kept if name not in read or name in self.stored)
+        return Dominance.of(successors, root)
 
     def victims(self, spilled: set[str]) -> list[tuple[str, str, int]]:
         """What to give up next, in order (section 5.1.2): (`global` or `inline`, name, bytes). First what has a

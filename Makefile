@@ -17,7 +17,7 @@ help:
 	@echo "make test     lint, types and the tests, long campaigns by a sample"
 	@echo "make test-all lint, types and all tests, long campaigns whole"
 	@echo "make fast     the tests that a developer runs all the time"
-	@echo "make lint     ruff, mypy, codespell, import-linter"
+	@echo "make lint     ruff, mypy, codespell, import-linter, the line budget"
 	@echo "make format   ruff's formatter"
 	@echo "make docs     docs/_build: the documentation as a site, links checked"
 	@echo "make coverage the tests, and which branches they take"
@@ -71,6 +71,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.line_budget
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

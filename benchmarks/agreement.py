@@ -32,14 +32,14 @@ from typing import Any
 
 from benchmarks import benches, commands, runs
 from benchmarks.commands import say
-from fusiond.cuda.entries import read_table
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import MORE, DeviceProvider
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError
-from fusiond.exporting.bundle import read_bundle
-from fusiond.keys import plain
-from fusiond.model import MeasureFailed, Purpose
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.errors import DeviceError
+from fusiond.model.gpu.entry_table import read_table
+from fusiond.model.keys import plain
+from fusiond.model.outcomes import MeasureFailed, Purpose
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.tuning.measuring import Measurer
 
 ELEMENTS = (1 << 24, 1 << 20, 1 << 27, 1 << 14)

@@ -13,13 +13,14 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.events import Event, Events, PhaseStarted
-from fusiond.model import DeviceInfo, JobState, MeasureFailed, Measurement, Purpose, Record
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.events import Event, Events, PhaseStarted
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState, MeasureFailed, Measurement, Purpose, Record
+from fusiond.model.program import Program
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.tuning import tuner
 from fusiond.tuning.measuring import Measurer, References
 

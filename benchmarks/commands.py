@@ -14,10 +14,10 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.runs import RESULTS, Run, slug
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import FusiondError, RequestError
-from fusiond.model import DeviceInfo
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError, RequestError
+from fusiond.model.nouns import DeviceInfo
 from fusiond.requests.planning import choose_device
+from fusiond.requests.registry import Registry
 
 
 def parser(benchmark: str, about: str | None, *, quick: str) -> argparse.ArgumentParser:

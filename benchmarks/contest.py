@@ -17,8 +17,8 @@ from fusiond.devices import protocol
 from fusiond.devices.calibration import fitted
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling, throttled
-from fusiond.keys import plain
-from fusiond.model import MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.keys import plain
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.tuning import verdict
 
 LEAST_GAIN = 1.02

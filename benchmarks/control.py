@@ -26,7 +26,7 @@ from fusiond.devices import check
 from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
-from fusiond.model import DeviceInfo
+from fusiond.model.nouns import DeviceInfo
 from fusiond.tuning import verdict
 
 
@@ -109,7 +109,7 @@ def control(name: str, found: Samples) -> dict[str, Any]:
 
 def built(folder: Path) -> Path:
     """The unfused programs of the catalogue for the cpu device, without candidates."""
-    from fusiond.registry import Registry
+    from fusiond.requests.registry import Registry
     from tools.gpu_box import build  # not in the folder that it builds
 
     _, failed = build.write_bundles(Registry.load(), folder, "cpu", 0, list(build.REQUESTS))

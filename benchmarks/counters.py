@@ -25,12 +25,12 @@ from typing import Any
 
 from benchmarks import commands, runs
 from benchmarks.commands import say
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices import check
 from fusiond.devices.base import MORE
 from fusiond.devices.cuda import counters
 from fusiond.devices.lock import device_lock
-from fusiond.errors import RequestError
-from fusiond.exporting.bundle import read_bundle
+from fusiond.model.errors import RequestError
 
 PROGRAMS = tuple(
     (headline, role)
@@ -172,15 +172,15 @@ def ranking(document: Mapping[str, Any], folder: Path, arch: str) -> dict[str, A
 
 def counted(bundles: Mapping[str, Path], arch: str) -> dict[str, Any]:
     """Program -> kernel -> column -> what is counted of it, and its bound (`program_bound_us`); or the `problem`."""
-    from fusiond.counting import apart
-    from fusiond.counting.model import GPUS, gpu_named
+    from fusiond.devices.counting import child_process
+    from fusiond.devices.counting.model import GPUS, gpu_named
 
     model = next((name for name in GPUS if gpu_named(name).arch == arch), None)
     if model is None:
         return {name: {"problem": f"there is no model of {arch}"} for name in bundles}
     found: dict[str, Any] = {}
     for name, bundle in bundles.items():
-        rows = apart.counted({name: read_bundle(bundle)[0]}, model=model, timeout_secs=COUNT_SECS)
+        rows = child_process.counted({name: read_bundle(bundle)[0]}, model=model, timeout_secs=COUNT_SECS)
         failed = next((each["failed"] for each in rows if each["failed"]), None)
         if failed or not rows:
             found[name] = {"problem": failed or "no kernel is launched"}

@@ -21,17 +21,18 @@ from benchmarks import runs
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.pages import DOCS, table
 from fusiond.cli.counts import size
-from fusiond.counting import apart
-from fusiond.counting.model import GPUS, gpu_named
-from fusiond.counting.run import count
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.model import GPUS, gpu_named
+from fusiond.devices.counting.run import count
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.errors import FusiondError
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, Job
-from fusiond.program import Program, Role
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Job
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, plan, reference
+from fusiond.requests.registry import Registry
 from tools.gpu_box.build import catalogue, small
 
 MODELS = Path(__file__).parents[1] / "configs" / "jobs" / "gpu"
@@ -100,9 +101,11 @@ def of_workload(registry: Registry, job: Job, gpu: str, arch: str, seeds: int) -
     try:
         found = plan(registry, job, arch=arch)
         programs = chosen(found, seeds)
-        rows = apart.counted(programs, model=gpu, timeout_secs=SECS)
+        rows = child_process.counted(programs, model=gpu, timeout_secs=SECS)
         unsure = {row["program"] for row in rows if row["failed"] is None and not is_sure(row["error"])}
-        again = apart.counted({name: programs[name] for name in unsure}, model=gpu, whole=True, timeout_secs=WHOLE_SECS)
+        again = child_process.counted(
+            {name: programs[name] for name in unsure}, model=gpu, whole=True, timeout_secs=WHOLE_SECS
+        )
         sure = {row["program"] for row in again} - {row["program"] for row in again if row["failed"]}
         rows = [row for row in rows if row["program"] not in sure]
         rows += [row for row in again if row["program"] in sure]

@@ -13,8 +13,8 @@ from typing import Any
 
 import fusiond
 from fusiond.build import nvcc
-from fusiond.model import DeviceInfo
-from fusiond.system import driver
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.system import driver
 
 RESULTS = Path(__file__).parent / "results"
 

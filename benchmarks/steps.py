@@ -136,7 +136,7 @@ def one(name: str, *, store: Path, secs: float, tiny: bool) -> Iterator[dict[str
     end = time.monotonic() + secs
     jax = importlib.import_module("jax")
     fusing = importlib.import_module("fusiond.jax")
-    asking = importlib.import_module("fusiond.frameworks.asking")
+    asking = importlib.import_module("fusiond.service.frameworks.region_answers")
     function, given, static = functions(name, tiny=tiny)
     plain = jax.jit(function, **static)
     wanted = jax.block_until_ready(plain(*given))

@@ -20,19 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fusiond.model import (
-    Config,
-    DeviceInfo,
-    DeviceLimits,
-    Job,
-    Measurement,
-    Outcome,
-    Purpose,
-    Record,
-    Trial,
-    Verdict,
-    Workload,
-)
+from fusiond.model.nouns import Config, DeviceInfo, DeviceLimits, Job, Workload
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Record, Trial, Verdict
 from fusiond.store import lookup
 from fusiond.store.database import Store
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from fusiond.build import gxx
-from fusiond.capture import watching
+from fusiond.cuda.capture import driver_watcher
 
 LIMIT_US = 2.0
 TURNS = 5
@@ -76,7 +76,7 @@ def measured(launches: int) -> dict[str, object]:
         command = [gxx.find() or "", "-std=c++20", "-O2", "-w", str(folder / "program.cpp"), "-ldl"]
         subprocess.run([*command, "-o", str(folder / "program")], check=True)
         plain = {**os.environ, "LD_LIBRARY_PATH": str(driver.parent)}
-        watched = watching.environment({**plain, "FUSIOND_CAPTURE_OUT": str(folder / "run")}, folder / "run")
+        watched = driver_watcher.environment({**plain, "FUSIOND_CAPTURE_OUT": str(folder / "run")}, folder / "run")
         ways = {"plain": plain, "noted": watched, "noted enough": {**watched, "FUSIOND_CAPTURE_LAUNCHES": "1"}}
         batches: dict[str, list[float]] = {each: [] for each in ways}
         for _ in range(TURNS):

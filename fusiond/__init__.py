@@ -19,11 +19,7 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fusiond.client.aio import AsyncClient
-    from fusiond.client.answers import Answer, DeviceName, Judgement, Unfused, WorkloadName
-    from fusiond.client.client import Client
-    from fusiond.client.functions import best, export, plan, tune
-    from fusiond.errors import (
+    from fusiond.model.errors import (
         Ambiguous,
         DaemonError,
         DeviceError,
@@ -33,9 +29,14 @@ if TYPE_CHECKING:
         RequestError,
         StoreError,
     )
-    from fusiond.model import Job, JobState
-    from fusiond.progress import Progress
+    from fusiond.model.nouns import Job
+    from fusiond.model.outcomes import JobState
     from fusiond.requests.planning import Plan
+    from fusiond.service.client.aio import AsyncClient
+    from fusiond.service.client.answers import Answer, DeviceName, Judgement, Unfused, WorkloadName
+    from fusiond.service.client.client import Client
+    from fusiond.service.client.functions import best, export, plan, tune
+    from fusiond.service.progress import Progress
     from fusiond.store.job_rows import JobRow
 
 __version__ = "0.2.0"
@@ -69,16 +70,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "fusiond.client.aio": ("AsyncClient",),
-    "fusiond.client.answers": ("Answer", "DeviceName", "Judgement", "Unfused", "WorkloadName"),
-    "fusiond.client.client": ("Client",),
-    "fusiond.client.functions": ("best", "export", "plan", "tune"),
-    "fusiond.errors": (
+    "fusiond.service.client.aio": ("AsyncClient",),
+    "fusiond.service.client.answers": ("Answer", "DeviceName", "Judgement", "Unfused", "WorkloadName"),
+    "fusiond.service.client.client": ("Client",),
+    "fusiond.service.client.functions": ("best", "export", "plan", "tune"),
+    "fusiond.model.errors": (
         *("Ambiguous", "DaemonError", "DeviceError", "FusiondError", "MachineFault", "NothingKnown", "RequestError"),
         "StoreError",
     ),
-    "fusiond.model": ("Job", "JobState"),
-    "fusiond.progress": ("Progress",),
+    "fusiond.model.nouns": ("Job",),
+    "fusiond.model.outcomes": ("JobState",),
+    "fusiond.service.progress": ("Progress",),
     "fusiond.requests.planning": ("Plan",),
     "fusiond.store.job_rows": ("JobRow",),
 }

@@ -12,7 +12,7 @@ from hypothesis import settings
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.registry import Registry
+from fusiond.requests.registry import Registry
 from fusiond.testing.fakes import FakePlugin
 from tests.devices.cuda import stand_in
 

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fusiond import events as say
 from fusiond.devices import protocol
-from fusiond.events import Event, Events
-from fusiond.model import Analysis, Config, JobState, MeasureFailed, Outcome, Purpose, Record, Rejection, Verdict
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model import events as say
+from fusiond.model.events import Event, Events
+from fusiond.model.nouns import Analysis, Config, Rejection
+from fusiond.model.outcomes import JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
+from fusiond.model.program import Program
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess, ToyStrategy

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.exporting import bundle
-from fusiond.exporting.bundle import read_bundle, write_bundle
-from fusiond.keys import text_key
-from fusiond.program import Buffer, Fill, Launch, Program, Role, Source, SourceKind
+from fusiond.build.exporting import bundle
+from fusiond.build.exporting.bundle import read_bundle, write_bundle
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import text_key
+from fusiond.model.program import Buffer, Fill, Launch, Program, Role, Source, SourceKind
 
 PROGRAM = Program(
     name="p",

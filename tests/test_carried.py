@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import exporting
-from fusiond.events import Events
-from fusiond.model import JobState, Measurement, Purpose
-from fusiond.program import SourceKind, decode
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.outcomes import JobState, Measurement, Purpose
+from fusiond.model.program import SourceKind, decode
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
+from fusiond.requests.registry import Registry
+from fusiond.service.client import exporting
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.tuning import tuner

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import cli, hookspecs
-from fusiond.errors import RequestError
-from fusiond.language import expressions
-from fusiond.model import Job, Search
-from fusiond.registry import Registry
+from fusiond import cli
+from fusiond.model.errors import RequestError
+from fusiond.model.language import expressions
+from fusiond.model.nouns import Job, Search
 from fusiond.requests import jobs
 from fusiond.requests.jobs import CORE_KEYS, MEASURE_KEYS, SEARCH_KEYS, check_keys
 from fusiond.requests.planning import prepare
-from fusiond.strategy import Strategy
+from fusiond.requests.registry import Registry
+from fusiond.strategy import Strategy, hookspecs
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")

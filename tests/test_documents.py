@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
-from fusiond.inputs.documents import Node
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.model.inputs.documents import Node
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=8),

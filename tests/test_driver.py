@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.system import driver
+from fusiond.model.system import driver
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError, UnknownName
+from fusiond.model.errors import RequestError, UnknownName
 
 
 @given(st.text(), st.text())

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fusiond.events import Event, Events, JobEnded, PhaseStarted
+from fusiond.model.events import Event, Events, JobEnded, PhaseStarted
 
 PHASE = PhaseStarted(job="1", phase="search")
 
@@ -41,7 +41,7 @@ def test_a_subscriber_that_raises_is_dropped_with_a_logged_line(caplog: pytest.L
 
     listener = Listener()
     events = Events(broken, listener.hear)
-    with caplog.at_level(logging.ERROR, "fusiond.events"):
+    with caplog.at_level(logging.ERROR, "fusiond.model.events"):
         events.publish(PHASE)
         events.publish(PHASE)
     assert calls == ["broken"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from fusiond.language import expressions
-from fusiond.language.expressions import ExpressionError
+from fusiond.model.language import expressions
+from fusiond.model.language.expressions import ExpressionError
 
 SIZES = {"n": 17, "block.x": 128, "a.b.c": -3, "zero": 0, "label": "paper", "flag": True}
 NUMBERS = [name for name, value in SIZES.items() if type(value) is int]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fusiond.language import expressions
-from fusiond.language.extents import Extent, ceil_div, least, most, size, text_of
-from fusiond.program import (
+from fusiond.model.language import expressions
+from fusiond.model.language.extents import Extent, ceil_div, least, most, size, text_of
+from fusiond.model.program import (
     Buffer,
     Bytes,
     Fill,

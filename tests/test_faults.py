@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from fusiond.system import faults
+from fusiond.model.system import faults
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])

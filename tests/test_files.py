@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.system import files
+from fusiond.model.errors import RequestError
+from fusiond.model.system import files
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o777])

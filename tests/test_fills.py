@@ -10,13 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fusiond.errors import RequestError
-from fusiond.inputs import fills
-from fusiond.inputs.fills import fill, initial, poison, recipe
-from fusiond.keys import text_key
-from fusiond.language.dtypes import DTYPES as ALL_DTYPES
-from fusiond.language.narrow import NARROW
-from fusiond.program import Buffer, Fill, Role
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import fills
+from fusiond.model.inputs.fills import fill, initial, poison, recipe
+from fusiond.model.keys import text_key
+from fusiond.model.language.dtypes import DTYPES as ALL_DTYPES
+from fusiond.model.language.narrow import NARROW
+from fusiond.model.program import Buffer, Fill, Role
 
 FLOATS = ("float16", "float32", "float64")
 DTYPES = tuple(name for name in ALL_DTYPES if name not in NARROW)  # which have tests of their own

@@ -13,13 +13,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.keys import text_key
-from fusiond.model import Job, Search
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Job, Search
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 
 FULL = """\
 strategy: hfuse

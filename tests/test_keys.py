@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.keys import canonical, content_key, plain, text_key
-from fusiond.model import Config, Outcome
+from fusiond.model.keys import canonical, content_key, plain, text_key
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Outcome
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -64,7 +65,7 @@ def test_text_key_is_blake2b() -> None:
 
 def test_keys_are_equal_in_another_process() -> None:
     code = (
-        "from fusiond.model import Config; from fusiond.keys import content_key;"
+        "from fusiond.model.nouns import Config; from fusiond.model.keys import content_key;"
         "print(Config.of({'b': 1, 'a': 'x', 'c': None}).key, content_key({'s': {'q', 'w', 'e', 'r', 't', 'y'}}))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -14,9 +14,10 @@ import pytest
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError, Interrupted, StoreError
-from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import Alloc, Program, Source
+from fusiond.model.errors import DeviceError, Interrupted, StoreError
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import Alloc, Program, Source
 from fusiond.testing.fakes import FakeProvider, InProcess, fake_program
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.measuring import SEEDS, Measurer, References

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fusiond.system import memory
+from fusiond.model.system import memory
 
 
 def test_what_this_machine_says() -> None:

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.model import (
-    Config,
-    DeviceInfo,
-    DeviceLimits,
-    Job,
-    Workload,
-    frozen,
-    median,
-)
+from fusiond.model.nouns import Config, DeviceInfo, DeviceLimits, Job, Workload, frozen
+from fusiond.model.outcomes import median
 
 LIMITS = DeviceLimits(
     multiprocessors=8, shared_bytes_per_sm=1, shared_bytes_per_block=1, threads_per_sm=2048, blocks_per_sm=32

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.devices.compare import compare
-from fusiond.inputs.fills import fill, initial, poison
-from fusiond.language import narrow
-from fusiond.program import Buffer, Compare, Fill, Role, default_compare
+from fusiond.model.inputs.fills import fill, initial, poison
+from fusiond.model.language import narrow
+from fusiond.model.program import Buffer, Compare, Fill, Role, default_compare
 
 CLOSE = default_compare("bfloat16")
 BFLOAT = narrow.NARROW["bfloat16"]

@@ -10,38 +10,20 @@ from typing import Any
 
 import pytest
 
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.cli import main
-from fusiond.errors import PluginError, RequestError
-from fusiond.exporting.bundle import read_bundle
-from fusiond.hookspecs import hookimpl
-from fusiond.model import (
-    Analysis,
-    BuildFailed,
-    Config,
-    DeviceInfo,
-    Job,
-    Measurement,
-    Purpose,
-    Record,
-    Rejection,
-    Verdict,
-)
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.errors import PluginError, RequestError
+from fusiond.model.nouns import Analysis, Config, DeviceInfo, Job, Rejection
+from fusiond.model.outcomes import BuildFailed, Measurement, Purpose, Record, Verdict
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.launch_facts import kernel_facts
-from fusiond.requests.planning import (
-    Plan,
-    choose_device,
-    chosen_config,
-    emit_bundles,
-    plan,
-    prepare,
-    reference,
-)
-from fusiond.search.space import Parameter, Space
+from fusiond.requests.planning import Plan, choose_device, chosen_config, emit_bundles, plan, prepare, reference
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import NO_ANSWERS, Answers, Probe, description_of
+from fusiond.strategy.hookspecs import hookimpl
+from fusiond.strategy.space import Parameter, Space
 from fusiond.testing.fakes import FakeProvider, ToyStrategy
 
 
@@ -117,7 +99,7 @@ def test_what_a_device_has_answered_is_told_to_those_who_take_it(found: Plan) ->
 def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
     words = ["plan", str(tmp_path / "j.yaml"), "--db", str(tmp_path / "store.sqlite")]
 
@@ -154,7 +136,7 @@ def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
 def test_the_description_is_printed_as_it_is_and_never_with_json(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
     assert main(["plan", str(tmp_path / "j.yaml")]) == 0
     assert "\n  a valley,\n  8 wide [bold]\n\n" in capsys.readouterr().out

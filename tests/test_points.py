@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fusiond.language import expressions
-from fusiond.model import Config
-from fusiond.search.columns import column, holds
-from fusiond.search.points import Points
-from fusiond.search.space import Parameter, Space
+from fusiond.model.language import expressions
+from fusiond.model.nouns import Config
+from fusiond.strategy.space import Parameter, Space
+from fusiond.tuning.search.columns import column, holds
+from fusiond.tuning.search.points import Points
 from tests.test_space import spaces
 
 SIX = Space(

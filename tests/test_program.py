@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import (
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Bytes,

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.client import exporting
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.events import Events
-from fusiond.exchange.records import entry_of, program_of
-from fusiond.exchange.signing import Signer
-from fusiond.frameworks import launching
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, Job, JobState, Outcome, Verdict, Workload, frozen
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.nouns import Analysis, Config, Job, Workload, frozen
+from fusiond.model.outcomes import JobState, Outcome, Verdict
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
 from fusiond.requests import jobs
-from fusiond.search.space import Parameter, Space
+from fusiond.requests.registry import Registry
+from fusiond.service.client import exporting
+from fusiond.service.frameworks import launching
 from fusiond.store.database import Store
+from fusiond.store.exchange.records import entry_of, program_of
+from fusiond.store.exchange.signing import Signer
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.hookspecs import hookimpl
+from fusiond.strategy.space import Parameter, Space
 from fusiond.tuning import tuner
 
 N = 4000

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import PluginError, UnknownName
-from fusiond.events import JobEnded, RecordChanged, TrialFinished
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Config, Outcome, Record, Trial, Verdict
-from fusiond.registry import Registry
+from fusiond.model.errors import PluginError, UnknownName
+from fusiond.model.events import JobEnded, RecordChanged, TrialFinished
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Outcome, Record, Trial, Verdict
+from fusiond.requests.registry import Registry
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakePlugin, FakeProvider, ToyStrategy
 
 TRIAL = Trial(sequence=0, config=Config(()), origin="grid", outcome=Outcome.MEASURED, ratio=1.5)
@@ -220,7 +221,7 @@ def test_notifications_reach_every_plugin_and_one_that_raises_costs_nobody(caplo
     registry.add(Sour(), "sour")
     registry.add(Good(), "good")
     registry.add(Sour(), "later")
-    with caplog.at_level(logging.ERROR, "fusiond.registry"):
+    with caplog.at_level(logging.ERROR, "fusiond.requests.registry"):
         registry.notify(TrialFinished(job="1", trial=TRIAL, done=1, budget=2, best=None))
         registry.notify(RecordChanged(job="1", record=RECORD))
         registry.notify(JobEnded(job="1", state="done"))
@@ -282,8 +283,8 @@ def test_what_a_plugin_lacks_is_said_with_the_remedy(tmp_path: Path) -> None:
         "import importlib.util, sys\n"
         "found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *more: None if name == 'clang' else found(name, *more)\n"
-        "from fusiond.registry import Registry\n"
-        "from fusiond.errors import FusiondError\n"
+        "from fusiond.requests.registry import Registry\n"
+        "from fusiond.model.errors import FusiondError\n"
         "registry = Registry.load()\n"
         "print(*registry.strategies)\n"
         "print(*[each.problem for each in registry.states if each.problem])\n"

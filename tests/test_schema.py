@@ -11,10 +11,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from fusiond.daemon import config, config_schema
-from fusiond.errors import RequestError
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
 from fusiond.requests import jobs, schema
+from fusiond.requests.registry import Registry
+from fusiond.service.daemon import config, config_schema
 
 JOBS = [
     path

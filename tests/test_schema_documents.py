@@ -13,10 +13,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from fusiond.errors import FusiondError
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError
 from fusiond.requests import jobs, schema
 from fusiond.requests.jobs import JobInputs
+from fusiond.requests.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("kernel", "pipeline", "graph")

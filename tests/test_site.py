@@ -26,9 +26,9 @@ def test_a_new_import_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = architecture.layers()
     edges = architecture.imports(rows)
     lines = architecture.drawn(rows, edges, architecture.places(rows)).count("<path")
-    edges.add_edge("fusiond.web", "fusiond.errors")
+    edges.add_edge("fusiond.service", "fusiond.model")
     assert architecture.drawn(rows, edges, architecture.places(rows)).count("<path") == lines + 1
-    assert not edges.has_edge("fusiond.errors", "fusiond.web")
+    assert not edges.has_edge("fusiond.model", "fusiond.service")
 
 
 @pytest.mark.slow

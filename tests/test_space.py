@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.model import Config
-from fusiond.search import space as space_module
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config
+from fusiond.strategy import space as space_module
+from fusiond.strategy.space import Parameter, Space
 
 CONDITIONS = ("a == 1", "a > 0 and b == 'x'", "b != 'y'", "c == 2")
 RESTRICTIONS = ("a + c <= 3", "b == 'x' or a == 0", "d >= c", "not (a == 2 and c == 1)")

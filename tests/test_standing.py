@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.events import JobEnded, JobStarted, PhaseStarted
-from fusiond.progress import Progress, of_event
-from fusiond.standing import Standing, Standings
+from fusiond.model.events import JobEnded, JobStarted, PhaseStarted
+from fusiond.service.progress import Progress, of_event
+from fusiond.service.remaining import Standing, Standings
 
 
 class Told:

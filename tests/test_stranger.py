@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.model import Job
-from fusiond.registry import Registry
+from fusiond.model.nouns import Job
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Strategy
 from fusiond.testing.strategies import StrategyContract
 
@@ -27,8 +27,8 @@ TUNE = """
 import json, sys
 from fusiond.requests import jobs
 from fusiond.tuning import tuner
-from fusiond.events import Events, TrialFinished
-from fusiond.registry import Registry
+from fusiond.model.events import Events, TrialFinished
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 
 registry = Registry.load()

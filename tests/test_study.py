@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from fusiond.model import SAMPLERS, Ask, Config, Outcome, Trial
-from fusiond.search import points, sampler
-from fusiond.search.space import Parameter, Space, check_seeds
-from fusiond.search.study import Study, _JointSampler
+from fusiond.model.nouns import SAMPLERS, Config
+from fusiond.model.outcomes import Ask, Outcome, Trial
+from fusiond.strategy.space import Parameter, Space, check_seeds
+from fusiond.tuning.search import points, sampler
+from fusiond.tuning.search.study import Study, _JointSampler
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(

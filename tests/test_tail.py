@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-from fusiond.system.tail import KEPT_BYTES, Tail, last_line
+from fusiond.model.system.tail import KEPT_BYTES, Tail, last_line
 
 
 def test_what_a_child_writes_is_kept_to_its_end() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Program, Role, Source, SourceKind
-from fusiond.program.steps import Step
-from fusiond.program.timeline import DOWN, HOST, KERNELS, UP, timeline
+from fusiond.model.program import Buffer, Copy, HostCall, Launch, Memory, Program, Role, Source, SourceKind
+from fusiond.model.program.steps import Step
+from fusiond.model.program.timeline import DOWN, HOST, KERNELS, UP, timeline
 
 DEVICE = Source(name="d", text="", entries=("k",))
 HOSTS = Source(name="h", kind=SourceKind.HOST, text="", entries=("f",))

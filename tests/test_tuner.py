@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from fusiond import events as say
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import DeviceSick, MachineFault, PluginError, RequestError
-from fusiond.events import Event, Events
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
-from fusiond.program import Program, Source
-from fusiond.registry import Registry
+from fusiond.model import events as say
+from fusiond.model.errors import DeviceSick, MachineFault, PluginError, RequestError
+from fusiond.model.events import Event, Events
+from fusiond.model.nouns import Analysis, Config, DeviceInfo, Job
+from fusiond.model.outcomes import JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
+from fusiond.model.program import Program, Source
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
 from fusiond.tuning import tuner
 from fusiond.tuning.baselines import ranked

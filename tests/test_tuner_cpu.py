@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.events import Events
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, Job, JobState, Outcome, Workload, frozen
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.nouns import Analysis, Config, Job, Workload, frozen
+from fusiond.model.outcomes import JobState, Outcome
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.requests import jobs
-from fusiond.search.space import Parameter, Space
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.hookspecs import hookimpl
+from fusiond.strategy.space import Parameter, Space
 from fusiond.tuning import tuner
 
 ELEMENTS = 100_000

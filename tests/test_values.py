@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.events import Events
-from fusiond.inputs import documents, values
-from fusiond.inputs.fills import fill
-from fusiond.language.dtypes import DTYPES
-from fusiond.model import JobState
-from fusiond.program import EQUAL, Buffer, Compare, Fill, Role, default_compare
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.events import Events
+from fusiond.model.inputs import documents, values
+from fusiond.model.inputs.fills import fill
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.outcomes import JobState
+from fusiond.model.program import EQUAL, Buffer, Compare, Fill, Role, default_compare
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.tuning import tuner
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fusiond.model import Measurement, Purpose, Verdict
+from fusiond.model.outcomes import Measurement, Purpose, Verdict
 from fusiond.tuning.verdict import (
     LEAST_PROCESSES,
     beats,

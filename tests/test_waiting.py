@@ -16,24 +16,25 @@ from typing import Any
 import pytest
 
 from fusiond.cli.render import ProgressLines
-from fusiond.client import here
-from fusiond.daemon.complaints import Complaints
-from fusiond.daemon.worker import DeviceWorker
 from fusiond.devices import protocol
-from fusiond.errors import Interrupted, MachineFault, StoreUnavailable
-from fusiond.events import Event, Events
-from fusiond.model import DeviceInfo, JobState, MeasureFailed, Outcome
-from fusiond.progress import of_event, of_row
-from fusiond.registry import Registry
+from fusiond.model.errors import Interrupted, MachineFault, StoreUnavailable
+from fusiond.model.events import Event, Events
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState, MeasureFailed, Outcome
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
+from fusiond.service.client import in_process
+from fusiond.service.daemon.repeated_errors import Complaints
+from fusiond.service.daemon.worker import DeviceWorker
+from fusiond.service.progress import of_event, of_row
+from fusiond.service.wire import job_entry
 from fusiond.store import format as formats
 from fusiond.store import jobs as store_jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
-from fusiond.wire import job_entry
 
 JOB = "strategy: toy\nside: 4\nsearch: {trials: 8}\n"
 
@@ -236,7 +237,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProvider, "build", Flaky(FakeProvider().build, FAULTS[0], {1, 3}))
     said: list[str] = []
-    found = here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml", when_busy="share")
+    found = in_process.tune(
+        store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml", when_busy="share"
+    )
     assert found["verdict"]
     assert store._known(row.id).state is JobState.DONE
     reasons = [line for line in said if " is waiting: " in line]
@@ -258,7 +261,7 @@ def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, mon
                 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(Interrupted, match=r"stopped after 0 trials; `fusiond run job\.yaml` goes on from there"):
-        here.tune(store, fakes, row, Says(), again="fusiond run job.yaml", when_busy="share")
+        in_process.tune(store, fakes, row, Says(), again="fusiond run job.yaml", when_busy="share")
     assert store._known(row.id).state is JobState.WAITING
     (job,) = jobs.read("toy.yaml", JOB)
     assert tuner.submit(store, fakes, job, resume=True).id == row.id
@@ -314,7 +317,7 @@ def test_what_the_store_takes_no_word_of_is_kept(
     assert waiting.retry_at <= formats.now()
     assert turns[5] == "database or disk is full"
     assert turns[-1] is None
-    complaints = [each for each in caplog.records if each.name == "fusiond.daemon.worker"]
+    complaints = [each for each in caplog.records if each.name == "fusiond.service.daemon.worker"]
     assert [each.getMessage() for each in complaints] == ["fake: database or disk is full; trying again"]
 
 

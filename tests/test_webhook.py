@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.events import DeviceTurnedSick, RecordChanged
-from fusiond.model import Record, Verdict
-from fusiond.registry import Registry
+from fusiond.model.events import DeviceTurnedSick, RecordChanged
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.requests.registry import Registry
 from fusiond.testing.daemon import DEVICE
 from tests import webhook_plugin
 
@@ -57,6 +57,6 @@ def test_what_somebody_should_see_is_posted(monkeypatch: pytest.MonkeyPatch, cap
         server.shutdown()
     assert heard == ["toy on d: fuse, 1.50x", "cpu is sick: it fell over"]
     monkeypatch.setenv("FUSIOND_WEBHOOK", "http://127.0.0.1:1/")  # nobody is there
-    with caplog.at_level(logging.ERROR, "fusiond.registry"):
+    with caplog.at_level(logging.ERROR, "fusiond.requests.registry"):
         registry.notify(sick)
     assert "plugin webhook failed on DeviceTurnedSick" in caplog.text

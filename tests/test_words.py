@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.words import LONGEST_LINE, shortened, shown
+from fusiond.model.english import LONGEST_LINE, shortened, shown
 
 BIDIRECTIONAL = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]

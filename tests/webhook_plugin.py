@@ -6,8 +6,9 @@ import json
 import os
 import urllib.request
 
-from fusiond.hookspecs import hookimpl
-from fusiond.model import DeviceInfo, Record
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import Record
+from fusiond.strategy.hookspecs import hookimpl
 
 
 @hookimpl

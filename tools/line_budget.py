@@ -1,4 +1,5 @@
-"""Lines of code by package, against the numbers of `[tool.line-budget]` in pyproject.toml: `python -m tools.line_budget`.
+"""Lines of code by package, against the numbers of `[tool.line-budget]` in pyproject.toml: `python -m
+tools.line_budget`.
 
 A line is a line of a file under version control or not, blank ones and comments included (`wc -l`). Exit status 1, with
 a line for each, where a package or a total has more than its number, or a package has none.

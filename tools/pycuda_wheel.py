@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.build import gxx, nvcc
-from fusiond.system import folders
+from fusiond.model.system import folders
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 BUILD_SECS = 1200.0

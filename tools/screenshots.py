@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond.client.client import Client
+from fusiond.service.client.client import Client
+from fusiond.service.web import drawings, plots, views
 from fusiond.store.database import Store
-from fusiond.web import drawings, plots, views
 
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "configs" / "jobs"

@@ -28,11 +28,11 @@ from benchmarks.corpus.functions import FUNCTIONS, text
 from benchmarks.counting import summed
 from benchmarks.pages import DOCS, table
 from fusiond.cli.counts import size
-from fusiond.counting import apart
-from fusiond.counting.kernels import CountError
-from fusiond.errors import RequestError
-from fusiond.model import Config, DeviceLimits, Rejection
-from fusiond.program import Fill, Program, Role
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.kernels import CountError
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config, DeviceLimits, Rejection
+from fusiond.model.program import Fill, Program, Role
 from fusiond.requests.planning import target_for_arch
 from fusiond_stitching import space
 from fusiond_stitching.analysis import forms, planner, traffic, verify
@@ -125,7 +125,9 @@ def counted(module_text: str, name: str, limits: DeviceLimits) -> dict[str, Any]
     if not isinstance(program, Program):
         why = program.detail if isinstance(program, Rejection) else "there is nothing to fuse"
         return {**found, "failed": why, "kernels": 0}
-    rows = apart.counted({name: without_library(program)}, model=GPU, whole=bool(module.in_place), timeout_secs=SECS)
+    rows = child_process.counted(
+        {name: without_library(program)}, model=GPU, whole=bool(module.in_place), timeout_secs=SECS
+    )
     figures = summed(rows)
     return {**found, "kernels": len(planned.plan.kernels), **figures}
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusiond.counting import run
-from fusiond.counting.model import H100
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source, SourceLanguage
-from fusiond.ptx import flat
+from fusiond.devices.counting import run
+from fusiond.devices.counting.model import H100
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source, SourceLanguage
+from fusiond.model.ptx import flat
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.graph import DTYPES
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawShape

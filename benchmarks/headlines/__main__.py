@@ -33,8 +33,8 @@ from fusiond.devices import check
 from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
-from fusiond.errors import RequestError
-from fusiond.model import DeviceInfo
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import DeviceInfo
 
 SCREENING_SHARE = 0.4
 """Of a measurement's time."""
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _write(given: argparse.Namespace) -> int:
     from benchmarks.headlines import field
-    from fusiond.registry import Registry
+    from fusiond.requests.registry import Registry
 
     unknown = sorted(set(given.only or ()) - set(ORDER))
     if unknown:

@@ -16,15 +16,16 @@ from typing import Any
 
 from benchmarks.contest import spread
 from benchmarks.headlines.catalogue import HEADLINES, Headline
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import FusiondError
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import BuildFailed, Config
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, reference, sound
-from fusiond.search.space import Space
+from fusiond.requests.registry import Registry
+from fusiond.strategy.space import Space
 
 MOST_UNFUSED, MOST_FUSED = 24, 16
 

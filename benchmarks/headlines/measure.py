@@ -24,7 +24,7 @@ from benchmarks.contest import Match, Samples
 from fusiond.devices import protocol
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling
-from fusiond.model import MeasureFailed, Outcome, Purpose
+from fusiond.model.outcomes import MeasureFailed, Outcome, Purpose
 from fusiond.tuning import verdict
 
 SEEDS = (0, 1)

@@ -26,13 +26,14 @@ from benchmarks.rivals.asking import Row
 from benchmarks.rivals.base import About, Rival
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import Framework, Jax, Torch, lacks
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import MORE, Loaded
 from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.timing import Sampling
-from fusiond.exporting.bundle import read_bundle
-from fusiond.model import DeviceInfo, Purpose
-from fusiond.program import Program, Role
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import Purpose
+from fusiond.model.program import Program, Role
 
 GROUPS = ("issue", "torch", "triton", "jax", "cupy")
 CLOSE = 1e-3

@@ -27,9 +27,9 @@ from benchmarks.hfuse.pairs import Pair
 from benchmarks.runs import RESULTS, Run
 from fusiond.build import nvcc
 from fusiond.build.cache import default_folder
-from fusiond.counting.model import GPUS, gpu_named
-from fusiond.errors import RequestError
-from fusiond.registry import Registry
+from fusiond.devices.counting.model import GPUS, gpu_named
+from fusiond.model.errors import RequestError
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 
 TRIALS, QUICK_TRIALS = 64, 12

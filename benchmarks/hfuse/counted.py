@@ -13,11 +13,11 @@ from typing import Any
 from benchmarks.hfuse import static
 from benchmarks.hfuse.pairs import Pair
 from fusiond.cli.causes import Row, issued_us
-from fusiond.counting import apart
-from fusiond.counting.model import Gpu
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.model import Gpu
+from fusiond.model.program import Program
 from fusiond.requests.planning import reference, target_for_arch
+from fusiond.requests.registry import Registry
 
 SEEDS = ("paper_even_split", "paper_r0", "vertical", "block_multiprocessor")
 """The paper's three ways, and the one at block level that came after."""
@@ -36,9 +36,9 @@ def columns(registry: Registry, pair: Pair, gpu: Gpu) -> dict[str, Any]:
         program = strategy.emit(analysis, config, {}) if name in SEEDS else None
         if isinstance(program, Program):
             programs[name] = program
-    rows = apart.counted({"native": programs.pop("native")}, model=gpu.name, timeout_secs=TIMEOUT_SECS)
+    rows = child_process.counted({"native": programs.pop("native")}, model=gpu.name, timeout_secs=TIMEOUT_SECS)
     whole = sum(sum((each["warp_instructions"] or {}).values()) for each in rows) <= MOST_WHOLE
-    rows += apart.counted(programs, model=gpu.name, timeout_secs=TIMEOUT_SECS, whole=whole)
+    rows += child_process.counted(programs, model=gpu.name, timeout_secs=TIMEOUT_SECS, whole=whole)
     workload = about.prepared.workload
     names = dict.fromkeys(each["program"] for each in rows)
     ways = {name: together([each for each in rows if each["program"] == name]) for name in names}

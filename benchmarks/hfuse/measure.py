@@ -27,8 +27,9 @@ from benchmarks.hfuse.pairs import Pair
 from benchmarks.rivals import asking
 from fusiond.devices.cuda import counters
 from fusiond.devices.timing import Sampling
-from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
-from fusiond.program import Launch, Pointer, Program
+from fusiond.model.nouns import Config, Job
+from fusiond.model.outcomes import JobState, MeasureFailed, Outcome, Purpose, Trial
+from fusiond.model.program import Launch, Pointer, Program
 from fusiond.requests.launch_facts import kernel_facts
 from fusiond.requests.planning import Prepared, prepare, reference, target_of
 from fusiond.store.jobs import JobRow

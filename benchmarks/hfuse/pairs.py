@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.model import Job
+from fusiond.model.nouns import Job
 from fusiond.requests import jobs
 
 HERE = Path(__file__).parent

@@ -27,11 +27,12 @@ from benchmarks.hfuse import pairs
 from benchmarks.hfuse.pairs import Pair
 from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.model import Analysis, BuildFailed, Config, Rejection
-from fusiond.program import Launch, Program, Source
-from fusiond.registry import Registry
+from fusiond.model.nouns import Analysis, Config, Rejection
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Launch, Program, Source
 from fusiond.requests.launch_facts import kernel_facts
 from fusiond.requests.planning import Prepared, prepare, reference, target_for_arch
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 
 SHOWN = ("paper_even_split", "paper_r0", "vertical")

@@ -22,7 +22,7 @@ from benchmarks.commands import say
 from benchmarks.mincut import counted, measure, page, paper
 from benchmarks.runs import RESULTS, Run
 from fusiond.build.cache import default_folder
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond.store.database import Store
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Pipeline

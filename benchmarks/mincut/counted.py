@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.counting.run import Counted, count
-from fusiond.model import Rejection
-from fusiond.program import Launch, Program, Source
+from fusiond.devices.counting.run import Counted, count
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Launch, Program, Source
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend.graph import Pipeline

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.benches import TunedBench, answer
 from benchmarks.rivals import asking
-from fusiond.model import JobState, Outcome, Record, Trial
+from fusiond.model.outcomes import JobState, Outcome, Record, Trial
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
 from fusiond.tuning import tuner

@@ -27,7 +27,7 @@ from benchmarks import commands, runs
 from benchmarks.corpus import xla
 from benchmarks.models import counted, measured, models, page
 from benchmarks.models.models import STEPS
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 KEPT = runs.RESULTS / "static" / f"models-{counted.GPU}.json"
 

@@ -21,13 +21,13 @@ from benchmarks import commands
 from benchmarks.corpus import xla
 from benchmarks.counting import summed
 from benchmarks.models import models
-from fusiond.counting import apart
-from fusiond.errors import FusiondError
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Found, Question
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.devices.counting import child_process
+from fusiond.model.errors import FusiondError
+from fusiond.model.program import Program
 from fusiond.requests import jobs, planning
+from fusiond.requests.registry import Registry
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Found, Question
 from fusiond_stitching.analysis import traffic
 
 GPU, ARCH, DEVICE = "h100", "sm_90", "cuda:0"
@@ -37,16 +37,16 @@ LARGEST = 2 << 30
 """Bytes of the arrays of a region that is counted: counting may touch all of them."""
 
 
-class Noting(asking.Asker):
+class Noting(region_answers.Asker):
     """In the place of a store: notes what is asked; of `programs` (by digest) it has answers that nobody measured."""
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
         super().__init__(Path(tempfile.gettempdir()) / "fusiond-models-without-answers.sqlite")
         self.questions: list[Question] = []
         self._programs = programs
-        asking._askers[self.db] = self
+        region_answers._askers[self.db] = self
 
-    def look(self, question: asking.Askable) -> Found:
+    def look(self, question: region_answers.Askable) -> Found:
         assert isinstance(question, Question)
         self.questions.append(question)
         program = self._programs.get(question.digest)
@@ -96,7 +96,7 @@ def count(program: Program) -> dict[str, Any]:
     """The figures of a region, or why it is not counted."""
     if sum(each.size_bytes for each in program.buffers) > LARGEST:
         return {"failed": "too large to be counted"}
-    return summed(apart.counted({"fused": program}, model=GPU, timeout_secs=SECS))
+    return summed(child_process.counted({"fused": program}, model=GPU, timeout_secs=SECS))
 
 
 @functools.cache

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks import benches
 from benchmarks.rivals.base import About, Rival
-from fusiond.program import Program
-from fusiond.system import children
+from fusiond.model.program import Program
+from fusiond.model.system import children
 from fusiond.tuning.measuring import Measurer
 
 Row = dict[str, Any]

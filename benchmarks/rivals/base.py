@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fusiond.devices.base import Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.language.narrow import readable
-from fusiond.program import Buffer, Program
+from fusiond.model.language.narrow import readable
+from fusiond.model.program import Buffer, Program
 
 Array = NDArray[np.generic]
 About = Mapping[str, Any]

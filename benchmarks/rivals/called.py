@@ -11,7 +11,7 @@ from benchmarks.rivals.base import Array
 from benchmarks.rivals.frameworks import Framework
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.spans import EventPair, Parts, Spans
-from fusiond.program import Program, Role
+from fusiond.model.program import Program, Role
 
 COMMANDS = 200
 """What a call is taken to enqueue: nobody says. The gate's patience grows with it, and one call stands behind a gate.

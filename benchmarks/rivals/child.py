@@ -17,16 +17,16 @@ from typing import Any
 
 from benchmarks.rivals import asking
 from benchmarks.rivals.base import About, Rival, difference
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.cuda.description import index_of
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.timing import Sampling, sample_pair, throttled
-from fusiond.exporting.bundle import read_bundle
-from fusiond.keys import plain
-from fusiond.model import Measurement, Outcome, Purpose
-from fusiond.program import Program, Role
+from fusiond.model.keys import plain
+from fusiond.model.outcomes import Measurement, Outcome, Purpose
+from fusiond.model.program import Program, Role
 
 SEED = 0
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from benchmarks.rivals import ways
 from benchmarks.rivals.base import About, Rival, bundle
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loaded import CudaProgram
-from fusiond.exporting.bundle import read_bundle
-from fusiond.program import Program
+from fusiond.model.program import Program
 
 UNFUSED = "unfused"
 """The bundle of the fastest unfused way."""

@@ -16,8 +16,8 @@ from benchmarks.rivals.called import Called, Function
 from benchmarks.rivals.frameworks import CuPy, Framework, Jax, Torch, lacks
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.inputs import documents
-from fusiond.program import Program
+from fusiond.model.inputs import documents
+from fusiond.model.program import Program
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.plugin import PIPELINES

@@ -17,7 +17,7 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.issue import BareLaunch
 from fusiond.devices.cuda.loaded import CudaProgram
-from fusiond.model import Outcome
+from fusiond.model.outcomes import Outcome
 
 _NON_BLOCKING = 1
 _NO_TIMING = 2

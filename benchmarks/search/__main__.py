@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import commands
 from benchmarks.search import samplers, tables
 from benchmarks.search.drive import Recorded, curve
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_replay import t4
 
 

@@ -1,4 +1,4 @@
-"""One search of a recorded space by the study itself (`fusiond.search.study`), as the tuner drives it."""
+"""One search of a recorded space by the study itself (`fusiond.tuning.search.study`), as the tuner drives it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond.model import Ask, Config, Measurement, Outcome, Purpose, Trial
-from fusiond.search.study import Study
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Ask, Measurement, Outcome, Purpose, Trial
+from fusiond.tuning.search.study import Study
 from fusiond_replay.pack import Pack, Row
 
 AT = (25, 50, 100)

@@ -23,8 +23,8 @@ import numpy as np
 import optuna
 
 from benchmarks.search.drive import Recorded
-from fusiond.errors import RequestError
-from fusiond.model import Config
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
 
 Search: TypeAlias = "Callable[[Recorded, int, int, int], Sequence[Config]]"
 """(space, seed, trials, asks that are out at once) -> the configs in the order in which they were tried."""

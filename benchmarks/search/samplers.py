@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from benchmarks.search import drive, peers
 from benchmarks.search.drive import Recorded
 from benchmarks.search.peers import Search
-from fusiond.errors import UnknownName
-from fusiond.model import Config, Trial
-from fusiond.search.study import Study
+from fusiond.model.errors import UnknownName
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Trial
+from fusiond.tuning.search.study import Study
 
 DONATED, ELSEWHERE = 100, 1000
 """Trials of a search elsewhere, and what its seeds begin with."""

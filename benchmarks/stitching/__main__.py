@@ -19,7 +19,7 @@ from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
 from benchmarks.stitching import measure, modules, page, paper, static, xla
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond.requests.planning import target_for_arch
 
 

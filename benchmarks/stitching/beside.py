@@ -21,9 +21,9 @@ from benchmarks.rivals import base as rivals
 from benchmarks.stitching import modules, xla
 from benchmarks.stitching.xla import Array, Profile
 from fusiond.devices.timing import Sampling
-from fusiond.inputs.fills import fill
-from fusiond.model import MeasureFailed, Purpose
-from fusiond.program import Program
+from fusiond.model.inputs.fills import fill
+from fusiond.model.outcomes import MeasureFailed, Purpose
+from fusiond.model.program import Program
 from fusiond.tuning.measuring import Measurer, References
 from fusiond_stitching.frontend.graph import HloModule
 

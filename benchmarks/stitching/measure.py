@@ -16,9 +16,10 @@ from typing import Any
 from benchmarks import benches
 from benchmarks.rivals import asking, named
 from benchmarks.stitching import beside, modules, paper, xla
-from fusiond.keys import plain
-from fusiond.model import MeasureFailed, Rejection
-from fusiond.program import Launch, Program
+from fusiond.model.keys import plain
+from fusiond.model.nouns import Rejection
+from fusiond.model.outcomes import MeasureFailed
+from fusiond.model.program import Launch, Program
 from fusiond.tuning.measuring import Measurer, References
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.codegen import emit

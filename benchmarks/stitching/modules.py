@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import fusiond_stitching
-from fusiond.cuda.limits import STATIC_SHARED_BYTES
-from fusiond.model import DeviceLimits
+from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
+from fusiond.model.nouns import DeviceLimits
 from fusiond_stitching import space
 from fusiond_stitching.analysis import policy
 from fusiond_stitching.analysis.policy import FusionPolicy

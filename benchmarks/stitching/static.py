@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stitching import generate, modules
-from fusiond.model import DeviceLimits, Job, Workload
+from fusiond.model.nouns import DeviceLimits, Job, Workload
 from fusiond.strategy import Target
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import StitchingPlan

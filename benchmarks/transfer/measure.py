@@ -17,9 +17,9 @@ from benchmarks.rivals import named
 from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
 from fusiond.devices.timing import Sampling
-from fusiond.keys import plain
-from fusiond.model import MeasureFailed, Purpose
-from fusiond.program import Memory, Program
+from fusiond.model.keys import plain
+from fusiond.model.outcomes import MeasureFailed, Purpose
+from fusiond.model.program import Memory, Program
 from fusiond.tuning.measuring import Measurer, References
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.schedule import Schedule

@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks import benches
 from benchmarks.transfer.measure import Bench, measured_beside
 from fusiond.devices.timing import Sampling
-from fusiond.language.extents import ceil_div, size
-from fusiond.model import MeasureFailed, Purpose
-from fusiond.program import Copy, Fill, Program
+from fusiond.model.language.extents import ceil_div, size
+from fusiond.model.outcomes import MeasureFailed, Purpose
+from fusiond.model.program import Copy, Fill, Program
 from fusiond.tuning.measuring import Measurer
 from fusiond_transfer.analysis import chunks
 from fusiond_transfer.analysis.schedules import Schedules

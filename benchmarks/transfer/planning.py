@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.transfer.paper import TABLE_4, Row
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond.strategy import Inputs
 from fusiond_transfer.analysis import heuristic, intervals, schedule
 from fusiond_transfer.frontend import generator, parser

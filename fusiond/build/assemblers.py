@@ -1,4 +1,4 @@
-"""The ptxas programs of this machine, and which of them assembles a PTX text: the newest that takes it.
+"""Finds the ptxas programs of this machine and chooses the newest one that accepts a PTX text.
 
 A text says for which instruction set it was written (`.version 9.4`) and for which GPU (`.target sm_90a`). An assembler
 takes the texts of its own instruction set and of those before it, and assembles `sm_80` for any later GPU, `sm_100f`
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from fusiond.build import cache, compiler
 from fusiond.build.working import working_folder
-from fusiond.errors import FusiondError
-from fusiond.keys import text_key
+from fusiond.model.errors import FusiondError
+from fusiond.model.keys import text_key
 
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)\b", re.MULTILINE)

@@ -23,9 +23,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusiond.keys import text_key
-from fusiond.model import BuildFailed
-from fusiond.system import faults, folders
+from fusiond.model.keys import text_key
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.system import faults, folders
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""How compilers are run: again when the machine failed them, so that what they say is about their input."""
+"""Runs compilers, and runs one again when the machine failed it, so that its messages are about its input."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.errors import MachineFault
-from fusiond.model import BuildFailed
-from fusiond.system import children, faults, memory
+from fusiond.model.errors import MachineFault
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.system import children, faults, memory
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What nvcc and ptxas say, in one line."""
+"""Reduces the messages of nvcc and ptxas to one line."""
 
 from __future__ import annotations
 

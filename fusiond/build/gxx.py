@@ -12,14 +12,13 @@ from pathlib import Path
 
 from fusiond.build import compiler as compilers
 from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.cpu import commands, lowering
 from fusiond.build.working import working_folder
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu import lower as lowering
-from fusiond.errors import DeviceError, StoreError
-from fusiond.keys import content_key, text_key
-from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind, SourceLanguage
-from fusiond.system import faults
+from fusiond.model.errors import DeviceError, StoreError
+from fusiond.model.keys import content_key, text_key
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind, SourceLanguage
+from fusiond.model.system import faults
 
 TIMEOUT_SECS = 120.0
 _NO_PLACE: set[Path] = set()
@@ -53,7 +52,7 @@ def _runtime_key(compiler: str) -> str:
     """Changes with the compiler and with every file that makes an object what it is."""
     files = [*sorted(commands.RUNTIME.iterdir()), Path(commands.__file__), Path(lowering.__file__), Path(__file__)]
     texts = [(path.name, text_key(path.read_bytes())) for path in files if path.is_file()]
-    return content_key([version(compiler), native.ABI, texts])
+    return content_key([version(compiler), texts])
 
 
 def scheduler(cache: BuildCache | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""The files that a source includes: the answer of a build belongs to their content, too."""
+"""Lists the files that a source includes: the key of a build depends on their content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusiond.keys import text_key
+from fusiond.model.keys import text_key
 
 
 def digests(deps: Path, work: Path, toolkit: Path) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ and checked by content on every later look-up.
 Names. A step names a kernel (a buffer a variable) as the source does (`ns::maxpool<float, 5>`). A line is appended
 to the source for each entry and symbol, a device constant that holds its address; it makes the compiler instantiate
 a template, and its initialiser in the PTX is the mangled name. The lines are then taken out of the PTX again, so
-that the kernels are compiled as they stand, and a table of names goes into the binary (`fusiond.cuda.entries`).
+that the kernels are compiled as they stand, and a table of names goes into the binary
+(`fusiond.model.gpu.entry_table`).
 
 Register caps. `--maxrregcount` is silently ignored for a kernel with `__launch_bounds__` (`.maxntid` in the PTX),
 so the cap is written into the PTX as `.maxnreg`, and the registers that ptxas reports are checked against it.
@@ -33,10 +34,11 @@ from pathlib import Path
 from fusiond.build import assemblers, compiler, compiler_messages, included_files, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
-from fusiond.keys import content_key, plain, text_key
-from fusiond.model import BuildFailed, CompileFacts, NamedPtx
-from fusiond.program import Source, SourceKind, SourceLanguage
-from fusiond.ptx.tree import PtxError
+from fusiond.model.keys import content_key, plain, text_key
+from fusiond.model.nouns import CompileFacts, NamedPtx
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind, SourceLanguage
+from fusiond.model.ptx.tree import PtxError
 
 NVCC_SECS = 300.0
 """Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""

@@ -1,4 +1,4 @@
-"""A cubin to SASS: what the GPU executes, each instruction with the line of the PTX that ptxas made it from."""
+"""A cubin as SASS: each instruction with the line of the PTX from which ptxas made it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.nvcc import find as find_nvcc
 from fusiond.build.working import working_folder
-from fusiond.keys import content_key, text_key
-from fusiond.model import BuildFailed
+from fusiond.model.keys import content_key, text_key
+from fusiond.model.outcomes import BuildFailed
 
 _SECS = 120.0
 _MISSING = (

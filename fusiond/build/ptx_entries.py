@@ -1,13 +1,13 @@
-"""The kernels of a PTX text, by what stands at their heads: parameters."""
+"""The kernels of a PTX text and their parameters, read from their headers."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 
-from fusiond.cuda.entries import EntryParameter
-from fusiond.ptx import parser
-from fusiond.ptx.tree import Function, Module
+from fusiond.model.gpu.entry_table import EntryParameter
+from fusiond.model.ptx import parser
+from fusiond.model.ptx.tree import Function, Module
 
 
 @functools.lru_cache(maxsize=4)

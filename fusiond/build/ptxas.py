@@ -1,4 +1,4 @@
-"""PTX to a cubin: once per register cap; what ptxas says of each kernel goes beside it into the build cache."""
+"""PTX to a cubin, once per register cap. The report of ptxas goes into the build cache beside the cubin."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from fusiond.build import compiler, compiler_messages, ptx_entries
 from fusiond.build.cache import BuildCache
 from fusiond.build.working import working_folder
-from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, table_bytes
-from fusiond.cuda.ptxas import parse_report
-from fusiond.keys import plain
-from fusiond.model import BuildFailed, CompileFacts, NamedPtx
-from fusiond.ptx import rewrite
+from fusiond.model.gpu.entry_table import SYMBOL, EntryName, EntryTable, table_bytes
+from fusiond.model.gpu.ptxas_report import parse_report
+from fusiond.model.keys import plain
+from fusiond.model.nouns import CompileFacts, NamedPtx
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.ptx import rewrite
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Kernels in Triton to PTX, each config from the build cache or by a process of its own (`triton_child`)."""
+"""Triton kernels to PTX: each config comes from the build cache or from a child process (`triton_child`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
-from fusiond.keys import content_key, plain
-from fusiond.model import BuildFailed
-from fusiond.ptx.triton import TritonConfig, TritonSource
+from fusiond.model.keys import content_key, plain
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.ptx.triton import TritonConfig, TritonSource
 
 OLDEST = (3, 4)
 DEFAULT_ARCH = "sm_90"
@@ -56,7 +56,7 @@ def problem() -> str:
 
 
 def compiled(source: TritonSource) -> str | BuildFailed:
-    """What became of each config, as `fusiond.ptx.triton.read` reads it; or why nothing is compiled at all."""
+    """What became of each config, as `fusiond.model.ptx.triton.read` reads it; or why nothing is compiled at all."""
     why = problem()
     if why:
         return BuildFailed(reason=why)

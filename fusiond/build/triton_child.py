@@ -1,4 +1,4 @@
-"""Compiles a kernel in Triton: a process of its own, since a file's Python is run for it.
+"""Compiles one Triton kernel in a process of its own, because it runs the file's Python.
 
     python -m fusiond.build.triton_child ASKED.json FOLDER ANSWERED.json
 
@@ -88,7 +88,7 @@ def _stand_in(capability: int) -> None:
 
 def _of(kernel: Any, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """One way to compile it."""
-    from fusiond.ptx import triton as described
+    from fusiond.model.ptx import triton as described
 
     arguments = config["arguments"]
     constants = {name: _constant(value) for name, value in config["constants"]}

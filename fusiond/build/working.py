@@ -1,4 +1,4 @@
-"""The folders in which compilers work: all in one place, so that what a killed process leaves behind is found.
+"""Working folders of compilers. All lie in one place, so that leftovers of a killed process are found.
 
 A process holds a lock on each of its folders as long as it lives; the kernel lets go of it, however the process ends.
 """
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fusiond.build.cache import default_folder
-from fusiond.errors import StoreError
-from fusiond.system import faults
+from fusiond.model.errors import StoreError
+from fusiond.model.system import faults
 
 
 def place() -> Path:

@@ -1,5 +1,5 @@
-"""The command line: one subcommand a file, named like its word. Only the file of the word that was typed is imported,
-which is what keeps `fusiond best` fast: it needs no plugin, no YAML, no Optuna, no rich.
+"""The command line: one file per subcommand. Only the file of the given subcommand is imported. That keeps `fusiond
+best` fast: it needs no plugin, no YAML, no Optuna and no rich.
 
 A command's module has `configure(parser)` and `run(arguments) -> int`. Exit status: 0 done, 1 failed, 2 the request
 was wrong, 3 nothing is known yet. Standard output holds answers, standard error everything else.
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from fusiond import __version__
 from fusiond.cli import output
 from fusiond.cli.options import say_json
-from fusiond.errors import FusiondError, RequestError, UnknownName
+from fusiond.model.errors import FusiondError, RequestError, UnknownName
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say_error(f"cannot write the output: {problem.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        from fusiond.system import faults  # a lookup goes without it
+        from fusiond.model.system import faults  # a lookup goes without it
 
         fault = faults.of(problem)
         if fault is not None:
@@ -141,7 +141,7 @@ def _dispatch(words: list[str], *, ours: bool) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
-        importlib.import_module("fusiond.isolation.start").early(
+        importlib.import_module("fusiond.requests.isolation.start").early(
             told=name == "plan",
             fork=ours and name != "serve",  # in a list of processes a daemon is one
         )
@@ -180,7 +180,7 @@ def _complain(problem: FusiondError, *, json: bool) -> int:
     """One line on standard error; with `--json` the same as a document, so that standard output always holds one."""
     _say_error(str(problem))
     if json:
-        from fusiond.wire import error_document
+        from fusiond.service.wire import error_document
 
         say_json({"error": error_document(problem)})
     return problem.exit_status

@@ -1,4 +1,4 @@
-"""An answer in words, as `best`, `run` and `verify` print it. Plain text, standard library only: `best` imports it.
+"""Prints an answer as text for `best`, `run` and `verify`. Standard library only: `best` imports it.
 
 It takes the document of `best --json`, which is a contract, so that people and programs are told the same.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusiond.words import counted
+from fusiond.model.english import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than a lookup

@@ -1,4 +1,4 @@
-"""`fusiond answers`: what is known, the last found first. Works without a daemon."""
+"""`fusiond answers`: lists the known answers, newest first. Works without a daemon."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from fusiond.cli import job_texts, options, output, render
 from fusiond.cli.prune import age_secs
-from fusiond.client.client import Client
-from fusiond.errors import NothingKnown, RequestError
-from fusiond.exchange.find import exchange_of
-from fusiond.model import Record, Verdict
+from fusiond.model.english import counted
+from fusiond.model.errors import NothingKnown, RequestError
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.service.client.client import Client
+from fusiond.service.wire import answer_entry
+from fusiond.store.exchange.find import exchange_of
 from fusiond.store.format import now
-from fusiond.wire import answer_entry
-from fusiond.words import counted
 
 _COLUMNS = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "95 %", "against")
 

@@ -1,4 +1,4 @@
-"""`fusiond best`: the best known answer, for a name or for what a job file asks.
+"""`fusiond best`: prints the best known answer for a name or a job file.
 
 By name it must be fast, so this file imports the standard library and what is as light only; a job file and `--export`
 import what they need.
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 from fusiond.cli import answer, options, output
-from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
-from fusiond.requests import best
+from fusiond.model.errors import NothingKnown, RequestError, StoreError, UnknownName
+from fusiond.service import best
 from fusiond.store import lookup
 from fusiond.store.document import DAMAGED_SOURCE
 
@@ -86,10 +86,10 @@ def find(
     if document is None:
         from pathlib import Path
 
-        from fusiond.client import elsewhere  # a hit goes without
+        from fusiond.service.client import upstream_lookup  # a hit goes without
 
         folder = best.current_folder()
-        document = elsewhere.by_name(Path(database), name, device=device, sizes=sizes, cache=cache, folder=folder)
+        document = upstream_lookup.by_name(Path(database), name, device=device, sizes=sizes, cache=cache, folder=folder)
     if document is not None:
         return document
     if problem is not None:
@@ -159,7 +159,7 @@ def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | Not
             f"{arguments.job} asks about {len(found)} workloads; name one with --size or --cache", where=which
         )
     if arguments.json:
-        from fusiond.wire import error_document
+        from fusiond.service.wire import error_document
 
         options.say_json(
             [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
@@ -178,9 +178,9 @@ def _elsewhere(
     """The same, with what the upstreams know in place of what is not known here."""
     from pathlib import Path
 
-    from fusiond.client import elsewhere  # a hit goes without
+    from fusiond.service.client import upstream_lookup  # a hit goes without
 
-    asked = elsewhere.by_job(
+    asked = upstream_lookup.by_job(
         Path(database),
         arguments.job,
         None,
@@ -205,7 +205,7 @@ def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any])
     if arguments.export is not None:
         from pathlib import Path
 
-        from fusiond.client.exporting import export  # builds the strategy's files: plugins and all
+        from fusiond.service.client.exporting import export  # builds the strategy's files: plugins and all
 
         files = export(Path(database), document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
         if arguments.json:
@@ -225,7 +225,7 @@ def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any])
 def _source(arguments: argparse.Namespace, document: dict[str, Any]) -> str:
     path = document.get("source")
     if document.get("imported"):
-        from fusiond.exchange import find as imported  # an answer of this box does without
+        from fusiond.store.exchange import find as imported  # an answer of this box does without
 
         text = imported.source(options.database(arguments), document["imported"]["key"])
         if text is None:

@@ -1,14 +1,15 @@
-"""`fusiond explain --bundle`: a trial as bundles that run where nothing is installed, for a bug report say."""
+"""`fusiond explain --bundle`: writes a trial as bundles that run without an installation, for a bug report."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fusiond.errors import DeviceError, NothingKnown, RequestError
-from fusiond.exporting.bundle import write_bundle
-from fusiond.isolation import registry as plugins
-from fusiond.model import BuildFailed, DeviceInfo, Outcome, Trial
-from fusiond.program import Program
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.model.errors import DeviceError, NothingKnown, RequestError
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed, Outcome, Trial
+from fusiond.model.program import Program
+from fusiond.requests.isolation import registry as plugins
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 

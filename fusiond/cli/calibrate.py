@@ -1,4 +1,4 @@
-"""`fusiond calibrate`: what measuring costs on a device, and its ceilings; kept in the store for each driver."""
+"""`fusiond calibrate`: measures what measuring costs on a device, and the device's ceilings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import closing
 
 from fusiond.cli import options, output, render
 from fusiond.devices.calibration import FIGURES, calibrate
-from fusiond.errors import DeviceError, UnknownName
-from fusiond.isolation import registry as plugins
+from fusiond.model.errors import DeviceError, UnknownName
+from fusiond.requests.isolation import registry as plugins
 from fusiond.store.database import Store
 
 

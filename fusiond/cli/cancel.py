@@ -1,12 +1,12 @@
-"""`fusiond cancel`: stop jobs, or take them off the queue; through the daemon, or in the store when none answers."""
+"""`fusiond cancel`: stops jobs or removes them from the queue, through the daemon or directly in the store."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.client.client import Client
-from fusiond.wire import job_document
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

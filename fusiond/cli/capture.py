@@ -1,4 +1,4 @@
-"""`fusiond capture`: what a running CUDA program launches, and what of it is worth asking about."""
+"""`fusiond capture`: captures the launches of a running CUDA program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fusiond.cli import options
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         from fusiond.cli import captured
 
         return captured.run(Path(words[0]), arguments)
-    from fusiond.capture import running
     from fusiond.cli.output import complain
+    from fusiond.cuda.capture import runner
 
-    found = running.run(words, arguments)
+    found = runner.run(words, arguments)
     complain(found.summary)
     return found.status

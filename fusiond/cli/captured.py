@@ -1,4 +1,4 @@
-"""`fusiond capture DIR`: what a capture holds, and files of it."""
+"""`fusiond capture DIR`: shows a capture and writes files of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond.capture import copies, running, trace
-from fusiond.capture.documents import Undescribed, representative
-from fusiond.capture.picking import Picking, by_kernel
-from fusiond.capture.report import CaptureReport, report
-from fusiond.capture.trace import CapturedTrace
 from fusiond.cli import options, output, render
-from fusiond.errors import RequestError
+from fusiond.cuda.capture import copies, runner, trace
+from fusiond.cuda.capture.documents import Undescribed, representative
+from fusiond.cuda.capture.picked_kernels import Picking, by_kernel
+from fusiond.cuda.capture.report import CaptureReport, report
+from fusiond.cuda.capture.trace import CapturedTrace
+from fusiond.model.errors import RequestError
 
 MOST_GROUPS = 20
 SUBMITTED = 10
@@ -27,7 +27,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> int:
     target = Path(arguments.to or folder).expanduser()
     if arguments.pick:
         return _pick(found, target, arguments)
-    made = report(found, running.gpu(folder), count=arguments.count)
+    made = report(found, runner.gpu(folder), count=arguments.count)
     if arguments.submit:
         return _submit(made, target / "groups", arguments)
     if arguments.html:
@@ -128,7 +128,7 @@ def _numbers(text: str, found: CapturedTrace) -> list[int]:
 
 def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) -> int:
     """Hand in the groups that are estimated to hide most; those that no document can be written of are named."""
-    from fusiond.client.client import Client
+    from fusiond.service.client.client import Client
 
     handed: list[dict[str, Any]] = []
     with Client(None, options.database(arguments)) as client:
@@ -150,7 +150,7 @@ def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) ->
 
 
 def _page(made: CaptureReport, folder: Path, file: Path, arguments: argparse.Namespace) -> int:
-    from fusiond.web import pages  # Jinja2 and starlette, for this alone
+    from fusiond.service.web import pages  # Jinja2 and starlette, for this alone
 
     try:
         file.write_text(pages.capture(made.as_json(), folder.resolve().name), encoding="utf-8")

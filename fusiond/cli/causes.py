@@ -1,5 +1,5 @@
-"""What `fusiond explain` says of why: what the programs of a job ask of the GPU, as it is kept with them, or is counted
-now (`--count`).
+"""The reasons that `fusiond explain` gives: what the programs of a job ask of the GPU, stored or counted now
+(`--count`).
 
 A program's issue slots are the resource that fusing two kernels fills: one that waits for memory leaves them empty, and
 the other one's instructions take them (Li et al., CGO 2022, section IV-A). Without a GPU they are counted from SASS
@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusiond.cli.answer import microseconds
-from fusiond.counting import apart
-from fusiond.counting.model import H100, Gpu, gpu_named
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.model import H100, Gpu, gpu_named
 from fusiond.devices.cuda import counters
-from fusiond.isolation import registry as plugins
-from fusiond.model import COUNTED, MEASURED, DeviceInfo, Outcome, Trial
-from fusiond.program import Program
+from fusiond.model.nouns import COUNTED, MEASURED, DeviceInfo
+from fusiond.model.outcomes import Outcome, Trial
+from fusiond.model.program import Program
+from fusiond.requests.isolation import registry as plugins
 from fusiond.store.database import Store
 from fusiond.tuning.counts import like
 
@@ -59,7 +60,7 @@ def counted(store: Store, programs: Mapping[str, Program], device: DeviceInfo | 
     model = gpu_of(device).name
     known = store.profiles([each.key for each in programs.values()], model, COUNTED)
     missing = {label: each for label, each in programs.items() if each.key not in known}
-    for row in apart.counted(missing, model=model) if missing else ():
+    for row in child_process.counted(missing, model=model) if missing else ():
         known.setdefault(programs[row["program"]].key, []).append(row)
     for each in missing.values():
         if not any(row["failed"] for row in known.get(each.key, ())):

@@ -1,4 +1,4 @@
-"""`fusiond completion SHELL`: a script by which a shell completes commands, options and files.
+"""`fusiond completion SHELL`: prints a script that completes commands, options and files.
 
 The one home of shtab.
 """

@@ -1,4 +1,4 @@
-"""What `--count` shows: a row for each launch, and a sum for each program beside the unfused one."""
+"""The tables of `--count`: one row per launch, and one sum per program beside the unfused one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fusiond devices`: the devices of this machine, and what is missing for those that are not there."""
+"""`fusiond devices`: lists the devices of this machine, and says what the missing ones lack."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from fusiond.cli import options, output, render
 from fusiond.devices.lock import held_by
-from fusiond.devices.presence import NameHolder
+from fusiond.devices.machine_lock import NameHolder
 from fusiond.devices.probe import probe
-from fusiond.errors import DeviceError, UnknownName
-from fusiond.isolation import registry as plugins
-from fusiond.model import DeviceInfo
-from fusiond.registry import Registry
+from fusiond.model.errors import DeviceError, UnknownName
+from fusiond.model.nouns import DeviceInfo
+from fusiond.requests.isolation import registry as plugins
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 
 

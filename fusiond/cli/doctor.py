@@ -1,4 +1,5 @@
-"""`fusiond doctor`: what works here, what does not, and the remedy. Exit status 0 when at least one device works."""
+"""`fusiond doctor`: says what works here, what does not, and how to fix it. Exit status 0 if at least one device
+works."""
 
 from __future__ import annotations
 
@@ -18,18 +19,19 @@ from fusiond import __version__
 from fusiond.build import assemblers, nvcc, nvdisasm
 from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
-from fusiond.daemon import lock
-from fusiond.daemon import socket as sockets
 from fusiond.devices.calibration import FIGURES
-from fusiond.errors import FusiondError
-from fusiond.isolation import registry as plugins
-from fusiond.model import COUNTED, JobState
-from fusiond.registry import Registry
+from fusiond.model.english import counted
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import COUNTED
+from fusiond.model.outcomes import JobState
+from fusiond.model.system import driver
+from fusiond.requests.isolation import registry as plugins
+from fusiond.requests.registry import Registry
+from fusiond.service.daemon import lock
+from fusiond.service.daemon import socket as sockets
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 from fusiond.store.location import file_system
-from fusiond.system import driver
-from fusiond.words import counted
 
 SHOWN = ("event_us", "empty_kernel_us", "steady_mhz", "settle_secs", "copy_gbs", "fp32_tflops")
 """Of a calibration; `fusiond calibrate --json` has all."""

@@ -1,4 +1,4 @@
-"""`fusiond examples [COPY_TO]`: the job files and programs that come with fusiond.
+"""`fusiond examples [COPY_TO]`: lists or copies the job files and programs that come with fusiond.
 
 A copy has the JSON Schemas beside it, those of kernels, pipelines and graphs for one's own, and each of its jobs a line
 by which editors find that of jobs.
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import fusiond
 from fusiond.cli import options, output
-from fusiond.errors import FusiondError, RequestError
-from fusiond.isolation import registry as plugins
+from fusiond.model.english import counted
+from fusiond.model.errors import FusiondError, RequestError
 from fusiond.requests import schema
-from fusiond.words import counted
+from fusiond.requests.isolation import registry as plugins
 
 INSTALLED = Path("share") / "fusiond" / "examples"
 IN_THE_SOURCE = Path(fusiond.__file__).parents[1] / "configs" / "jobs"

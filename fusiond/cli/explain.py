@@ -1,4 +1,4 @@
-"""`fusiond explain`: why a job came out as it did. Works without a daemon, from what is in the store."""
+"""`fusiond explain`: explains the result of a job from the store. Works without a daemon."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 
 from fusiond.cli import bundling, causes, counts, job_texts, options, output, render
 from fusiond.cli.answer import figures, microseconds, paid
-from fusiond.client.client import Client
-from fusiond.errors import RequestError
-from fusiond.keys import plain
-from fusiond.model import MEASURED, Measurement, Outcome, Record, Rejection, Trial
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import plain
+from fusiond.model.nouns import MEASURED, Rejection
+from fusiond.model.outcomes import Measurement, Outcome, Record, Trial
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_entry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.wire import job_entry
-from fusiond.words import counted
 
 BASELINE, HFUSE = "baseline:", "hfuse"
 STRUCK_OUT = "struck_out"
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _page(store: Store, row: JobRow, path: Path, *, json: bool) -> int:
-    from fusiond.web import pages  # Jinja2 and starlette, for this alone
+    from fusiond.service.web import pages  # Jinja2 and starlette, for this alone
 
     try:
         path.write_text(pages.standing_alone(store, row.id), encoding="utf-8")

@@ -1,5 +1,5 @@
-"""`fusiond export`: trials of a job in the field's exchange format (T4) or as a table for spreadsheets; answers as
-such a table, or signed for other boxes. Works without a daemon.
+"""`fusiond export`: writes trials in the exchange format T4 or as a table, and answers as a table or signed for other
+machines. Works without a daemon.
 
 T4 (Kernel Tuner, KTT, BAT: schema 1.0.0 of its results) has milliseconds. What was measured is called `time`; what was
 emulated or counted has a name of its own there, so that nobody takes it for a time of a GPU.
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.cli import options, output
-from fusiond.client.client import Client
-from fusiond.errors import RequestError
-from fusiond.model import Outcome, Trial
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError
+from fusiond.model.outcomes import Outcome, Trial
+from fusiond.service.client.client import Client
+from fusiond.service.wire import answer_entry
 from fusiond.store.jobs import JobRow
-from fusiond.wire import answer_entry
-from fusiond.words import counted
 
 SCHEMA = "1.0.0"
 INVALIDITY = {
@@ -95,10 +95,10 @@ def _answers(arguments: argparse.Namespace) -> int:
     """This box's answers, signed by its key, and those that were imported, signed by others."""
     if arguments.id is not None:
         raise RequestError("is a job; --answers writes the answers of the store", where="ID")
-    from fusiond.exchange import transfer  # cryptography: the other forms do without
-    from fusiond.exchange.database import Exchange
-    from fusiond.exchange.records import publish
-    from fusiond.exchange.signing import Signer
+    from fusiond.store.exchange import transfer  # cryptography: the other forms do without
+    from fusiond.store.exchange.database import Exchange
+    from fusiond.store.exchange.records import publish
+    from fusiond.store.exchange.signing import Signer
 
     with Client(db=options.database(arguments)) as client, Exchange.beside(client.db) as exchange:
         signer = Signer.of(client.store.path)

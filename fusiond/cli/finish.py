@@ -1,12 +1,12 @@
-"""`fusiond finish`: end a job's search now, and have the finals of what it has measured."""
+"""`fusiond finish`: ends a job's search now and measures the finals."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.client.client import Client
-from fusiond.wire import job_document
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

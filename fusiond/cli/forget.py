@@ -1,16 +1,16 @@
-"""`fusiond forget`: give up the answers of a workload; without --yes it only says which."""
+"""`fusiond forget`: removes the answers of a workload; without --yes it only lists them."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.client.client import Client
-from fusiond.errors import NothingKnown
-from fusiond.exchange.find import exchange_of
+from fusiond.model.english import counted
+from fusiond.model.errors import NothingKnown
+from fusiond.service.client.client import Client
 from fusiond.store import lookup
+from fusiond.store.exchange.find import exchange_of
 from fusiond.store.format import lookup_name
-from fusiond.words import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

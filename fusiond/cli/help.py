@@ -6,7 +6,7 @@ import argparse
 
 from fusiond import __version__, cli
 from fusiond.cli import output
-from fusiond.errors import UnknownName
+from fusiond.model.errors import UnknownName
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`fusiond history`: all answers that a workload ever had, and why each went. Works without a daemon."""
+"""`fusiond history`: lists all answers that a workload ever had, and why each was replaced. Works without a daemon."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 
 from fusiond.cli import options, render
 from fusiond.cli.answers import row
-from fusiond.client.client import Client
-from fusiond.errors import NothingKnown
+from fusiond.model.errors import NothingKnown
+from fusiond.service.client.client import Client
+from fusiond.service.wire import answer_entry
 from fusiond.store import lookup
-from fusiond.wire import answer_entry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,5 @@
-"""`fusiond import`: answers that another box has signed, or trials of another tuner (T4). Works without a daemon.
+"""`fusiond import`: reads answers that another machine signed, or trials of another tuner (T4). Works without a
+daemon.
 
 What is imported is data. An answer is served as imported, and nothing of it is built or run here before its signer is
 trusted (`fusiond keys trust`); trials become a recorded space, which `strategy: replay` searches.
@@ -10,12 +11,13 @@ import argparse
 import json
 from pathlib import Path
 
+from fusiond.build.exporting import t4
 from fusiond.cli import options, output
-from fusiond.errors import RequestError
-from fusiond.exchange import transfer
-from fusiond.exchange.database import Exchange
-from fusiond.exporting import pack, t4
-from fusiond.words import counted
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError
+from fusiond.store.exchange import transfer
+from fusiond.store.exchange.database import Exchange
+from fusiond.strategy import recorded_space
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +63,7 @@ def _trials(arguments: argparse.Namespace, path: Path) -> int:
     parameters, rows = t4.rows(document, str(path))
     device, kernel = t4.about(document)
     try:
-        pack.write(target, name, parameters, rows, device=device, kernel=kernel, warmups=0)
+        recorded_space.write(target, name, parameters, rows, device=device, kernel=kernel, warmups=0)
     except OSError as problem:
         raise RequestError(f"{target} cannot be written: {problem.strerror}", where="--out") from None
     failed = sum(bool(each.failure) for each in rows)

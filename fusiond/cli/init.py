@@ -1,4 +1,4 @@
-"""`fusiond init`: the document of a workload, drafted from a file that it begins from.
+"""`fusiond init`: drafts the document of a workload from a source file.
 
 What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked.
 """
@@ -14,17 +14,17 @@ from pathlib import Path
 
 from fusiond.build import nvcc
 from fusiond.cli import options, output
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
-from fusiond.inputs.documents import Node
-from fusiond.isolation import registry as plugins
-from fusiond.model import Job
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.model.inputs.documents import Node
+from fusiond.model.nouns import Job
+from fusiond.requests.isolation import registry as plugins
 from fusiond.requests.jobs import JobInputs
+from fusiond.requests.registry import Registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fusiond.capture.filling import CapturedKernels
+    from fusiond.cuda.capture.draft_filling import CapturedKernels
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _captured(folder: str) -> CapturedKernels:
-    from fusiond.capture.filling import CapturedKernels  # for this alone
+    from fusiond.cuda.capture.draft_filling import CapturedKernels  # for this alone
 
     return CapturedKernels(Path(folder).expanduser())
 

@@ -1,4 +1,4 @@
-"""What a job does, in words and bars: what terminals draw, and what is printed where there is none."""
+"""The progress of a job in words and bars, for terminals and for plain output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusiond.cli.answer import microseconds
-from fusiond.progress import Progress
+from fusiond.service.progress import Progress
 
 UNCUT = 10_000
 """Columns of a table that goes into a pipe."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from fusiond.cli import job_texts, options, output, render
-from fusiond.client.client import Client
-from fusiond.errors import NothingKnown
-from fusiond.model import JobState
+from fusiond.model.english import counted, shortened
+from fusiond.model.errors import NothingKnown
+from fusiond.model.outcomes import JobState
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_entry
 from fusiond.store.jobs import JobRow
-from fusiond.wire import job_entry
-from fusiond.words import counted, shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`fusiond judge`: is a kernel a right replacement of another one, and how much faster is it."""
+"""`fusiond judge`: checks whether a kernel correctly replaces another one, and how much faster it is."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusiond.cli import options, output
-from fusiond.errors import RequestError
-from fusiond.isolation import registry as plugins
+from fusiond.model.errors import RequestError
 from fusiond.requests import jobs
+from fusiond.requests.isolation import registry as plugins
 from fusiond.tuning import judge
 
 WRONG = 1

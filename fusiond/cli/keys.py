@@ -1,4 +1,4 @@
-"""`fusiond keys`: the key that this box signs its answers with, and whose keys are trusted here."""
+"""`fusiond keys`: shows the key that signs this machine's answers, and the keys that it trusts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import re
 
 from fusiond.cli import options, output, render
-from fusiond.errors import RequestError
-from fusiond.exchange.database import Exchange
-from fusiond.exchange.signing import Signer
+from fusiond.model.errors import RequestError
+from fusiond.store.exchange.database import Exchange
+from fusiond.store.exchange.signing import Signer
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

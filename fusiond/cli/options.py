@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond.store.location import default_name
 
 TYPE_CHECKING = False

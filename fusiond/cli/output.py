@@ -1,4 +1,4 @@
-"""Everything that the command line prints goes through here (rich's tables through `render`, which escapes alike).
+"""Prints everything that the command line prints, with control characters escaped.
 
 Names, paths and messages come from files, plugins and compilers; none of their control or bidirectional characters
 may reach a terminal.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from fusiond.words import shortened, shown
+from fusiond.model.english import shortened, shown
 
 
 def say(*lines: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import NoReturn
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 
 class Parser(argparse.ArgumentParser):

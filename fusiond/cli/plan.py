@@ -1,4 +1,4 @@
-"""`fusiond plan`: what a strategy makes of a job: analysis, space, seeds, rejections. Runs nothing on a device."""
+"""`fusiond plan`: shows a strategy's analysis, space, seeds and rejections for a job. Runs nothing on a device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from fusiond.cli import counts, options, output, render
 from fusiond.cli.answer import figures
-from fusiond.counting.model import H100, Gpu, gpu_of
-from fusiond.counting.roofline import draw
-from fusiond.errors import RequestError, StoreError
-from fusiond.isolation import registry as plugins
+from fusiond.devices.counting.model import H100, Gpu, gpu_of
+from fusiond.devices.counting.roofline import draw
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError, StoreError
 from fusiond.requests import jobs
+from fusiond.requests.isolation import registry as plugins
 from fusiond.requests.planning import Plan, emit_bundles, plan, with_config, with_counts
-from fusiond.words import counted
 
 if TYPE_CHECKING:
     from fusiond.store.database import Store

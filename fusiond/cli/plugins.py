@@ -1,4 +1,4 @@
-"""`fusiond plugins`: what each plugin brought, or why it did not load."""
+"""`fusiond plugins`: lists what each plugin registered, or why it did not load."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from fusiond.cli import options, render
-from fusiond.isolation import registry as plugins
-from fusiond.registry import PluginState
+from fusiond.requests.isolation import registry as plugins
+from fusiond.requests.registry import PluginState
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

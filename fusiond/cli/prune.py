@@ -1,4 +1,4 @@
-"""`fusiond prune`: give back the disk space of what is not needed any more, and say how large what stays is.
+"""`fusiond prune`: deletes what is no longer needed, and reports the size of the rest.
 
 No answer is lost. Without `--older-than` no trial either: bundles and builds are made again when they are asked for.
 """
@@ -18,12 +18,12 @@ from pathlib import Path
 from fusiond.build.cache import LIMIT_BYTES, BuildCache
 from fusiond.build.working import sweep
 from fusiond.cli import options, output
-from fusiond.errors import RequestError
-from fusiond.model import JobState
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError
+from fusiond.model.outcomes import JobState
 from fusiond.store.database import Store
 from fusiond.store.format import now
 from fusiond.store.retention import remove_old
-from fusiond.words import counted
 
 HOURS = 24.0
 _AGES = {"h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}

@@ -1,4 +1,4 @@
-"""`fusiond record`: measure the whole space of a job here, and write it to a file that can be replayed anywhere."""
+"""`fusiond record`: measures the whole space of a job and writes it to a file that can be replayed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fusiond.cli import options, output
 from fusiond.cli.render import display
-from fusiond.client import here
-from fusiond.errors import RequestError
-from fusiond.exporting import pack
-from fusiond.isolation import registry as plugins
-from fusiond.requests import contents, jobs
+from fusiond.model.errors import RequestError
+from fusiond.requests import content_lookup, jobs
+from fusiond.requests.isolation import registry as plugins
+from fusiond.service.client import in_process
 from fusiond.store.database import Store
+from fusiond.strategy import recorded_space
 from fusiond.tuning import tuner
 
 MOST_TRIALS, MOST_SECS = 1_000_000, 30 * 24 * 3600.0
@@ -40,24 +40,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and not arguments.out.absolute().parent.is_dir():
         raise RequestError(f"there is no folder {arguments.out.parent}", where="--out")
     registry = plugins.load()
-    wanted = here.checked(registry, read)
+    wanted = in_process.checked(registry, read)
     if arguments.out is not None and len(wanted) > 1:
         raise RequestError(f"stands for {len(wanted)} jobs, and --out names one file", where=arguments.job)
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
-        contents.index(store, registry)
+        content_lookup.index(store, registry)
         for prepared in wanted:
             row = tuner.enqueue(store, prepared, resume=True)
             with display(plain=False) as shown:
                 again = f"fusiond record {shlex.quote(arguments.job)}"
-                here.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy, prepared=prepared)
+                in_process.tune(
+                    store, registry, row, shown, again=again, when_busy=arguments.when_busy, prepared=prepared
+                )
             name, device = prepared.workload.name, prepared.job.device
             plain = "".join(each if each.isalnum() or each in "._-" else "-" for each in f"{name}-{device}")
             path = arguments.out or Path(f"{plain}.jsonl.gz")
             trials = store.trials(row.id)
-            parameters, rows = pack.of_trials(trials)
+            parameters, rows = recorded_space.of_trials(trials)
             sizes = dict(prepared.workload.sizes)
-            pack.write(
+            recorded_space.write(
                 path, name, parameters, rows, device=device, kernel=prepared.workload.strategy, sizes=sizes, warmups=0
             )
             failed = sum(bool(each.failure) for each in rows)

@@ -1,4 +1,4 @@
-"""Tables on standard output, progress on standard error; what a terminal gets is drawn by `drawn`.
+"""Tables on standard output, progress on standard error. `drawn` draws them on a terminal.
 
 Where the output is not a terminal, progress is one plain line an event, and tables are not cut to a width.
 """
@@ -19,8 +19,8 @@ from rich.cells import cell_len
 
 from fusiond.cli import output
 from fusiond.cli.job_texts import UNCUT, TableOf, line
-from fusiond.progress import Progress
-from fusiond.words import shown
+from fusiond.model.english import shown
+from fusiond.service.progress import Progress
 
 LONGEST_WORD = 24
 """Words up to this length are never broken in a table."""
@@ -41,9 +41,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         _paragraphs(title, columns, cells, wide)
         return
     if not plainly(title, widths, wide):
-        from fusiond.cli import drawn  # rich, which takes a tenth of a second
+        from fusiond.cli import rich_output  # rich, which takes a tenth of a second
 
-        drawn.table(title, columns, widths, cells, wide)
+        rich_output.table(title, columns, widths, cells, wide)
         return
     rule, gap = "\u2500" * (sum(widths) + _BETWEEN * (len(widths) - 1)), " " * _BETWEEN
     heads, *lines = (
@@ -128,7 +128,7 @@ def display(*, plain: bool) -> Display:
     """Live bars on a terminal, plain lines elsewhere or when `plain` is asked for."""
     if plain or not sys.stderr.isatty():
         return ProgressLines()
-    from fusiond.cli.drawn import Live
+    from fusiond.cli.rich_output import Live
 
     return Live()
 
@@ -163,9 +163,9 @@ class ProgressLines:
 def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
     """Tables that are drawn anew until Ctrl-C ends it; where the output is not a terminal, one after the other."""
     if sys.stdout.isatty():
-        from fusiond.cli import drawn
+        from fusiond.cli import rich_output
 
-        drawn.watching(draw, secs)
+        rich_output.watching(draw, secs)
     while True:
         for each in draw():
             table(each.title, each.columns, each.rows)

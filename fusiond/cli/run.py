@@ -1,4 +1,4 @@
-"""`fusiond run`: tune a job here and now, with progress, and print the answer as `best` does."""
+"""`fusiond run`: tunes a job in this process, shows progress, and prints the answer as `best` does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fusiond.cli import answer, options, output
 from fusiond.cli.render import display
-from fusiond.client import here
-from fusiond.isolation import registry as plugins
-from fusiond.requests import contents, jobs
+from fusiond.model.system import files
+from fusiond.requests import content_lookup, jobs
+from fusiond.requests.isolation import registry as plugins
+from fusiond.service.client import in_process
 from fusiond.store.database import Store
-from fusiond.system import files
 from fusiond.tuning import tuner
 
 
@@ -28,17 +28,17 @@ def run(arguments: argparse.Namespace) -> int:
     text = files.read_text(Path(arguments.job), where=arguments.job)
     read = jobs.read(arguments.job, text, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
     registry = plugins.load()
-    wanted = here.checked(registry, read)
+    wanted = in_process.checked(registry, read)
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
-        contents.index(store, registry)
-        contents.remember(store.path, registry, arguments.job, text, jobs.read(arguments.job, text), wanted)
+        content_lookup.index(store, registry)
+        content_lookup.remember(store.path, registry, arguments.job, text, jobs.read(arguments.job, text), wanted)
         rows = [tuner.enqueue(store, each, resume=True) for each in wanted]
         for row, prepared in zip(rows, wanted, strict=True):
             with display(plain=arguments.json) as shown:
                 again = f"fusiond run {shlex.quote(arguments.job)}"
-                found = here.tune(
+                found = in_process.tune(
                     store, registry, row, shown, again=again, when_busy=arguments.when_busy, prepared=prepared
                 )
             documents.append(found)

@@ -1,14 +1,14 @@
-"""`fusiond schema KIND`: the JSON Schema of a YAML file, by which editors complete it and mark mistakes."""
+"""`fusiond schema KIND`: prints the JSON Schema of a YAML file, for editors."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import options
-from fusiond.daemon import config_schema
-from fusiond.errors import UnknownName
-from fusiond.isolation import registry as plugins
+from fusiond.model.errors import UnknownName
 from fusiond.requests import schema
+from fusiond.requests.isolation import registry as plugins
+from fusiond.service.daemon import config_schema
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

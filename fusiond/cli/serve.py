@@ -1,4 +1,4 @@
-"""`fusiond serve`: the daemon, in the foreground. systemd or a terminal keeps it; docs/operating.md has the unit."""
+"""`fusiond serve`: runs the daemon in the foreground. docs/operating.md has a systemd unit."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from typing import Any
 from fusiond.build.working import sweep
 from fusiond.cli import options, output
 from fusiond.cli.plugins import entry
-from fusiond.client.here import checked
-from fusiond.cluster.provider import ClusterProvider, others, runner
-from fusiond.cluster.rayed import RayCluster
-from fusiond.daemon import config, logs
-from fusiond.daemon.app import BestQuery, JobQuestion, Submission
-from fusiond.daemon.between import Between
-from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.notify import Notifier
-from fusiond.daemon.service import DaemonWork, Service
-from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
-from fusiond.errors import NothingKnown, RequestError
-from fusiond.events import Events
-from fusiond.exchange import find
-from fusiond.isolation import registry as plugins
-from fusiond.model import DeviceInfo, JobState
-from fusiond.registry import Registry
-from fusiond.requests import contents
+from fusiond.model.errors import NothingKnown, RequestError
+from fusiond.model.events import Events
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState
+from fusiond.requests import content_lookup
+from fusiond.requests.isolation import registry as plugins
+from fusiond.requests.registry import Registry
+from fusiond.service.client.in_process import checked
+from fusiond.service.cluster.provider import ClusterProvider, others, runner
+from fusiond.service.cluster.ray_actors import RayCluster
+from fusiond.service.daemon import config, logs
+from fusiond.service.daemon.app import BestQuery, JobQuestion, Submission
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.daemon.notify import Notifier
+from fusiond.service.daemon.service import DaemonWork, Service
+from fusiond.service.daemon.upstream_sync import Between
+from fusiond.service.daemon.worker import Stop
 from fusiond.store.database import Store
+from fusiond.store.exchange import find
 from fusiond.store.jobs import JobRow
 from fusiond.tuning import tuner
 from fusiond.tuning.contention import Policy
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             cluster = RayCluster(settings.cluster, spec=settings.cluster_device, resource=settings.cluster_resource)
             opened.callback(cluster.close)
             registry.providers["cluster"] = ClusterProvider(cluster, settings.cluster_device)
-        contents.index(store, registry)
+        content_lookup.index(store, registry)
         now = _Now(when_busy=settings.when_busy)
 
         def reread() -> DaemonConfig:
@@ -135,7 +136,7 @@ def work(
         if submission.text is not None:
             if set(options.values()) != {None}:
                 wanted = plugins.read(registry, submission.path, submission.text)
-            contents.remember(store.path, registry, submission.path, submission.text, wanted, ready)
+            content_lookup.remember(store.path, registry, submission.path, submission.text, wanted, ready)
         return tuple(tuner.enqueue(store, each, priority=submission.priority) for each in ready)
 
     def again(id: str) -> JobRow:
@@ -148,10 +149,10 @@ def work(
         return made.run(row.id, stop, device)
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
-        return contents.best_of_jobs(
+        return content_lookup.best_of_jobs(
             store.path,
             registry,
-            contents.ready(registry, plugins.read(registry, question.path, question.text), question.sizes),
+            content_lookup.ready(registry, plugins.read(registry, question.path, question.text), question.sizes),
             device=question.device,
             cache=question.cache,
             elsewhere=ask,
@@ -163,23 +164,23 @@ def work(
         asks = between is not None and between.listens and not missed.lately(question)
         if not families and not asks:
             return None
-        found = contents.imported(
+        found = content_lookup.imported(
             store.path,
             registry,
-            contents.families(registry, question.name, None),
+            content_lookup.families(registry, question.name, None),
             device=question.device,
             sizes=question.sizes,
             cache=question.cache,
             elsewhere=ask if asks else None,
         )
         if found is not None:
-            contents.queue_check_of_name(store.path, registry, question.name, None, found)
+            content_lookup.queue_check_of_name(store.path, registry, question.name, None, found)
         return found
 
     def answered(row: JobRow, device: DeviceInfo) -> str | None:
         job = store.load_job(row.id)
-        wanted = contents.ready(registry, (job,))
-        (found,) = contents.best_of_jobs(store.path, registry, wanted, device=device.name, elsewhere=ask)
+        wanted = content_lookup.ready(registry, (job,))
+        (found,) = content_lookup.best_of_jobs(store.path, registry, wanted, device=device.name, elsewhere=ask)
         given = found.get("imported") if isinstance(found, dict) and found["match"] != "nearest" else None
         return str(given["name"]) if given is not None and given["trusted"] else None
 

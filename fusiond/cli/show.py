@@ -1,13 +1,13 @@
-"""`fusiond show`: one job. Works without a daemon."""
+"""`fusiond show`: shows one job. Works without a daemon."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import job_texts, options, output
-from fusiond.client.client import Client
-from fusiond.wire import job_document, job_entry
-from fusiond.words import shortened
+from fusiond.model.english import shortened
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_document, job_entry
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

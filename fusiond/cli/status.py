@@ -1,4 +1,4 @@
-"""`fusiond status`: the daemon, its devices, the queue and the latest answers. Works without a daemon."""
+"""`fusiond status`: shows the daemon, its devices, the queue and the latest answers. Works without a daemon."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from fusiond.cli import options, output
 from fusiond.cli.counts import size
-from fusiond.client.client import Client
-from fusiond.errors import DaemonError, NothingKnown, RequestError
-from fusiond.wire import answer_entry
-from fusiond.words import counted, shortened
+from fusiond.model.english import counted, shortened
+from fusiond.model.errors import DaemonError, NothingKnown, RequestError
+from fusiond.service.client.client import Client
+from fusiond.service.wire import answer_entry
 
 LATEST = 5
 """Answers that are shown."""
@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
                 raise RequestError("goes on for ever, and --json is one document", where="--watch")
             if not 0.1 <= arguments.watch <= 3600:
                 raise RequestError(f"is {arguments.watch:g}; write 0.1 to 3600 seconds", where="--watch")
-            from fusiond.cli import live  # rich takes longer to load than all of the rest
+            from fusiond.cli import live_status  # rich takes longer to load than all of the rest
 
             with contextlib.suppress(KeyboardInterrupt):  # that is how one ends it
-                live.watch(client, lambda: _document(client), arguments.watch)
+                live_status.watch(client, lambda: _document(client), arguments.watch)
             return 0
         document = _document(client)
     if arguments.json:

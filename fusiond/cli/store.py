@@ -1,4 +1,4 @@
-"""`fusiond store`: is the store what was written, a copy of it while it is in use, and back."""
+"""`fusiond store`: checks, backs up and restores the store."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import dataclasses
 from pathlib import Path
 
 from fusiond.cli import options, output
-from fusiond.daemon import lock
-from fusiond.errors import NothingKnown, RequestError
+from fusiond.model.english import counted
+from fusiond.model.errors import NothingKnown, RequestError
+from fusiond.service.daemon import lock
 from fusiond.store import backup
 from fusiond.store.check import Finding, check, forget
 from fusiond.store.database import Store
-from fusiond.words import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

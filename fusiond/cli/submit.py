@@ -1,11 +1,11 @@
-"""`fusiond submit`: hand a job to the daemon; with `--wait`, follow it until it ends."""
+"""`fusiond submit`: hands a job to the daemon; `--wait` follows it until it ends."""
 
 from __future__ import annotations
 
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.client.client import Client
+from fusiond.service.client.client import Client
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
                 output.say(*ids)
             return 0
         from fusiond.cli.render import display  # with rich, which handing a job in does without
-        from fusiond.model import JobState
-        from fusiond.wire import job_document
+        from fusiond.model.outcomes import JobState
+        from fusiond.service.wire import job_document
 
         for job in ids:
             with display(plain=arguments.json) as shown:

@@ -1,4 +1,4 @@
-"""`fusiond tokens`: who may ask this box for answers over TCP (read), and push answers to it (write)."""
+"""`fusiond tokens`: manages the tokens that let other programs read answers (read) or push them (write) over TCP."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import re
 
 from fusiond.cli import options, output, render
-from fusiond.errors import RequestError
-from fusiond.exchange.database import Exchange
-from fusiond.exchange.tokens import RIGHTS, digest, new
+from fusiond.model.errors import RequestError
+from fusiond.store.exchange.database import Exchange
+from fusiond.store.exchange.tokens import RIGHTS, digest, new
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`fusiond verify`: measure the recorded winner again, here, against the unfused way that it was measured against."""
+"""`fusiond verify`: measures the recorded winner again here, against the unfused way of its record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import closing
 from fusiond.cli import answer, options, output
 from fusiond.cli.best import find
 from fusiond.cli.render import display
-from fusiond.client import here
-from fusiond.errors import NothingKnown, RequestError
-from fusiond.isolation import registry as plugins
-from fusiond.requests import contents
+from fusiond.model.errors import NothingKnown, RequestError
+from fusiond.requests import content_lookup
+from fusiond.requests.isolation import registry as plugins
+from fusiond.service.client import in_process
 from fusiond.store.database import Store
 from fusiond.tuning import tuner
 
@@ -43,13 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     registry = plugins.load()
     with closing(Store.open(database, create=False)) as store, display(plain=arguments.json) as shown:
         store.recover()
-        contents.index(store, registry)
-        job = here.recorded_job(store, before["workload"]["key"])
+        content_lookup.index(store, registry)
+        job = in_process.recorded_job(store, before["workload"]["key"])
         search = dataclasses.replace(job.search, cache=before["cache"])
         wanted = dataclasses.replace(job, device=before["device"]["name"], search=search)
         row = tuner.submit(store, registry, wanted, kind="verify", priority=1)
         again = f"fusiond verify --workload {shlex.quote(name)}"
-        after = here.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
+        after = in_process.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

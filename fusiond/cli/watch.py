@@ -1,4 +1,4 @@
-"""`fusiond watch`: follow a job until it ends; from the daemon, or from the store when no daemon answers."""
+"""`fusiond watch`: follows a job until it ends, through the daemon or the store."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 
 from fusiond.cli import options, output
 from fusiond.cli.render import ProgressLines
-from fusiond.client.client import Client
-from fusiond.model import JobState
-from fusiond.wire import job_document
-from fusiond.words import shortened
+from fusiond.model.english import shortened
+from fusiond.model.outcomes import JobState
+from fusiond.service.client.client import Client
+from fusiond.service.wire import job_document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""CUDA kernels of one's own in a program, fused where that is known to be faster; and what is known without a GPU.
+"""A program's own CUDA kernels, fused where that is known to be faster.
 
     import fusiond.cuda
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from fusiond.cuda.recording.context import Explanation, Recorder, explain, launch
     from fusiond.cuda.recording.groups import Explained
     from fusiond.cuda.recording.kernels import Kernel, kernel
-    from fusiond.frameworks.running import LaunchFailed
+    from fusiond.service.frameworks.running import LaunchFailed
 
 _HOMES = {
     "Explained": "fusiond.cuda.recording.groups",
     "Explanation": "fusiond.cuda.recording.context",
     "Kernel": "fusiond.cuda.recording.kernels",
-    "LaunchFailed": "fusiond.frameworks.running",
+    "LaunchFailed": "fusiond.service.frameworks.running",
     "Recorder": "fusiond.cuda.recording.context",
     "explain": "fusiond.cuda.recording.context",
     "kernel": "fusiond.cuda.recording.kernels",

@@ -1,4 +1,4 @@
-"""What a device is: a description, a builder in this process, and an executor in a child process.
+"""The interface of a device: a description, a builder in this process, an executor in a child process.
 
     Provider --devices--> DeviceInfo        who is there
     Provider --build--> Binary | BuildFailed    in the daemon's process, ahead of time, on any core
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from fusiond.errors import FusiondError
-from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
-from fusiond.program import Buffer, Program, Source
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed, DeviceState, Outcome
+from fusiond.model.program import Buffer, Program, Source
 
 if TYPE_CHECKING:  # a bundle runs with NumPy alone: nothing that reads YAML may be imported with this module
     import numpy as np
@@ -108,7 +109,7 @@ class DataPlane(Protocol):
     """
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
-        """What `fusiond.inputs.fills.initial` says, bit for bit."""
+        """What `fusiond.model.inputs.fills.initial` says, bit for bit."""
         ...
 
     def intact(self, loaded: Loaded, buffer: Buffer, seed: int) -> bool:

@@ -8,7 +8,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.counted.provider import CountedProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.hookspecs import hookimpl
+from fusiond.strategy.hookspecs import hookimpl
 
 
 @hookimpl

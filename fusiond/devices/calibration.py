@@ -1,4 +1,4 @@
-"""What `fusiond calibrate` finds about a device, and what follows from it for sampling."""
+"""The results of `fusiond calibrate` for a device, and the sampling limits that follow from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import SHORT_US, Sampling
-from fusiond.errors import DeviceError, Interrupted
-from fusiond.model import DeviceInfo, MeasureFailed
+from fusiond.model.errors import DeviceError, Interrupted
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import MeasureFailed
 
 FIGURES: Mapping[str, tuple[str, str]] = {
     "event_us": ("us", "two events with nothing between them, the median"),

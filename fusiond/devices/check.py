@@ -29,10 +29,11 @@ from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError, FusiondError, RequestError
-from fusiond.keys import plain
-from fusiond.model import DeviceInfo, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.words import counted
+from fusiond.model.english import counted
+from fusiond.model.errors import DeviceError, FusiondError, RequestError
+from fusiond.model.keys import plain
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
 
 SEEDS = (0, 1)
 TIMEOUT_SECS = 120.0
@@ -178,10 +179,12 @@ def _judged(
     result: dict[str, Any], device: DeviceInfo, bundle: str, references: Sequence[tuple[int, str]], timeout: float
 ) -> dict[str, Any]:
     """A result with what the second judge says of its outputs, on the data of the first seed."""
-    from fusiond.counting import judge  # a GPU box need not have what it imports
+    from fusiond.devices.counting import ptx_check  # a GPU box need not have what it imports
 
     seed, outputs = references[0]
-    said = judge.apart(Path(bundle), Path(outputs), seed=seed, fmad=device.evidence == "measured", timeout_secs=timeout)
+    said = ptx_check.apart(
+        Path(bundle), Path(outputs), seed=seed, fmad=device.evidence == "measured", timeout_secs=timeout
+    )
     _say(f"{result['name']}: {result['candidate']}: PTX {said}")
     return {**result, "judged": str(said), "as_expected": result["as_expected"] and said.agrees is not False}
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.language.dtypes import is_float
-from fusiond.language.narrow import readable
-from fusiond.program import Buffer
+from fusiond.model.language.dtypes import is_float
+from fusiond.model.language.narrow import readable
+from fusiond.model.program import Buffer
 
 Array = NDArray[np.generic]
 

@@ -1,4 +1,4 @@
-"""Where a Program's data come from and where its outputs are compared: on the host, for devices whose memory it is."""
+"""Draws inputs and compares outputs on the host, for devices that use host memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from fusiond.devices.base import Array, Loaded
 from fusiond.devices.compare import Comparison, compare
-from fusiond.inputs.fills import initial, is_read, poison
-from fusiond.program import Buffer
+from fusiond.model.inputs.fills import initial, is_read, poison
+from fusiond.model.program import Buffer
 
 KEPT_BYTES = 512 << 20
 """Of drawn inputs and references together: a child process may live in a container of a few GiB."""

@@ -1,4 +1,4 @@
-"""Samples of programs that nobody vouches for.
+"""Samples of programs that are not trusted.
 
     before each sample   inputs of the other seed, outputs poisoned (before each further run in it: poisoned again)
     after each sample    what it wrote is compared with the reference of that seed, inputs and guard zones are looked at
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from fusiond.devices.base import Array, DataPlane, ExecutionError, Loaded
-from fusiond.model import Outcome
-from fusiond.program import Program, Role
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Program, Role
 
 Judge = Callable[[Loaded, int], None]
 """(what ran on the data of a seed, the seed): raises ExecutionError where its outputs are wrong."""

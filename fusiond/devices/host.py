@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import ExecutionError
-from fusiond.model import Outcome
-from fusiond.program import Argument, Bytes, Pointer
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Argument, Bytes, Pointer
 
 _SCALARS: dict[str, Any] = {
     "bool": ctypes.c_bool,

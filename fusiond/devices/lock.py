@@ -1,11 +1,10 @@
-"""One fusiond at a time measures on a device, whoever started it: on a GPU on the whole machine, on the processor for
-each user.
+"""Only one fusiond measures on a device at a time: on a GPU across the machine, on the processor per user.
 
-The lock is a name (`fusiond.devices.presence`) that any user can take. None can keep it from others for ever: a holder
-that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is not a fusiond at all), or another user's that
-has not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged as that
-of any other process (`when_busy`). A process that was waited for leaves the device to those who waited before it takes
-it again.
+The lock is a name (`fusiond.devices.machine_lock`) that any user can take. None can keep it from others for ever: a
+holder that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is not a fusiond at all), or another user's
+that has not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged
+as that of any other process (`when_busy`). A process that was waited for leaves the device to those who waited before
+it takes it again.
 
 A tuner holds a device for hours. Whoever needs it for some seconds asks for a visit: the holder lets it in between two
 measurements, and goes on when it is gone, VISIT_SECS later at the latest. The lock stays its own meanwhile, so that no
@@ -20,11 +19,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from fusiond.devices.presence import Asking, NameHolder, Presence
-from fusiond.errors import DeviceError, Interrupted, MachineFault
-from fusiond.keys import text_key
-from fusiond.model import DeviceInfo
-from fusiond.system import faults
+from fusiond.devices.machine_lock import Asking, NameHolder, Presence
+from fusiond.model.errors import DeviceError, Interrupted, MachineFault
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.system import faults
 
 log = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.language.narrow import NARROW, numpy_dtype, readable
-from fusiond.program import Buffer
+from fusiond.model.language.narrow import NARROW, numpy_dtype, readable
+from fusiond.model.program import Buffer
 
 Array = NDArray[np.generic]
 
@@ -104,7 +104,8 @@ def precision_problem(
 
 
 def judged(path: str, buffer: Buffer, reference: Array, candidate: Array) -> str:
-    """`precision_problem` by what `fusiond.judging.truth` has written; empty where it has nothing of this output."""
+    """`precision_problem` by what `fusiond.tuning.judging.truth` has written; empty where it has nothing of this
+    output."""
     with np.load(path, allow_pickle=False) as file:
         found = {suffix: file[buffer.name + suffix] for suffix in RUNS if buffer.name + suffix in file}
     if EXACT not in found:

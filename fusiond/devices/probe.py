@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.build.working import working_folder
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import FusiondError, Interrupted
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.model import DeviceInfo, MeasureFailed, Purpose
-from fusiond.program import Buffer, Copy, Fill, FillStep, Program, Role
+from fusiond.model.errors import FusiondError, Interrupted
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import MeasureFailed, Purpose
+from fusiond.model.program import Buffer, Copy, Fill, FillStep, Program, Role
 
 TIMEOUT_SECS = 60.0
 ELEMENTS = 1 << 16

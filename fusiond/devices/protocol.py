@@ -1,4 +1,4 @@
-"""What the daemon's process and the child say to each other: one JSON document a line, on the child's own pipe.
+"""The protocol between the daemon's process and a device's child: one JSON document a line, on a pipe.
 
 Reference      run a bundle on a seed and keep its outputs: the truth that candidates are compared with
 CheckRequest   run a bundle on seeds, compare its outputs with references, check the guard zones
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond.devices.timing import Sampling
-from fusiond.errors import MachineFault
-from fusiond.keys import plain
-from fusiond.model import DeviceState, Effort, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.errors import MachineFault
+from fusiond.model.keys import plain
+from fusiond.model.outcomes import DeviceState, Effort, MeasureFailed, Measurement, Outcome, Purpose
 
 READY = "ready"
 """The child's first line."""
@@ -37,7 +37,7 @@ class CheckRequest:
     suspicious: bool = False
     """Nobody vouches for it: each seed is run twice."""
     truths: tuple[tuple[int, str], ...] = ()
-    """(seed, .npz) of outputs in double precision (`fusiond.judging.truth`), by which precision is judged."""
+    """(seed, .npz) of outputs in double precision (`fusiond.tuning.judging.truth`), by which precision is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,4 @@
-"""Runs a bundle on one device: what `python -m fusiond.devices.KIND.run BUNDLE` does. Needs NumPy and the device's
-own library.
+"""Runs a bundle on one device: `python -m fusiond.devices.KIND.run BUNDLE`. Needs NumPy and the device's library.
 
 --inputs X.npz    arrays named like buffers, in place of what their fills say
 --outputs Y.npz   what the run wrote, arrays named like buffers
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import Array, DataPlane, ExecutionError, Executor, Loaded
-from fusiond.errors import FusiondError, RequestError
-from fusiond.exporting.bundle import read_bundle
-from fusiond.language.narrow import numpy_dtype
-from fusiond.model import Outcome
-from fusiond.program import Buffer, Program
+from fusiond.model.errors import FusiondError, RequestError
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Buffer, Program
 
 WARM_UPS = 3
 

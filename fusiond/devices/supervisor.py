@@ -14,11 +14,12 @@ from typing import Protocol
 
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import DeviceError, MachineFault
-from fusiond.model import DeviceInfo, MeasureFailed, Outcome
-from fusiond.system import children, faults
-from fusiond.system.memory import out_of_memory_kills
-from fusiond.system.tail import Tail, last_line
+from fusiond.model.errors import DeviceError, MachineFault
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import MeasureFailed, Outcome
+from fusiond.model.system import children, faults
+from fusiond.model.system.memory import out_of_memory_kills
+from fusiond.model.system.tail import Tail, last_line
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""Paired sampling: candidate and baseline take turns in being first (A B B A A B ...), so that drift, and whatever the
-first of two leaves behind, hits both alike. Pairs come in twos, one of either order, until the median of their log
-ratios is known well enough, or the time is up.
+"""Paired sampling: candidate and baseline take turns in being first (A B B A A B ...), so that drift affects both
+alike. Pairs come in twos, one of either order, until the median of their log ratios is known well enough, or the time
+is up.
 
 Numbers behind the defaults, from public raw samples of real GPUs: the first samples after a pause are 2 to 14 % off,
 so both are warmed up until the clock is steady; dropping a candidate after 2 pairs when it is 10 % behind the best so
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from fusiond.devices.base import ExecutionError, Executor, Loaded
 from fusiond.devices.steadiness import WarmUp, half_width, warm_up
-from fusiond.model import DeviceState, Effort, Measurement, Outcome, Purpose, median
+from fusiond.model.outcomes import DeviceState, Effort, Measurement, Outcome, Purpose, median
 
 SHORT_US = 50.0
 """A sample holds as many runs as take five times as long: times of events come in steps of 0.5 us (or so the driver

@@ -21,19 +21,20 @@ from typing import IO
 
 import numpy as np
 
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import constant
 from fusiond.devices.guarded import GuardedLoaded, untouched, worst_error
 from fusiond.devices.precision import judged
 from fusiond.devices.timing import sample_pair
-from fusiond.errors import FusiondError, MachineFault
-from fusiond.exporting.bundle import read_bundle
-from fusiond.inputs.fills import is_read, poison
-from fusiond.language.dtypes import is_float
-from fusiond.model import COUNTED, MeasureFailed, Outcome
-from fusiond.program import Buffer, Program, Role
-from fusiond.system import faults
+from fusiond.model.errors import FusiondError, MachineFault
+from fusiond.model.inputs.fills import is_read, poison
+from fusiond.model.language.dtypes import is_float
+from fusiond.model.nouns import COUNTED
+from fusiond.model.outcomes import MeasureFailed, Outcome
+from fusiond.model.program import Buffer, Program, Role
+from fusiond.model.system import faults
 
 TIMING_SEED = 0
 """Data for timed runs are always those of this seed."""

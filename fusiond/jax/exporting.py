@@ -1,4 +1,4 @@
-"""Functions with their kernels, for another process: `jax.export` with what it has to be told of a region."""
+"""Exports functions with their kernels for another process, through `jax.export`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deserialize(data: bytes | bytearray) -> Any:
     """`jax.export.deserialize`, with the handler that launches regions, which is compiled where it is not in the build
     cache: `deserialize(data).call(state, batch)`.
 
-    ImportError as `export`; fusiond.frameworks.launching.Unusable where there is no handler for JAX's platform.
+    ImportError as `export`; fusiond.service.frameworks.launching.Unusable where there is no handler for JAX's platform.
     """
     _check()
     platform = fusing._platform()

@@ -25,10 +25,10 @@ from jax.interpreters import ad, batching, mlir
 from fusiond.build import cache as caches
 from fusiond.build import compiler as compilers
 from fusiond.build import gxx
-from fusiond.devices.cpu import commands
-from fusiond.frameworks import launching
-from fusiond.frameworks.launching import LaunchPlan, Unusable
-from fusiond.program import Program
+from fusiond.build.cpu import commands
+from fusiond.model.program import Program
+from fusiond.service.frameworks import launching
+from fusiond.service.frameworks.launching import LaunchPlan, Unusable
 
 SOURCE = Path(__file__).with_name("handler.cpp")
 TARGET = "fusiond_region"

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Asker, Found, Question
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Asker, Found, Question
 
 log = logging.getLogger("fusiond.jax")
 
@@ -86,7 +86,7 @@ class Fused:
         """The shapes of arguments that were traced."""
         self._several: bool | None = None
         """Whether there are several devices; asked at the first call, since a decorator must start no backend."""
-        self._current: Any = self._made() if asking.enabled() else self._plain
+        self._current: Any = self._made() if region_answers.enabled() else self._plain
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if self._several is None:
@@ -116,7 +116,7 @@ class Fused:
             self._codes.clear()
             made, seen = self._made(), list(self._seen.values())
             for arguments, named in seen:
-                if asking.ending():
+                if region_answers.ending():
                     return
                 made.lower(*arguments, **named).compile()
             self._current = made
@@ -216,7 +216,7 @@ class Fused:
     def _decided(
         self, region: Callable[..., Region], question: Question, segment: Any, platform: str, *, ask: bool
     ) -> tuple[Region, Any]:
-        asker = asking.of(self._options.db)
+        asker = region_answers.of(self._options.db)
         found = asker.look(question)
         if found.state == "unknown" and self._options.block and ask:
             found = asker.tune(question, self._options.search)
@@ -244,7 +244,7 @@ class Fused:
         return found.program is not None and (self._options.always or (found.state, found.evidence) == USED)
 
     def _taken(self, region: Callable[..., Region], found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
-        from fusiond.frameworks.launching import Unusable
+        from fusiond.service.frameworks.launching import Unusable
 
         if found.state == "refused":
             return region("refused", found.reason), None
@@ -302,7 +302,7 @@ def fuse(
 
     ValueError for a `search` or a `device` that a job could not have.
     """
-    asking.check_options(search, device)
+    region_answers.check_options(search, device)
     options = _Options(block=block, always=always, search=search, device=device, db=db)
     if function is None:
         return lambda given: Fused(given, options, jit)

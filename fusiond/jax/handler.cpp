@@ -1,4 +1,4 @@
-// Launches a plan (fusiond/frameworks/launching.py) from inside a program of XLA's: one handler for every region.
+// Launches a plan (fusiond/service/frameworks/launching.py) from inside a program of XLA's: one handler for every region.
 //
 //     attributes   plan: the words; image_N: the code of source N (a cubin, or a shared object of the cpu device);
 //                  entries: symbols, one a line; key: of all of it; runtime: the library that runs code of the cpu device

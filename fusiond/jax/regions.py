@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from fusiond.frameworks import MOST_TAPS, is_stencil
-from fusiond.frameworks.boundaries import boundaries
 from fusiond.jax import keys, loops, lowering
+from fusiond.service.frameworks import MOST_TAPS, is_stencil
+from fusiond.service.frameworks.boundaries import boundaries
 
 ELEMENTWISE = frozenset({
     "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",

@@ -22,17 +22,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fusiond.build import triton
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs import documents
-from fusiond.inputs.documents import Node
-from fusiond.keys import content_key, plain, text_key
-from fusiond.model import NAMED_ONLY, SAMPLERS, BuildFailed, Job, NamedPtx, Search, frozen
-from fusiond.program import Source
-from fusiond.ptx.triton import TritonKernel, TritonSource
-from fusiond.ptx.triton import read as read_kernels
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs import documents
+from fusiond.model.inputs.documents import Node
+from fusiond.model.keys import content_key, plain, text_key
+from fusiond.model.nouns import NAMED_ONLY, SAMPLERS, Job, NamedPtx, Search, frozen
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source
+from fusiond.model.ptx.triton import TritonKernel, TritonSource
+from fusiond.model.ptx.triton import read as read_kernels
+from fusiond.model.system import files
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Strategy
-from fusiond.system import files
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "measure", "sweep", "accept_constant")

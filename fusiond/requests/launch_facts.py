@@ -1,4 +1,4 @@
-"""What the compiler and the occupancy rules say of a candidate's launches."""
+"""Compiler and occupancy facts of a candidate's launches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond.build import nvcc
-from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
-from fusiond.model import BuildFailed, CompileFacts
-from fusiond.program import Program
+from fusiond.model.gpu.occupancy import Occupancy, launch_problem, occupancy
+from fusiond.model.nouns import CompileFacts
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond.strategy import Target
 
 

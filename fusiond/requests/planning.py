@@ -10,33 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusiond.build import nvcc
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.build.nvcc import NvccFacts
-from fusiond.composition.others import on_disk, with_others
-from fusiond.counting import apart
-from fusiond.cuda.limits import limits
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import (
-    NAMED_ONLY,
-    Analysis,
-    BuildFailed,
-    Config,
-    DeviceInfo,
-    Job,
-    Record,
-    Rejection,
-    Value,
-    Workload,
-    frozen,
-)
-from fusiond.program import Program, problems
-from fusiond.registry import Registry
+from fusiond.devices.counting import child_process
+from fusiond.model.english import counted
+from fusiond.model.errors import DeviceError, PluginError, RequestError, UnknownName
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import NAMED_ONLY, Analysis, Config, DeviceInfo, Job, Rejection, Value, Workload, frozen
+from fusiond.model.outcomes import BuildFailed, Record
+from fusiond.model.program import Program, problems
 from fusiond.requests.jobs import JobInputs, check_keys, check_order
 from fusiond.requests.launch_facts import KernelFacts, kernel_facts, without_facts
-from fusiond.search.space import Space, check_seeds
+from fusiond.requests.other_strategies import on_disk, with_others
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Baseline, Strategy, Target, description_of
-from fusiond.words import counted
+from fusiond.strategy.space import Space, check_seeds
 
 if TYPE_CHECKING:  # nothing of SQLite is imported to plan for an architecture
     from fusiond.store.database import Store
@@ -150,7 +139,7 @@ class Plan:
     chosen: Config | None = None
     """What `--set` made of the first seed."""
     counted: tuple[Mapping[str, Any], ...] | None = None
-    """What its launches would pay on a GPU, as `fusiond.counting` has it; None where nobody asked."""
+    """What its launches would pay on a GPU, as `fusiond.devices.counting` has it; None where nobody asked."""
     known: Answers = field(default_factory=frozen, repr=False)
     """What the device had answered for parts and probes."""
     programs: Mapping[str, Program] = field(default_factory=frozen, repr=False)
@@ -391,7 +380,7 @@ def with_counts(found: Plan, model: str) -> Plan:
     labels = {"reference": "native", "set": "set"}
     labels |= {f"seed:{name}": f"seed {number}" for number, (name, _) in enumerate(found.seeds)}
     programs = {labels[name]: program for name, program in found.programs.items()}
-    return dataclasses.replace(found, counted=tuple(apart.counted(programs, model=model)))
+    return dataclasses.replace(found, counted=tuple(child_process.counted(programs, model=model)))
 
 
 def emitted(strategy: Strategy, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:

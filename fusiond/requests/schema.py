@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fusiond.inputs.schemas import COUNT, DIALECT, Schema, closed
-from fusiond.model import SAMPLERS, Search
+from fusiond.model.inputs.schemas import COUNT, DIALECT, Schema, closed
+from fusiond.model.nouns import SAMPLERS, Search
 from fusiond.requests import jobs
 from fusiond.strategy import Strategy
 

@@ -1,10 +1,10 @@
-"""The answers as a list: those of today, what a name was answered before, and how one is given up."""
+"""Lists of answers: today's, former ones of a name, and how to remove one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fusiond.model import Record, Verdict
+from fusiond.model.outcomes import Record, Verdict
 from fusiond.store.encoding import mapping_from
 from fusiond.store.format import lookup_name
 from fusiond.store.records import Records

@@ -16,13 +16,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.errors import RequestError, StoreError
-from fusiond.store import acknowledged, reading
+from fusiond.model.errors import RequestError, StoreError
+from fusiond.store import last_commit, reading
 from fusiond.store.check import Finding, check
 from fusiond.store.connection import translated
 from fusiond.store.document import is_intact
+from fusiond.store.file_permissions import FILE_MODE, give, make_folder, sync
 from fusiond.store.format import artifacts_folder, check_header, now
-from fusiond.store.private import FILE_MODE, give, make_folder, sync
 
 _PAGES = 512
 """Copied in one step; between two steps whoever writes may write."""
@@ -52,13 +52,13 @@ def backup(store: Path, target: Path) -> Copied:
         _copy(store, copy)
         artifacts = _copy_artifacts(copy, store, Path(artifacts_folder(str(copy))))
         damaged = tuple(check(copy))
-        acknowledged.forget(copy)
+        last_commit.forget(copy)
         sync(copy)
         try:
             if artifacts:
                 os.rename(artifacts_folder(str(copy)), artifacts_folder(str(target)))
             os.rename(copy, target)
-            acknowledged.sync_folder(str(target.parent.absolute()))
+            last_commit.sync_folder(str(target.parent.absolute()))
         except OSError:  # half a copy is none, and would be in the way of the next one
             with contextlib.suppress(OSError):
                 target.unlink(missing_ok=True)
@@ -89,15 +89,15 @@ def restore(source: Path, store: Path) -> Copied:
             raise StoreError(f"{source}: {unreadable[0].problem}; nothing was restored")
         artifacts = _copy_artifacts(copy, source, Path(artifacts_folder(str(store))))
         number, own = _commits(copy)
-        acknowledged.forget(copy)
+        last_commit.forget(copy)
         sync(copy)
         give(copy, owner)
         aside = _put_aside(store)
         os.rename(copy, store)
-        acknowledged.write(store, number, own, lower=True)
-        for beside in (acknowledged.file_of(store), artifacts_folder(str(store))):
+        last_commit.write(store, number, own, lower=True)
+        for beside in (last_commit.file_of(store), artifacts_folder(str(store))):
             give(beside, owner)
-        acknowledged.sync_folder(str(store.parent.absolute()))
+        last_commit.sync_folder(str(store.parent.absolute()))
     return Copied(path=store, bytes=store.stat().st_size, artifacts=artifacts, damaged=damaged, aside=aside)
 
 
@@ -148,13 +148,13 @@ def _copy_artifacts(copy: Path, source: Path, target: Path) -> int:
         unfinished.chmod(FILE_MODE)
         sync(unfinished)
         os.replace(unfinished, new)
-        acknowledged.sync_folder(str(new.parent))
+        last_commit.sync_folder(str(new.parent))
     return copied
 
 
 def _commits(copy: Path) -> tuple[int, int]:
     with closing(reading.connect(copy, "mode=ro")) as connection:
-        return acknowledged.commits(connection)
+        return last_commit.commits(connection)
 
 
 def _put_aside(store: Path) -> Path | None:

@@ -9,8 +9,8 @@ the sums that the store keeps of them, and kept until these sums change.
 
 from __future__ import annotations
 
-from fusiond.errors import StoreError
-from fusiond.store import acknowledged, tables
+from fusiond.model.errors import StoreError
+from fusiond.store import last_commit, tables
 from fusiond.store.format import decoded
 from fusiond.store.tables import Damage
 
@@ -356,7 +356,7 @@ class Contents:
             one = len(self.damaged) == 1
             yield f"{len(self.damaged)} damaged record{' is' if one else 's are'} left out; {_CHECK}"
         number, own = self._sums["commits"]
-        lost = acknowledged.missing(self.reader.known, (number, own))
+        lost = last_commit.missing(self.reader.known, (number, own))
         if lost:
             yield f"the last {lost} acknowledged changes of the store are missing; {_CHECK}"
         elif self._is_bereft():

@@ -1,4 +1,4 @@
-"""Is the store what was written? Everything is read and compared; and how to go on without what is lost."""
+"""Checks a store by reading and comparing everything, and continues without what is lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusiond.errors import StoreError
-from fusiond.store import acknowledged, names, tables
+from fusiond.model.errors import StoreError
+from fusiond.store import last_commit, names, tables
 from fusiond.store.connection import Connected, connect, translated
 from fusiond.store.document import is_intact
 from fusiond.store.format import ARTIFACT, artifacts_folder
@@ -52,7 +52,7 @@ class Finding:
 def check(path: Path, *, artifacts: Path | None = None) -> list[Finding]:
     """All that is wrong with a store; empty for one that is in order. StoreError when it cannot be read at all.
     `artifacts`: the folder that has them, if not the one beside it."""
-    known = acknowledged.read(path)
+    known = last_commit.read(path)
     with translated(path), closing(connect(path)) as connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
@@ -130,7 +130,7 @@ def _seal(table: str, row: dict[str, Any]) -> bytes:
 
 def _losses(connection: sqlite3.Connection, known: tuple[int, int] | None) -> Iterator[Finding]:
     """The transactions are numbered without a gap; the highest acknowledged one is kept outside."""
-    lost = acknowledged.missing(known, acknowledged.commits(connection))
+    lost = last_commit.missing(known, last_commit.commits(connection))
     if lost:
         yield _loss(lost, "now")
     for found_at, number, present in connection.execute("SELECT found_at, acknowledged, present FROM losses"):

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fusiond.errors import StoreError, StoreUnavailable
-from fusiond.store import acknowledged, tables
+from fusiond.model.errors import StoreError, StoreUnavailable
+from fusiond.store import last_commit, tables
+from fusiond.store.file_permissions import make_private, tighten_store
 from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
 from fusiond.store.identity import demand, identity, log_of
-from fusiond.store.private import make_private, tighten_store
 from fusiond.store.tables import Damage
 
 if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
@@ -73,7 +73,7 @@ class Connected:
 
     def _attach(self) -> None:
         """Connect to the file that is at the path now, and bring it up to date."""
-        known = acknowledged.read(self.path)
+        known = last_commit.read(self.path)
         with contextlib.ExitStack() as opened, translated(self.path):
             writer = opened.enter_context(contextlib.closing(connect(self.path)))
             opened_file = identity(self.path)
@@ -100,8 +100,8 @@ class Connected:
 
     def _look_for_losses(self, known: tuple[int, int] | None) -> None:
         """Write down when acknowledged transactions are missing: from the next one on, nothing else would tell."""
-        present = acknowledged.commits(self._reader)
-        lost = acknowledged.missing(known, present)
+        present = last_commit.commits(self._reader)
+        lost = last_commit.missing(known, present)
         if lost and known is not None:
             log.warning(
                 "%s: the last %d acknowledged changes are missing: its log was damaged, or an older copy took its "
@@ -119,9 +119,9 @@ class Connected:
         """Keep the number of a transaction that is on disk. That it cannot be kept is not a reason to call what was
         written lost."""
         try:
-            acknowledged.write(self.path, number, own)
+            last_commit.write(self.path, number, own)
         except OSError as problem:
-            self._tell(f"{acknowledged.file_of(self.path)} cannot be written ({problem.strerror}): a log that is cut "
+            self._tell(f"{last_commit.file_of(self.path)} cannot be written ({problem.strerror}): a log that is cut "
                        "short would go unnoticed")  # fmt: skip
 
     # --- writing ---
@@ -148,7 +148,7 @@ class Connected:
                 yield self._database
                 written = None
                 if self._database.conn.total_changes != before:
-                    written = acknowledged.count(self._database.conn)
+                    written = last_commit.count(self._database.conn)
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.conn.in_transaction:  # a full disk has rolled back already

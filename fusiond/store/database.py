@@ -26,23 +26,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fusiond.errors import StoreError, StoreUnavailable
-from fusiond.store import acknowledged
+from fusiond.model.errors import StoreError, StoreUnavailable
+from fusiond.model.system import faults
+from fusiond.store import last_commit
 from fusiond.store.answers import Answers
 from fusiond.store.connection import translated
 from fusiond.store.devices import DeviceRow, Devices
+from fusiond.store.file_permissions import FOLDER_MODE, make_folder, make_private, sync, tighten
 from fusiond.store.format import disk_full, now
 from fusiond.store.identity import identity, log_of
 from fusiond.store.jobs import JobRow, Jobs
 from fusiond.store.location import default_folder, default_path, refuse_network
-from fusiond.store.owner import this_process
-from fusiond.store.private import FOLDER_MODE, make_folder, make_private, sync, tighten
+from fusiond.store.plugin_listing import Said
 from fusiond.store.probes import Probes
+from fusiond.store.process_identity import this_process
 from fusiond.store.profiles import Profiles
-from fusiond.store.said import Said
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
-from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Store(Devices, Jobs, Trials, Probes, Profiles, Answers, Said, Serving):
             for name in ("wal", "shm"):
                 Path(f"{self.path}-{name}").unlink(missing_ok=True)
             os.replace(copy, self.path)
-            acknowledged.sync_folder(str(self.path.parent))
+            last_commit.sync_folder(str(self.path.parent))
         except OSError as problem:
             raise StoreUnavailable(
                 f"{self.path}: its log is gone, and it cannot be written anew: {problem}"

@@ -1,11 +1,11 @@
-"""Devices: what they are, what may change about them, and which pieces of hardware are sick."""
+"""Devices: their descriptions, what may change about them, and which are sick."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.keys import canonical
-from fusiond.model import DeviceInfo, DeviceLimits
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import DeviceInfo, DeviceLimits
 from fusiond.store.connection import Connected
 from fusiond.store.encoding import decoding, mapping_from, printable
 from fusiond.store.format import decoded, now

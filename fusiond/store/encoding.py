@@ -1,4 +1,4 @@
-"""The nouns as JSON texts and columns, and back: what is read equals what was written."""
+"""Nouns as JSON texts and columns, and back, without loss."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusiond.errors import StoreError
-from fusiond.keys import canonical
-from fusiond.model import Config, DeviceState, Effort, Job, Measurement, Purpose, Search, frozen
+from fusiond.model.errors import StoreError
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import Config, Job, Search, frozen
+from fusiond.model.outcomes import DeviceState, Effort, Measurement, Purpose
 from fusiond.store.format import decoded
 
 

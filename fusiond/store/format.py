@@ -1,4 +1,4 @@
-"""What the file is, for those who write it and for the lookup that only reads it. Standard library only.
+"""The format of the file, for its writers and for the read-only look-up. Standard library only.
 
 The numbers in the SQLite header say what a file is before any table is looked at: `application_id` that it is ours,
 `user_version` how many migrations it has seen.
@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 
-from fusiond.errors import StoreError, StoreUnavailable
+from fusiond.model.errors import StoreError, StoreUnavailable
 
 APPLICATION_ID = 0x66757364
 """`fusd`, in the header of every file that fusiond wrote."""

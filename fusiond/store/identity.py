@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from fusiond.errors import StoreUnavailable
+from fusiond.model.errors import StoreUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,12 +1,13 @@
-"""Jobs as they are read: one of them, pages of them, and what it means when one is not found."""
+"""Reads jobs: one, or pages of them, and explains a missing one."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from fusiond.errors import RequestError, StoreError
-from fusiond.model import Job, JobState
+from fusiond.model.errors import RequestError, StoreError
+from fusiond.model.nouns import Job
+from fusiond.model.outcomes import JobState
 from fusiond.store import tables
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import decoding, job_from

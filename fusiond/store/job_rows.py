@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from fusiond.model import JobState, Search
+from fusiond.model.nouns import Search
+from fusiond.model.outcomes import JobState
 from fusiond.store.connection import Row
 from fusiond.store.encoding import search_from
-from fusiond.store.owner import is_alive
+from fusiond.store.process_identity import is_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class JobRow:
     finding: str = ""
     """What it found, where the answer of before stands."""
     owner: str = ""
-    """The process that runs it (`fusiond.store.owner`); empty when none does."""
+    """The process that runs it (`fusiond.store.process_identity`); empty when none does."""
     waiting_for: str = ""
     """What the machine lacked when it was run last; of a job that waits."""
     retry_at: str | None = None

@@ -1,4 +1,4 @@
-"""The queue: jobs and their workloads, who runs what, and how it ended; `job_reading.py` reads them.
+"""The queue: jobs, their workloads, owners and outcomes. `job_reading.py` reads them.
 
 queued --claim--> running --finish--> done | failed | cancelled
   ^                  |
@@ -16,15 +16,16 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fusiond.errors import StoreError, StoreUnavailable
-from fusiond.keys import canonical
-from fusiond.model import Job, JobState, Workload
+from fusiond.model.errors import StoreError, StoreUnavailable
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import Job, Workload
+from fusiond.model.outcomes import JobState
 from fusiond.store.connection import Row
 from fusiond.store.encoding import decoding, job_from, printable, search_from
 from fusiond.store.format import lookup_name, new_id, now
 from fusiond.store.job_reading import JobReading
 from fusiond.store.job_rows import JobRow
-from fusiond.store.owner import is_alive, this_process
+from fusiond.store.process_identity import is_alive, this_process
 from fusiond.store.tables import checked, columns
 
 if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it

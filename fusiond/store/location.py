@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from fusiond.errors import StoreError
-from fusiond.system import folders
+from fusiond.model.errors import StoreError
+from fusiond.model.system import folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `fusiond best` pays for everything that is imported here, and does without pathlib

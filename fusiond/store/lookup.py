@@ -31,9 +31,8 @@ from __future__ import annotations
 import json
 import os
 
-from fusiond import names
-from fusiond.errors import NothingKnown, UnknownName
-from fusiond.store import sources, tables
+from fusiond.model.errors import NothingKnown, UnknownName
+from fusiond.store import named_files, sources, tables
 from fusiond.store.candidates import Contents, Says, StoredAnswer
 from fusiond.store.document import answer, compared
 from fusiond.store.format import lookup_name
@@ -354,7 +353,7 @@ class _Lookup:
     def _catalogued(self, strategy: str, members: list[str]) -> list[list[str]]:
         """The documents of the catalogue that a strategy takes, of those members that it has."""
         kinds = self.says.kinds.get(strategy, ())
-        wholes = dict.fromkeys(names.whole(each) for each in members)
+        wholes = dict.fromkeys(named_files.whole(each) for each in members)
         paths = [
             [self.says.catalogue[kind, each] for kind in kinds if (kind, each) in self.says.catalogue]
             for each in wholes
@@ -470,7 +469,9 @@ def _sizes_asked(last: StoredAnswer, given: Mapping[str, int], name: str) -> dic
 
 def _claimed(members: list[str], folder: str | None) -> list[list[str]]:
     """The files of a folder that say they are one of the members, for each that any says so of."""
-    found = [names.files_of(names.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
+    found = (
+        [named_files.files_of(named_files.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
+    )
     return [files for files in found if files]
 
 

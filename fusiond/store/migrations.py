@@ -1,4 +1,4 @@
-"""The schema, as numbered steps. A step that was released is never edited: the next one changes what it did.
+"""The schema as numbered steps. A released step is never edited: the next one changes its effect.
 
 A file's `user_version` counts the steps that it has seen; a new step raises `SCHEMA_VERSION` in format.py with it.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from sqlite_utils import Database, Migrations
 
 from fusiond.store import names
+from fusiond.store.digest_triggers import seal_all, seal_table
 from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
-from fusiond.store.sealing import seal_all, seal_table
 from fusiond.store.tables import HEADS
 
 STEPS = Migrations("fusiond")
@@ -113,7 +113,7 @@ def m006_profiles_and_drawings(database: Database) -> None:
         pk=("program_key", "gpu", "evidence"),
     )
     seal_table(database, "profiles")
-    database.table("drawings").create(  # what there is to see of an answer (`fusiond.drawing`)
+    database.table("drawings").create(  # what there is to see of an answer (`fusiond.model.drawing`)
         {"workload_key": str, "device_key": str, "cache": str, "drawings": str},
         pk=("workload_key", "device_key", "cache"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from fusiond.errors import StoreError
+from fusiond.model.errors import StoreError
 from fusiond.store import tables
 from fusiond.store.format import decoded
 from fusiond.store.tables import Damage

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.keys import canonical
-from fusiond.model import Measurement
+from fusiond.model.keys import canonical
+from fusiond.model.outcomes import Measurement
 from fusiond.store.connection import Connected
 from fusiond.store.format import decoded, now
 from fusiond.store.trials import add_measurement

@@ -1,4 +1,4 @@
-"""What explains an answer: what programs ask of a GPU, and pictures.
+"""Explanations of answers: what programs ask of a GPU, and pictures.
 
 Profiles are counted on the processor, or read off the GPU's own counters. They are kept with the program, so that every
 trial of it has them, and two kinds of evidence never mix: each has a row of its own.
@@ -10,10 +10,10 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fusiond import drawing
-from fusiond.drawing import Drawing
-from fusiond.keys import canonical
-from fusiond.model import COUNTED, MEASURED
+from fusiond.model import drawing
+from fusiond.model.drawing import Drawing
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import COUNTED, MEASURED
 from fusiond.store.connection import Connected
 from fusiond.store.format import decoded, now
 

@@ -12,17 +12,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from fusiond.keys import canonical, text_key
-from fusiond.model import Rejection
-from fusiond.program import Program, decode, to_text
-from fusiond.store.acknowledged import sync_folder
+from fusiond.model.keys import canonical, text_key
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Program, decode, to_text
+from fusiond.model.system import faults
 from fusiond.store.connection import Connected
 from fusiond.store.document import is_intact
 from fusiond.store.encoding import decoding, printable
+from fusiond.store.file_permissions import FOLDER_MODE, make_folder, tighten
 from fusiond.store.format import artifacts_folder, decoded, disk_full, now
+from fusiond.store.last_commit import sync_folder
 from fusiond.store.plans import pack, unpack
-from fusiond.store.private import FOLDER_MODE, make_folder, tighten
-from fusiond.system import faults
 
 _UNFINISHED = ".writing-"
 

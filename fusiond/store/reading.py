@@ -11,8 +11,8 @@ import os
 import sqlite3
 from _thread import _local
 
-from fusiond.errors import StoreError
-from fusiond.store import acknowledged
+from fusiond.model.errors import StoreError
+from fusiond.store import last_commit
 from fusiond.store.format import SCHEMA_VERSION, check_header, corrupt, explained
 from fusiond.store.identity import identity
 
@@ -50,7 +50,7 @@ class Reader:
     )
 
     def __init__(
-        self, path: str, file: Identity, connection: sqlite3.Connection, number: acknowledged.AcknowledgedNumber
+        self, path: str, file: Identity, connection: sqlite3.Connection, number: last_commit.AcknowledgedNumber
     ) -> None:
         self.path, self.file, self.connection = path, file, connection
         self.kept: dict[Any, Any] = {}
@@ -106,7 +106,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
             yield None
             return
         if reader is None or reader.file != file:
-            reader = Reader(where, file, _opened(where), acknowledged.AcknowledgedNumber(where))
+            reader = Reader(where, file, _opened(where), last_commit.AcknowledgedNumber(where))
         try:
             reader.begin()
             if 0 < reader.schema < SCHEMA_VERSION:

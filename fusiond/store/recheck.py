@@ -7,8 +7,8 @@ import json
 import os
 import sqlite3
 
-from fusiond.errors import StoreError
-from fusiond.store import acknowledged, tables
+from fusiond.model.errors import StoreError
+from fusiond.store import last_commit, tables
 from fusiond.store.format import SCHEMA_VERSION, check_header, decoded, new_id, now
 from fusiond.store.reading import connect
 
@@ -41,9 +41,9 @@ def queue_recheck(path: str | os.PathLike[str], answer: Mapping[str, Any]) -> st
             if id is None:
                 connection.execute("ROLLBACK")
                 return None
-            written = acknowledged.count(connection)
+            written = last_commit.count(connection)
             connection.execute("COMMIT")
-        acknowledged.write(path, *written)
+        last_commit.write(path, *written)
         return id
     except (sqlite3.Error, StoreError, OSError):
         return None

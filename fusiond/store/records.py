@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fusiond.errors import StoreError
-from fusiond.keys import canonical
-from fusiond.model import COUNTED, Record, Verdict
+from fusiond.model.errors import StoreError
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import COUNTED
+from fusiond.model.outcomes import Record, Verdict
 from fusiond.store import names, tables
 from fusiond.store.connection import Row
 from fusiond.store.encoding import config_from, config_text, decoding, mapping_from, printable

@@ -1,4 +1,4 @@
-"""What a store need not keep for ever: old jobs, but for what an answer, its history or an undone job needs.
+"""Which old jobs may go: all but those that an answer, its history or an open job needs.
 
 Of a job that ended before a date:
     no record, former ones included, is from it    all of it goes, its trials too
@@ -13,7 +13,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fusiond.errors import StoreError, StoreUnavailable
+from fusiond.model.errors import StoreError, StoreUnavailable
 from fusiond.store.connection import Connected
 
 if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it

@@ -1,4 +1,4 @@
-"""Which daemon serves this store: the process, and the file by whose lock it keeps others out.
+"""Which daemon serves this store: its process, and the lock file that keeps others out.
 
 A lock file can be unlinked under its holder, and a second daemon would lock another file of the same name. The store
 itself cannot be in two places, so it says which file counts.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusiond.store.connection import Connected, Row
-from fusiond.store.owner import is_alive
+from fusiond.store.process_identity import is_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """By a process (see `fusiond.store.owner`), with the lock on the file of this device and inode."""
+    """By a process (see `fusiond.store.process_identity`), with the lock on the file of this device and inode."""
 
     owner: str
     device: int

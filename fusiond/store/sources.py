@@ -17,7 +17,7 @@ COMPARED_BYTES = 4_000_000
 
 
 def text_key(data: bytes) -> str:
-    """`fusiond.keys.text_key`, without what that module imports."""
+    """`fusiond.model.keys.text_key`, without what that module imports."""
     return hashed(data).hex()
 
 

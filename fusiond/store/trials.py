@@ -1,4 +1,4 @@
-"""What a study knows: its asks, trials with their measurements, rejections, and the finals that decide."""
+"""The rows of a study: asks, trials with their measurements, rejections, and finals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fusiond.keys import canonical
-from fusiond.model import COUNTED, Ask, Config, Measurement, Outcome, Rejection, Trial, Value
+from fusiond.model.keys import canonical
+from fusiond.model.nouns import COUNTED, Config, Rejection, Value
+from fusiond.model.outcomes import Ask, Measurement, Outcome, Trial
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import (
     config_from,

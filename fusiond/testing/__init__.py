@@ -1,4 +1,4 @@
-"""What plugin authors need for their tests: contract tests, a fake device and a toy strategy.
+"""For the tests of plugin authors: contract tests, a fake device and a toy strategy.
 
     fusiond.testing.strategies   contract tests that any strategy must pass
     fusiond.testing.devices      contract tests that any device must pass

@@ -1,15 +1,15 @@
-"""What a strategy's contract is tried on: two kinds of target, and what is known there of a job."""
+"""Cases for the contract of a strategy: two targets, and what is known there of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusiond.cuda.limits import MOST_SHARED_BYTES
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Workload
-from fusiond.program import Program
-from fusiond.search.space import Space
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.nouns import Analysis, Config, DeviceLimits, Job, Workload
+from fusiond.model.program import Program
 from fusiond.strategy import Target
+from fusiond.strategy.space import Space
 
 PROCESSOR = DeviceLimits(
     multiprocessors=1,

@@ -1,4 +1,4 @@
-"""What a command leaves, and what a text for a C++ compiler says when it is run."""
+"""Runs commands and C++ compilers for tests."""
 
 from __future__ import annotations
 

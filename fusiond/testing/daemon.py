@@ -17,27 +17,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond.daemon import logs
-from fusiond.daemon.app import JobQuestion, Submission
-from fusiond.daemon.config import DaemonConfig as DaemonConfig
-from fusiond.daemon.service import DaemonWork, Service
-from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError
-from fusiond.events import Events, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
-from fusiond.model import (
-    Config,
-    DeviceInfo,
-    DeviceLimits,
-    Job,
-    JobState,
-    Measurement,
-    Outcome,
-    Purpose,
-    Record,
-    Trial,
-    Verdict,
-    Workload,
-)
+from fusiond.model.errors import DeviceError, FusiondError, NothingKnown, RequestError
+from fusiond.model.events import Events, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
+from fusiond.model.nouns import Config, DeviceInfo, DeviceLimits, Job, Workload
+from fusiond.model.outcomes import JobState, Measurement, Outcome, Purpose, Record, Trial, Verdict
 from fusiond.requests import jobs
+from fusiond.service.daemon import logs
+from fusiond.service.daemon.app import JobQuestion, Submission
+from fusiond.service.daemon.config import DaemonConfig as DaemonConfig
+from fusiond.service.daemon.service import DaemonWork, Service
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow

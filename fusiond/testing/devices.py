@@ -19,16 +19,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.protocol import Checked, CheckRequest, Reference, SampleRequest
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.language import dtypes, narrow
-from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import (
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language import dtypes, narrow
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Compare,
@@ -46,7 +47,7 @@ from fusiond.program import (
     Step,
     problems,
 )
-from fusiond.registry import members
+from fusiond.requests.registry import members
 from fusiond.testing.kernels import ENTRIES, KERNELS, N, X, Y, floats, launch
 
 Array = NDArray[Any]

@@ -1,5 +1,5 @@
-"""A device whose times are known, and a strategy whose best config is known: tests of the search assert on these,
-never on times of the cpu device.
+"""A device with known times and a strategy with a known best config: tests of the search assert on these, never on
+times of the cpu device.
 
 A source of the fake device is a text of directives, one a line:
 
@@ -25,30 +25,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import fusiond
-from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, Binary, DataPlane, DeviceProvider, ExecutionError, Executor
 from fusiond.devices.data import HostData
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs.fills import fill
-from fusiond.language.extents import size
-from fusiond.model import (
-    Analysis,
-    BuildFailed,
-    Config,
-    DeviceInfo,
-    DeviceLimits,
-    DeviceState,
-    Job,
-    Outcome,
-    Rejection,
-    Workload,
-    frozen,
-)
-from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source, sized
-from fusiond.search.space import Parameter, Space
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.inputs.fills import fill
+from fusiond.model.language.extents import size
+from fusiond.model.nouns import Analysis, Config, DeviceInfo, DeviceLimits, Job, Rejection, Workload, frozen
+from fusiond.model.outcomes import BuildFailed, DeviceState, Outcome
+from fusiond.model.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source, sized
 from fusiond.strategy import Answers, Baseline, Facts, Inputs, StrategyBase, Target
+from fusiond.strategy.hookspecs import hookimpl
+from fusiond.strategy.space import Parameter, Space
 
 _ANSWER = Fill(kind="integers", low=0, high=1000)
 NOISE = 0.002

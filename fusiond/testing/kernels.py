@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusiond.program import Buffer, Fill, Launch, Pointer, Role, Scalar
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Role, Scalar
 
 N = 1000
 

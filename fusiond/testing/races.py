@@ -1,14 +1,14 @@
-"""Races in the launches of a program, for tests that ask often and know what is in the memory."""
+"""Finds races in the launches of a program whose memory the test provides."""
 
 from __future__ import annotations
 
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Argument, NativeLaunch
 from fusiond.devices.cpu.race import find_races
-from fusiond.inputs.fills import initial
-from fusiond.language import narrow
-from fusiond.model import BuildFailed
-from fusiond.program import Pointer, Program, Scalar
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language import narrow
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Pointer, Program, Scalar
 
 
 def races(program: Program, seed: int = 1) -> list[str]:

@@ -1,4 +1,4 @@
-"""The fake device, with a time that each program takes to load: what a trial costs where devices are the bottleneck."""
+"""The fake device with a load time per program, for trials that are bound by the device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.devices.base import Executor
-from fusiond.program import Program
+from fusiond.model.program import Program
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider
 
 

@@ -29,17 +29,17 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from fusiond import drawing
-from fusiond.errors import RequestError
-from fusiond.keys import canonical, plain
-from fusiond.language import expressions
-from fusiond.model import Config, Job, Rejection, Workload
-from fusiond.program import Program, SizeError, decode, encode, problems, unsized
-from fusiond.registry import Registry
+from fusiond.model import drawing
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import canonical, plain
+from fusiond.model.language import expressions
+from fusiond.model.nouns import Config, Job, Rejection, Workload
+from fusiond.model.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.requests.jobs import JobInputs, check_keys
 from fusiond.requests.planning import plan, prepare
-from fusiond.search.space import check_seeds
+from fusiond.requests.registry import Registry
 from fusiond.strategy import IMPLEMENTATION, Strategy, Target
+from fusiond.strategy.space import check_seeds
 from fusiond.testing.cases import GPU, PROCESSOR, Case, Made
 
 POINTS_LIMIT = 20_000
@@ -48,8 +48,8 @@ _CHILD = """
 import importlib, json, sys
 from pathlib import Path
 from fusiond.requests.jobs import JobInputs
-from fusiond.model import Job
-from fusiond.registry import Registry
+from fusiond.model.nouns import Job
+from fusiond.requests.registry import Registry
 from fusiond.strategy import CatalogueEntry
 given = json.loads(sys.stdin.read())
 registry = Registry()

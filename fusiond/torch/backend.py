@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from fusiond.cuda.recording.groups import LaunchOptions
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Asker, Found, Question
-from fusiond.frameworks.launching import Unusable
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.launching import Unusable
+from fusiond.service.frameworks.region_answers import Asker, Found, Question
 from fusiond.torch import combining, explaining, importer, loop_products, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
@@ -54,7 +54,7 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
     """A function as `torch.compile` wants it. Whatever is wrong with the options is one ValueError; whatever fails
     later leaves the graph to torch."""
     chosen = _options(options or {})
-    if not asking.enabled():
+    if not region_answers.enabled():
         return _torchs(graph, inputs, chosen)
     record = explaining.opened()
     if others:
@@ -198,7 +198,7 @@ def _options(given: Mapping[str, Any]) -> BackendOptions:
         raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
     if found.combine not in (None, COMBINE):
         raise ValueError(f"combine is {found.combine!r}; it can be {COMBINE}")
-    asking.check_options(found.search, found.device)
+    region_answers.check_options(found.search, found.device)
     return found
 
 
@@ -300,7 +300,7 @@ class Running:
         recording.folded(module)
         self._graph: FxGraph = recording.recorded(module.graph)
         self._shapes = self._graph.tensors()
-        self._asker: Asker = asking.of(options.db)
+        self._asker: Asker = region_answers.of(options.db)
         self._parts = [self._asked(part, place, each) for place, each in enumerate(regions.cut(self._graph))]
         self._current: Any = None
         self._strides: splicing.Strides | None = None

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fusiond.build import gxx
-from fusiond.frameworks import launching as plans
-from fusiond.frameworks.asking import Found
-from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
+from fusiond.service.frameworks import launching as plans
+from fusiond.service.frameworks.launching import Unusable
+from fusiond.service.frameworks.region_answers import Found
+from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
 from fusiond.torch.graphs import Tensor
 
 ALIGNMENT = 16

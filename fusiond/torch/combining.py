@@ -1,5 +1,5 @@
-"""Launches of what Inductor compiled that do not need each other's results, as one where that is known to be faster
-(`torch.compile(..., options={"combine": "measured"})`).
+"""Combines independent launches of Inductor's code into one where that is known to be faster (`torch.compile(...,
+options={"combine": "measured"})`).
 
 After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code under its name for
 a call: its launches in rounds (`rounds`). A round is asked for as launches of a program's own are
@@ -28,7 +28,7 @@ from fusiond.cuda.recording.arguments import NULL
 from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
 from fusiond.cuda.recording.launches import RecordedLaunch
-from fusiond.ptx.triton import NotTaken
+from fusiond.model.ptx.triton import NotTaken
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
 

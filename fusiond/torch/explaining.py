@@ -1,4 +1,4 @@
-"""What became of a compiled model: which of its regions are fused, which are not, and why."""
+"""Explains a compiled model: which regions are fused, which are not, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph of torch's operators as plain data: what is read from FX, and what regions are cut from.
+"""A graph of torch's operators as plain data: FX is read into it, and regions are cut from it.
 
     FxGraph := inputs, nodes in topological order, outputs
     FxNode  := name, operator (`aten.add.Tensor`, `getitem`), arguments (numbers, texts, tuples, Refs), results

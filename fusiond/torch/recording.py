@@ -1,5 +1,5 @@
-"""FX to an `FxGraph`. An operator that the table does not have is recorded with torch's own decomposition, Inductor's
-first: the operators of the table that it comes to. So what is written rounds where Inductor's kernels do."""
+"""FX to an `FxGraph`. An operator that is not in the table is recorded as torch's own decomposition, Inductor's first,
+so it rounds where Inductor's kernels do."""
 
 from __future__ import annotations
 

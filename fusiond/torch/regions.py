@@ -1,4 +1,4 @@
-"""A graph cut into regions that can be fused, and what lies between them.
+"""Cuts a graph into regions that can be fused and the operators between them.
 
     depth(library)  = max over its producers
     depth(fusable)  = max over its producers, one more behind a library call
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.frameworks.boundaries import boundaries
+from fusiond.service.frameworks.boundaries import boundaries
 from fusiond.torch import importer
 from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 from fusiond.torch.operators import MOVEMENT, VIEWS, Unsupported

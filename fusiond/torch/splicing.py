@@ -1,4 +1,4 @@
-"""A graph module in which segments are launched as kernels, and what lies between them is torch's."""
+"""Replaces segments of a graph module by launched kernels and leaves the rest to torch."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from fusiond.cuda.recording.groups import LaunchOptions
-from fusiond.frameworks import asking
-from fusiond.ptx.triton import NotTaken
+from fusiond.model.ptx.triton import NotTaken
+from fusiond.service.frameworks import region_answers
 from fusiond.triton import candidates
 from fusiond.triton.keys import ChosenConfig, TunedKey
 
@@ -192,9 +192,9 @@ def autotune(
         "prune_configs_by": prune_configs_by, "warmup": warmup, "rep": rep, "use_cuda_graph": use_cuda_graph,
         "do_bench": do_bench, "cache_results": cache_results,
     }  # fmt: skip
-    if not asking.enabled():
+    if not region_answers.enabled():
         return autotuner.autotune(configs, key, **given)  # type: ignore[no-any-return]
-    asking.check_options(search, device)
+    region_answers.check_options(search, device)
     options = LaunchOptions(always=always, block=block, search=search, device=device, db=db)
 
     def decorated(fn: Any) -> Any:

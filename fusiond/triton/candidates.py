@@ -1,4 +1,4 @@
-"""A config of a kernel for one key: what it is called in the store, and its question.
+"""A config of a kernel for one key: its name in the store, and its question.
 
 A name is a digest of all that decides what Triton compiles: the function with what it calls, Triton's version, the
 architecture, the specialised signature, constants, the config's options. So an answer is found without compiling.
@@ -19,11 +19,11 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
-from fusiond.cuda.recording import question
+from fusiond.cuda.recording import group_job
 from fusiond.cuda.recording import triton as launches
 from fusiond.cuda.recording.arguments import Argument, Array, Unseen
-from fusiond.cuda.recording.question import Unaskable
-from fusiond.ptx.triton import NotTaken, check_kind
+from fusiond.cuda.recording.group_job import Unaskable
+from fusiond.model.ptx.triton import NotTaken, check_kind
 
 _environment = getattr(triton._C.libtriton, "get_cache_invalidating_env_vars", dict)
 
@@ -40,7 +40,7 @@ class ConfigsQuestion:
 
     @property
     def digest(self) -> str:
-        return question.file_digest("variants", self.device, *self.files)
+        return group_job.file_digest("variants", self.device, *self.files)
 
     @property
     def loops(self) -> bool:
@@ -52,7 +52,7 @@ class ConfigsQuestion:
 
     @property
     def path(self) -> str:
-        return str(question.folder() / f"{self.digest}.yaml")
+        return str(group_job.folder() / f"{self.digest}.yaml")
 
     def job(self, search: Mapping[str, Any] | None = None) -> str:
         """The text of a job file. A kernel may write zeros for what it is tried with, and configs sum in other orders:
@@ -119,14 +119,14 @@ class KeyedConfig:
             raise OutOfResources(compiled.metadata.shared, most, "shared memory")
         launch = launches.launch_of(compiled, self._handed, self._grid, 0, 0, lambda: None)
         numbers = [None if isinstance(each, Array) else each.value for each in launch.arguments]
-        document = question.described(launch, numbers)
+        document = group_job.described(launch, numbers)
         for each in document["arguments"][: len(self._handed)]:
             own = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
             if each.get("role") == "inout" and own[int(each["name"][1:])] in self._zeros:
                 each["fill"] = "zeros"
         document |= {"source": f"../{document['source']}"} | ({"sizes": dict(self._sizes)} if self._sizes else {})
-        folder = question.file_digest(self.name, json.dumps(document))
-        question.written(document, self.name, f"{folder}/{self.name}")
+        folder = group_job.file_digest(self.name, json.dumps(document))
+        group_job.written(document, self.name, f"{folder}/{self.name}")
         return f"{folder}/{self.name}"
 
 
@@ -167,7 +167,7 @@ def of(
         except Unseen as why:
             raise NotTaken(f"its argument {name} {why}") from None
     others = sorted((name, repr(value)) for name, value in key.items() if not (name in sizes or _is_array(value)))
-    digest = question.file_digest(
+    digest = group_job.file_digest(
         function.cache_key, triton.__version__, target, told, sorted(map(repr, options.items())),
         sorted(_environment().items()), others, sorted(zeros),
     )  # fmt: skip

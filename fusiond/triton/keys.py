@@ -1,4 +1,4 @@
-"""What is known of a kernel's configs for one key, and which of them is launched.
+"""The known results of a kernel's configs for one key, and the choice among them.
 
     the configs' own times  -->  the fastest  --compared with the first: right, and faster-->  launched
 
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond import __version__
-from fusiond.cuda.recording import question
+from fusiond.cuda.recording import group_job
 from fusiond.cuda.recording.groups import LaunchOptions
-from fusiond.errors import FusiondError
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Asker
+from fusiond.model.errors import FusiondError
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Asker
 from fusiond.store import lookup
 from fusiond.store.format import exchange_file
 from fusiond.triton.candidates import ConfigsQuestion, KeyedConfig
@@ -71,7 +71,7 @@ class TunedKey:
 
     @property
     def asker(self) -> Asker:
-        return asking.of(self._options.db)
+        return region_answers.of(self._options.db)
 
     def failed(self, config: Any, problem: str) -> bool:
         """A config that cannot be launched; whether there is another one."""
@@ -91,7 +91,7 @@ class TunedKey:
         if self.choice.state not in ("unknown", "nearest"):
             return ""
         last = next(reversed(self._asked.values()), None)
-        return asking.silent() or ("not asked for yet" if last is None else self.asker.standing(last))
+        return region_answers.silent() or ("not asked for yet" if last is None else self.asker.standing(last))
 
     # --- choosing ---
 
@@ -162,7 +162,7 @@ class TunedKey:
         """What is known of a workload on this device, at any sizes, the last found first."""
         found: list[dict[str, Any]] = []
         try:
-            if not asking.silent():
+            if not region_answers.silent():
                 found = lookup.of_name(self.asker.db, name, device=self._device, version=__version__)
         except (FusiondError, OSError) as problem:
             log.debug("%s: %s", name, problem)
@@ -216,18 +216,18 @@ class TunedKey:
         name = asked.name.rpartition(",")[2]
         for each in self._candidates:
             if each.name == name:
-                each.problem = f"its measurement failed: {problem.replace(f'{question.folder()}{os.sep}', '')}"
+                each.problem = f"its measurement failed: {problem.replace(f'{group_job.folder()}{os.sep}', '')}"
 
     def _take_up_imported(self) -> None:
         """What other boxes have signed whose keys are trusted here."""
         db = self.asker.db
         if not os.path.exists(exchange_file(os.fspath(db))):
             return
-        from fusiond.exchange import find
-        from fusiond.isolation import registry
-        from fusiond.requests import contents  # 0.3 s, for those who have imported something
+        from fusiond.requests import content_lookup  # 0.3 s, for those who have imported something
+        from fusiond.requests.isolation import registry
+        from fusiond.store.exchange import find
 
-        devices = contents.devices_here(db, registry.load(), self._device)
+        devices = content_lookup.devices_here(db, registry.load(), self._device)
         first, *others = [each.name for each in self._candidates]
         for name in (first, *others, *(f"{first},{each}" for each in others)):
             families = find.known_name(db, name, "warm")

@@ -1,4 +1,4 @@
-"""What comes of the finals: a new answer, or the one of today stands.
+"""The result of the finals: a new answer, or the one of today stands.
 
 An answer is replaced only by what was measured beside it and is better beyond the noise, or when it can no longer be
 run and be right. What is undecided leaves a verified answer as it is, and no evidence never replaces any.
@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from fusiond import events as say
-from fusiond.model import COUNTED, MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
+from fusiond.model import events as say
+from fusiond.model.nouns import COUNTED, frozen
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Record, Verdict, median
 from fusiond.tuning import counts, finals, prior, verdict
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent

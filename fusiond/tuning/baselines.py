@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fusiond import events as say
 from fusiond.build.cache import default_folder, of_folder
-from fusiond.errors import FusiondError
-from fusiond.keys import text_key
-from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
-from fusiond.program import Fill, Program, Role
+from fusiond.model import events as say
+from fusiond.model.errors import FusiondError
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose, Trial
+from fusiond.model.program import Fill, Program, Role
 from fusiond.strategy import Baseline
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, UnfusedBaseline, outcome_of

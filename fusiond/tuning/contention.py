@@ -1,4 +1,4 @@
-"""Who else computes on a device, and what fusiond does about it.
+"""Detects other users of a device, and handles them.
 
 share       measure beside others; what was measured so is marked
 wait        no job begins while others are there; a batch with others in it is thrown away, and taken again when they
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusiond.errors import Interrupted
+from fusiond.model.errors import Interrupted
 
 POLL_SECS = 2.0
 

@@ -1,4 +1,4 @@
-"""What every phase of a job needs: the job, its strategy, its device, the store, and how to say what happens."""
+"""The context of a job's phases: job, strategy, device, store, and events."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling
-from fusiond.errors import Interrupted
-from fusiond.events import Events
-from fusiond.model import (
-    Analysis,
-    Config,
-    DeviceInfo,
-    MeasureFailed,
-    Measurement,
-    Purpose,
-    Record,
-    Rejection,
-    Search,
-    Trial,
-)
-from fusiond.program import Buffer, Fill, Program, Role
+from fusiond.model import events as say
+from fusiond.model.errors import Interrupted
+from fusiond.model.events import Events
+from fusiond.model.nouns import Analysis, Config, DeviceInfo, Rejection, Search
+from fusiond.model.outcomes import MeasureFailed, Measurement, Purpose, Record, Trial
+from fusiond.model.program import Buffer, Fill, Program, Role
 from fusiond.requests.planning import Prepared, emitted, first_baseline, sound
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow

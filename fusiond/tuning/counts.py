@@ -1,4 +1,4 @@
-"""What both sides of an answer would pay, counted on the processor: beside times, and never in their place."""
+"""Counts of both sides of an answer on the processor, shown beside times and never in their place."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fusiond.counting import apart
-from fusiond.counting.model import GPUS, Gpu
-from fusiond.errors import FusiondError
-from fusiond.model import DeviceInfo
-from fusiond.program import Program
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.model import GPUS, Gpu
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.program import Program
 from fusiond.tuning.context import Context
 
 MARGIN = 1.2
@@ -43,7 +43,7 @@ def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mappin
         return ()
     context.phase("counting", f"what both would pay on {gpu.name}")
     try:
-        return tuple(apart.counted({"native": native, "fused": fused}, model=gpu.name))
+        return tuple(child_process.counted({"native": native, "fused": fused}, model=gpu.name))
     except FusiondError as problem:
         log.warning("%s is not counted: %s", context.prepared.workload.name, problem)
         return ()

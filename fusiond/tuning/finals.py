@@ -1,4 +1,4 @@
-"""The final measurement: what may become the answer, measured afresh, side by side.
+"""The finals: candidates for the answer, measured afresh and side by side.
 
 Every process of the finals is a new child. In it the best of the search, the fastest unfused ways and the answer of
 today (fused and unfused: the incumbent) are all measured in pairs with one baseline, in an order that is drawn. A
@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond.devices.supervisor import RunnerLost
-from fusiond.errors import DeviceSick
-from fusiond.judging import referee
-from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
-from fusiond.program import Program, SizeError
+from fusiond.model.english import counted
+from fusiond.model.errors import DeviceSick
+from fusiond.model.nouns import Config, Rejection
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose, Record, Trial
+from fusiond.model.program import Program, SizeError
 from fusiond.tuning import health, verdict
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline
+from fusiond.tuning.judging import referee
 from fusiond.tuning.lanes import Lanes
 from fusiond.tuning.measuring import References
-from fusiond.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-from fusiond.errors import DeviceSick, FusiondError, MachineFault, RequestError
-from fusiond.events import DeviceTurnedSick
-from fusiond.model import MeasureFailed, Outcome
-from fusiond.program import Program
+from fusiond.model.errors import DeviceSick, FusiondError, MachineFault, RequestError
+from fusiond.model.events import DeviceTurnedSick
+from fusiond.model.outcomes import MeasureFailed, Outcome
+from fusiond.model.program import Program
 from fusiond.tuning.context import Context
 from fusiond.tuning.measuring import References
 

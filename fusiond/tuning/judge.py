@@ -3,7 +3,7 @@
     references on fresh seeds -> candidate as given -> odd sizes -> by every other means -> counted, measured -> Ruling
 
 What takes part is a workload of two implementations, the reference first, whichever strategy reads them; every program
-of it is under scrutiny (`fusiond.model.Scrutiny`).
+of it is under scrutiny (`fusiond.model.nouns.Scrutiny`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from typing import Any
 
 from fusiond.build import nvcc
 from fusiond.build.working import working_folder
-from fusiond.counting import apart
-from fusiond.counting.model import H100, gpu_of
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.borrowed import Visiting
+from fusiond.devices.counting import child_process
+from fusiond.devices.counting.model import H100, gpu_of
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.devices.visiting import Visiting
-from fusiond.errors import FusiondError, RequestError
-from fusiond.judging import referee
-from fusiond.model import Analysis, Config, DeviceInfo, Job, MeasureFailed, Outcome, Purpose, Rejection
-from fusiond.program import Program, SizeError
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError, RequestError
+from fusiond.model.nouns import Analysis, Config, DeviceInfo, Job, Rejection
+from fusiond.model.outcomes import MeasureFailed, Outcome, Purpose
+from fusiond.model.program import Program, SizeError
 from fusiond.requests.launch_facts import kernel_facts
 from fusiond.requests.planning import (
     Prepared,
@@ -42,8 +41,10 @@ from fusiond.requests.planning import (
     target_for_arch,
     target_of,
 )
+from fusiond.requests.registry import Registry
 from fusiond.strategy import IMPLEMENTATION, NO_ANSWERS
 from fusiond.tuning import verdict
+from fusiond.tuning.judging import referee
 from fusiond.tuning.measuring import Measurer, References
 
 PATIENCE_SECS = 10.0
@@ -104,7 +105,7 @@ def judge(
     waiting: Callable[[str], None] = lambda who: None,
 ) -> Ruling:  # fmt: skip
     """Judge the last implementation that a job names by its reference. `trials`: how many of its configs are timed, on
-    a GPU. `without`: defences that are left out (`fusiond.judging.referee.DEFENCES`, `odd`, `counted`).
+    a GPU. `without`: defences that are left out (`fusiond.tuning.judging.referee.DEFENCES`, `odd`, `counted`).
     `waiting` is told who has the device, which is used for some seconds at a time, also while a tuner holds it.
 
     RequestError where the reference does not work, or the two have other arguments.
@@ -356,7 +357,7 @@ class _Bench:
             self._hints.append(f"nothing is counted: {nvcc.missing()}")
             return None
         programs = {"reference": self._case.reference, "candidate": self._case.candidate}
-        rows = apart.counted(programs, model=self._gpu.name, timeout_secs=self._timeout_secs)
+        rows = child_process.counted(programs, model=self._gpu.name, timeout_secs=self._timeout_secs)
         failed = next((row["failed"] for row in rows if row["failed"]), None)
         if failed is not None:
             self._hints.append(f"nothing is counted: {failed}")

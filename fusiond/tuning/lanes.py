@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fusiond.devices.supervisor import Runner, RunnerLost
-from fusiond.errors import DeviceSick, FusiondError, MachineFault
+from fusiond.model.errors import DeviceSick, FusiondError, MachineFault
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.measuring import References

@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling, Session, throttled
-from fusiond.errors import DeviceError, RequestError
-from fusiond.exporting.bundle import write_bundle
-from fusiond.judging.truth import Truth, truth
-from fusiond.keys import content_key
-from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose, Scrutiny
-from fusiond.program import Program, Source, settled
-from fusiond.system import faults, files
+from fusiond.model.errors import DeviceError, RequestError
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import Scrutiny
+from fusiond.model.outcomes import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import Program, Source, settled
+from fusiond.model.system import faults, files
 from fusiond.tuning.contention import Contention, Policy
+from fusiond.tuning.judging.truth import Truth, truth
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class References:
     unproven: tuple[str, ...] = ()
     """Outputs to which anything might be equal, on every seed, and why."""
     suspicious: bool = False
-    """Nobody vouches for what is compared with them (`fusiond.model.Scrutiny`)."""
+    """Nobody vouches for what is compared with them (`fusiond.model.nouns.Scrutiny`)."""
     truths: tuple[tuple[int, str], ...] = ()
     """(seed, .npz) of the same in double precision, where precision is judged."""
     untold: str = ""
@@ -362,7 +363,7 @@ class Measurer:
 
 
 def fresh_seeds() -> tuple[int, int]:
-    """Two that nobody can know, one even and one odd: each has poison of its own kind (`fusiond.inputs.fills`)."""
+    """Two unpredictable seeds, one even and one odd: each has poison of its own kind (`fusiond.model.inputs.fills`)."""
     return 2 * secrets.randbits(40), 2 * secrets.randbits(40) + 1
 
 

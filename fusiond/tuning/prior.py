@@ -1,4 +1,4 @@
-"""What is known before a search: what it begins with, and need not measure.
+"""Knowledge before a search: where it begins, and what it need not measure.
 
 Trials of the same workload on other devices, and of the same at other sizes, are donors of the study: each is a trend
 of its model, whose weight is what this job's own times make of it. Where there are few, so are trials of workloads that
@@ -19,13 +19,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fusiond.counting.model import GPUS, Gpu
-from fusiond.model import COUNTED, Config, Outcome, Record, Rejection, Trial
-from fusiond.search.donors import Donor
-from fusiond.search.space import Space
+from fusiond.devices.counting.model import GPUS, Gpu
+from fusiond.model.nouns import COUNTED, Config, Rejection
+from fusiond.model.outcomes import Outcome, Record, Trial
 from fusiond.store.trials import CountedTrial, KindredTrial
+from fusiond.strategy.space import Space
 from fusiond.tuning.context import Context
 from fusiond.tuning.counts import like, like_model
+from fusiond.tuning.search.donors import Donor
 
 SEEDS = 3
 """Configs of the lowest bounds that are tried first, the winner by bounds among them."""
@@ -39,7 +40,8 @@ FACTS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
     "spills": lambda rows: math.log1p(sum(each["spill_bytes"] for each in rows)),
     "instructions": lambda rows: math.log1p(sum(each["ptx_instructions"] for each in rows)),
 }
-"""Of the launches of a program, as they were counted (`fusiond.counting.run.Row`). TypeError where one is unknown."""
+"""Of the launches of a program, as they were counted (`fusiond.devices.counting.run.Row`). TypeError where one is
+unknown."""
 _FAILED = frozenset(
     {
         Outcome.REFUSED,

@@ -1,4 +1,4 @@
-"""What the programs of a job ask of the GPU, kept with each of them: why one is faster than another.
+"""Keeps what the programs of a job ask of the GPU, to explain why one is faster.
 
 Li et al. (CGO 2022, section IV-A) explain it by issue slots and stalls.
 """
@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.build import nvcc
-from fusiond.counting import apart, cached
-from fusiond.counting.model import H100, Gpu
+from fusiond.devices.counting import cached, child_process
+from fusiond.devices.counting.model import H100, Gpu
 from fusiond.devices.cuda import counters
-from fusiond.errors import FusiondError
-from fusiond.model import COUNTED, MEASURED, Outcome, Record, Trial, Value
-from fusiond.search.space import chooser
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import COUNTED, MEASURED, Value
+from fusiond.model.outcomes import Outcome, Record, Trial
+from fusiond.strategy.space import chooser
 from fusiond.tuning import counts
 from fusiond.tuning.context import Context
 
@@ -82,7 +83,7 @@ def _of_variants(context: Context, gpu: Gpu) -> None:
     if not programs or nvcc.find() is None:
         return
     context.phase("counting", f"what each variant would pay on {gpu.name}")
-    rows = apart.counted(programs, model=gpu.name)
+    rows = child_process.counted(programs, model=gpu.name)
     for key in programs:
         context.store.save_profile(key, gpu.name, COUNTED, [each for each in rows if each["program"] == key])
 

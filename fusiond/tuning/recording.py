@@ -1,4 +1,4 @@
-"""What comes after a measurement, done while the next candidate is measured."""
+"""Records a measurement while the next candidate is measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 
-from fusiond.system import faults
+from fusiond.model.system import faults
 from fusiond.tuning.measuring import Measurer
 
 log = logging.getLogger(__name__)

@@ -15,29 +15,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import DeviceHold, device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
-from fusiond.events import Events
-from fusiond.model import DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
-from fusiond.program import Fill, SizeError
-from fusiond.registry import Registry
+from fusiond.model import events as say
+from fusiond.model.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
+from fusiond.model.events import Events
+from fusiond.model.nouns import DeviceInfo, Job
+from fusiond.model.outcomes import JobState, MeasureFailed, Purpose, Record
+from fusiond.model.program import Fill, SizeError
+from fusiond.model.system import faults
 from fusiond.requests.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
 from fusiond.requests.planning import answers as known_answers
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.owner import this_process
-from fusiond.system import faults
+from fusiond.store.process_identity import this_process
 from fusiond.tuning import answers, finals, health, profiles
 from fusiond.tuning.baselines import between, fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import Measurer
-from fusiond.tuning.search import search
+from fusiond.tuning.search_phase import search
 from fusiond.tuning.verifying import verify
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.model import Measurement, Verdict, median
+from fusiond.model.outcomes import Measurement, Verdict, median
 
 LEAST_PROCESSES = 5
 CONFIDENCE = 0.95

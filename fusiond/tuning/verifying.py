@@ -1,5 +1,5 @@
-"""Measuring an answer again, here and now, against the unfused way that it was measured against: the recorded winner of
-this device, or what another box found on an equal one and a trusted key signed.
+"""Measures an answer again, here and now, against its unfused way: the recorded winner of this device, or an answer of
+another machine that a trusted key signed.
 
 The programs of another box come into the store here and nowhere else: after its signature, its key and the digests of
 its plans were compared. They are checked like every candidate before they are timed, and what comes of it is an answer
@@ -13,13 +13,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusiond.errors import FusiondError, NothingKnown
-from fusiond.exchange import signing
-from fusiond.exchange.entry import Refused
-from fusiond.exchange.find import exchange_of
-from fusiond.exchange.records import program_of, record_of, with_programs
-from fusiond.model import Config, MeasureFailed, Record
-from fusiond.program import Program
+from fusiond.model.errors import FusiondError, NothingKnown
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import MeasureFailed, Record
+from fusiond.model.program import Program
+from fusiond.store.exchange import signing
+from fusiond.store.exchange.entry import Refused
+from fusiond.store.exchange.find import exchange_of
+from fusiond.store.exchange.records import program_of, record_of, with_programs
 from fusiond.tuning import answers, finals, health, prior
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.finals import Entrant

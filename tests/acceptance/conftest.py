@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.client.client import Client
-from fusiond.daemon import lock
-from fusiond.daemon import socket as sockets
+from fusiond.service.client.client import Client
+from fusiond.service.daemon import lock
+from fusiond.service.daemon import socket as sockets
 from fusiond.testing.commands import FinishedCommand
 
 PATIENCE_SECS = 40.0

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.client.client import LOST
+from fusiond.service.client.client import LOST
 
 pytestmark = pytest.mark.slow
 End = Callable[[subprocess.Popen[str], signal.Signals], int]
@@ -142,7 +142,7 @@ def test_a_configuration_file(machine: Any, end: End) -> None:
     process = machine.start("serve", "--config", "fusiond.yaml")
     machine.wait_for((machine.folder / "other.sqlite.run" / "socket").exists, about="the socket")
     assert end(process, signal.SIGINT) == 0
-    assert "Z INFO MainThread: fusiond.daemon.service: serving" in machine.said("serve")
+    assert "Z INFO MainThread: fusiond.service.daemon.service: serving" in machine.said("serve")
 
 
 def test_cancelling(machine: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import commands, runs
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 
 def test_the_command_is_kept_without_folders() -> None:

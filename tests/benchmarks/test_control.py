@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import contest, control
 from benchmarks.contest import Match, Samples
-from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.outcomes import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.tuning import finals
 from fusiond.tuning.verdict import LEAST_PROCESSES
 

@@ -20,10 +20,11 @@ from benchmarks.headlines.measure import HeadlineRun
 from benchmarks.headlines.order import GROUPS, ORDER
 from fusiond.devices import protocol
 from fusiond.devices.base import MORE
-from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
-from fusiond.search.space import Parameter, Space
+from fusiond.strategy.space import Parameter, Space
 
 TIMES = {"native": 100.0, "streams": 80.0, "graph": 90.0, "seed": 50.0, "near": 40.0, "slow": 300.0, "wrong": 10.0}
 """Microseconds that are planted; `wrong` computes something else."""

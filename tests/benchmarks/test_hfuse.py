@@ -15,13 +15,14 @@ from benchmarks.hfuse import __main__ as command
 from benchmarks.hfuse import measure, page, pairs, paper, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
 from benchmarks.runs import Run
-from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import counters
-from fusiond.model import Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
-from fusiond.program import Launch, Program, Source
-from fusiond.registry import Registry
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import Config, DeviceInfo
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Trial
+from fusiond.model.program import Launch, Program, Source
 from fusiond.requests.planning import prepare, reference, sound, target_for_arch
+from fusiond.requests.registry import Registry
 
 EVERY = pytest.mark.parametrize("pair", PAIRS, ids=lambda each: each.name)
 

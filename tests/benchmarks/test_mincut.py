@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks.mincut import __main__ as bench
 from benchmarks.mincut import measure, page
-from fusiond.inputs import documents
-from fusiond.model import Config, Measurement, Outcome, Purpose, Trial
+from fusiond.model.inputs import documents
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Trial
 from fusiond_mincut.analysis import partition
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.codegen import block_configs

@@ -18,8 +18,8 @@ import jax
 
 from benchmarks import runs
 from benchmarks.models import counted, in_jax, measured, models, page
-from fusiond.frameworks.asking import Question
 from fusiond.jax import lowering
+from fusiond.service.frameworks.region_answers import Question
 
 Tree = Mapping[str, np.ndarray]
 

@@ -19,13 +19,13 @@ import pytest
 from benchmarks.rivals import asking, child
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import NumPy, lacks
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import timing
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import DriverError
 from fusiond.devices.timing import Sampling
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import DeviceState, Measurement, Outcome, Purpose
-from fusiond.program import Launch, Program, Role
+from fusiond.model.outcomes import DeviceState, Measurement, Outcome, Purpose
+from fusiond.model.program import Launch, Program, Role
 from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import N, buffer, launch, program
 

@@ -11,8 +11,8 @@ from benchmarks.mincut import images, paper
 from benchmarks.rivals import asking, mincut
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import Jax, NumPy, Torch
-from fusiond.inputs.fills import fill
-from fusiond.program import Buffer, Launch, Program, Role, Source
+from fusiond.model.inputs.fills import fill
+from fusiond.model.program import Buffer, Launch, Program, Role, Source
 from tests.plugins.mincut import oracle
 
 WIDTH, HEIGHT = 37, 23

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.search import drive, samplers
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
-from fusiond.model import Config
-from fusiond.search.study import Study
+from fusiond.model.nouns import Config
+from fusiond.tuning.search.study import Study
 from fusiond_replay import t4
 
 

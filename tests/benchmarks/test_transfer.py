@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.transfer import __main__ as command
 from benchmarks.transfer import measure, page, paper, planning
-from fusiond.program import problems
+from fusiond.model.program import problems
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.build.cache import BuildCache
-from fusiond.errors import StoreError
+from fusiond.model.errors import StoreError
 
 KEY = "ab" + "0" * 30
 

@@ -17,10 +17,10 @@ import pytest
 
 from fusiond.build import compiler, gxx
 from fusiond.build.cache import BuildCache
-from fusiond.errors import MachineFault
-from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind
-from fusiond.system import children, memory
+from fusiond.model.errors import MachineFault
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind
+from fusiond.model.system import children, memory
 
 HOST = Source(name="h", text="int answer() { return 42; }\n", entries=("answer",), kind=SourceKind.HOST)
 
@@ -217,7 +217,7 @@ def test_a_compiler_and_its_children_end_with_whoever_is_killed(tmp_path: Path, 
     pids = tmp_path / "pids"
     program = f"""
 import os, signal
-from fusiond.system import children, memory
+from fusiond.model.system import children, memory
 if {guard!r} == "killed before":
     children.run(["true"], timeout_secs=10)
     os.kill(children.GUARD._shell.pid, signal.SIGKILL)

@@ -15,10 +15,10 @@ from fusiond.build import cache as caching
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu import native
-from fusiond.errors import StoreError
-from fusiond.keys import text_key
-from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind
+from fusiond.model.errors import StoreError
+from fusiond.model.keys import text_key
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind
 
 pytestmark = pytest.mark.usefixtures("gxx_here")
 

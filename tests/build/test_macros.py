@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.build import gxx
 from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source
 
 TEXT = """\
 #include <cooperative_groups.h>

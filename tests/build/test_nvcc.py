@@ -10,11 +10,11 @@ import pytest
 
 from fusiond.build import nvcc, ptxas
 from fusiond.build.cache import BuildCache
-from fusiond.cuda.entries import read_table
-from fusiond.model import BuildFailed
-from fusiond.program import Source
-from fusiond.ptx import rewrite
-from fusiond.system import children
+from fusiond.model.gpu.entry_table import read_table
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source
+from fusiond.model.ptx import rewrite
+from fusiond.model.system import children
 
 ARCH = "sm_90"
 needs_nvcc = pytest.mark.needs_nvcc

@@ -12,10 +12,10 @@ import pytest
 
 from fusiond.build import assemblers, nvcc, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache
-from fusiond.cuda.entries import EntryParameter, read_table
-from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceLanguage
-from fusiond.ptx.tree import PtxError
+from fusiond.model.gpu.entry_table import EntryParameter, read_table
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceLanguage
+from fusiond.model.ptx.tree import PtxError
 
 DATA = Path(__file__).parent.parent / "ptx_data"
 needs_nvcc = pytest.mark.needs_nvcc

@@ -13,7 +13,7 @@ import pytest
 
 from fusiond.build import working
 from fusiond.build.working import place, sweep, working_folder
-from fusiond.errors import MachineFault
+from fusiond.model.errors import MachineFault
 
 WORKS = """
 import sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.capture.trace import MemoryKind
+from fusiond.cuda.capture.trace import MemoryKind
 from tests.capture.writing import TraceWriter, number, pointer
 
 PTX = Path(__file__).with_name("kernels.ptx").read_bytes()

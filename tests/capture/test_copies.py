@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fusiond.capture import copies, trace
-from fusiond.capture.trace import Direction
 from fusiond.cli import main
-from fusiond.isolation import registry as plugins
+from fusiond.cuda.capture import copies, trace
+from fusiond.cuda.capture.trace import Direction
 from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry as plugins
 from tests.capture.conftest import Program, X, Y, Z
 
 UP, DOWN = Direction.TO_DEVICE, Direction.TO_HOST

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
-from fusiond.capture import picking, trace
-from fusiond.capture.documents import Undescribed, flow, representative
-from fusiond.inputs import documents as inputs
-from fusiond.isolation import registry as plugins
-from fusiond.program import Bytes, Launch, Pointer, Program, Scalar
+from fusiond.cuda.capture import picked_kernels, trace
+from fusiond.cuda.capture.documents import Undescribed, flow, representative
+from fusiond.model.inputs import documents as inputs
+from fusiond.model.program import Bytes, Launch, Pointer, Program, Scalar
 from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry as plugins
 from tests.capture.conftest import FOLLOW, WEIGHTS, X, Y, Z
 from tests.capture.conftest import Program as Captured
 from tests.capture.writing import pointer
@@ -23,8 +23,8 @@ from tests.capture.writing import pointer
 def documents_of(program: Captured) -> tuple[list[dict], Path]:
     """The kernels' documents, and the job's file."""
     found = trace.read(program.writer.close())[0]
-    launches = [representative(each) for each in picking.by_kernel(found).values()]
-    *files, job = picking.Picking(found, program.writer.folder / "out").job(launches)
+    launches = [representative(each) for each in picked_kernels.by_kernel(found).values()]
+    *files, job = picked_kernels.Picking(found, program.writer.folder / "out").job(launches)
     return [yaml.safe_load(each.read_text()) for each in files], job
 
 
@@ -137,7 +137,7 @@ def test_a_null_pointer_and_a_wild_one(program: Captured) -> None:
     found = trace.read(program.writer.close())[0]
     *_, wild = found.launches
     with pytest.raises(Undescribed, match="argument 1 points to memory that the capture has not seen"):
-        picking.Picking(found, program.writer.folder / "out").kernel(wild)
+        picked_kernels.Picking(found, program.writer.folder / "out").kernel(wild)
 
 
 def test_numbers_that_yaml_does_not_have(program: Captured) -> None:
@@ -156,7 +156,7 @@ def test_without_ptx(program: Captured) -> None:
     found = trace.read(program.writer.close())[0]
     (launch,) = found.launches
     with pytest.raises(Undescribed, match="there is no PTX of it: build with"):
-        picking.Picking(found, program.writer.folder / "out").kernel(launch)
+        picked_kernels.Picking(found, program.writer.folder / "out").kernel(launch)
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,4 @@ def test_a_texture(program: Captured) -> None:
     program.writer.launch(function, [1], [32], [pointer(5), pointer(X)])
     found = trace.read(program.writer.close())[0]
     with pytest.raises(Undescribed, match="textures"):
-        picking.Picking(found, program.writer.folder / "out").kernel(next(found.launches))
+        picked_kernels.Picking(found, program.writer.folder / "out").kernel(next(found.launches))

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from fusiond.build import nvcc
-from fusiond.capture import fatbin
-from fusiond.errors import RequestError
+from fusiond.cuda.capture import fatbin
+from fusiond.model.errors import RequestError
 
 KERNEL = ".version 8.0\n.target sm_{arch}\n.address_size 64\n.visible .entry {name}()\n{{\nret;\n}}\n"
 SOURCE = "__global__ void store(float* x, int n) { x[n] = n; }"

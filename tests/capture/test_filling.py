@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from fusiond.cli import main
-from fusiond.isolation import registry as plugins
-from fusiond.program import Bytes
+from fusiond.model.program import Bytes
 from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry as plugins
 from tests.capture.conftest import Program, X, Y, Z
 
 SOURCE = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import gxx
-from fusiond.capture import fatbin, origins, trace, watching
-from fusiond.capture.trace import CapturedKernel
+from fusiond.cuda.capture import driver_watcher, fatbin, origins, trace
+from fusiond.cuda.capture.trace import CapturedKernel
 
 from .writing import TraceWriter
 
@@ -79,7 +79,9 @@ def test_what_compiled_it_in_the_program(fake_libcuda: Path, tmp_path: Path) -> 
         subprocess.run([*compiler, "-DCOMPILER", "-shared", "-fPIC", "-o", tmp_path / name], check=True)
     subprocess.run([*compiler, "-o", tmp_path / "program", "-ldl"], check=True)
     given = {"LD_LIBRARY_PATH": f"{fake_libcuda.parent}:{tmp_path}", "FUSIOND_CAPTURE_OUT": str(tmp_path / "run")}
-    subprocess.run([tmp_path / "program"], env=watching.environment({**os.environ, **given}, tmp_path), check=True)
+    subprocess.run(
+        [tmp_path / "program"], env=driver_watcher.environment({**os.environ, **given}, tmp_path), check=True
+    )
     (found,) = trace.read(tmp_path / "run")
     texts = {each.name: origins.ptx_of(each) for each in found.kernels}
     assert texts == {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.capture import trace
-from fusiond.capture.report import CaptureReport, report
-from fusiond.capture.trace import Direction
 from fusiond.cli import main
-from fusiond.client.client import Client
+from fusiond.cuda.capture import trace
+from fusiond.cuda.capture.report import CaptureReport, report
+from fusiond.cuda.capture.trace import Direction
+from fusiond.service.client.client import Client
 from tests.capture.conftest import WEIGHTS, Program, X, Y, Z
 from tests.capture.writing import pointer
 

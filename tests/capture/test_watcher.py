@@ -15,13 +15,20 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx, nvcc
-from fusiond.capture import origins, trace, watching
-from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedLaunch, CapturedTrace, CapturedWait, Direction
 from fusiond.cli import main
-from fusiond.errors import DeviceError
+from fusiond.cuda.capture import driver_watcher, origins, trace
+from fusiond.cuda.capture.trace import (
+    CapturedCopy,
+    CapturedFill,
+    CapturedLaunch,
+    CapturedTrace,
+    CapturedWait,
+    Direction,
+)
+from fusiond.model.errors import DeviceError
 
 PROGRAMS = Path(__file__).parent / "programs"
-WATCHER = watching.RUNTIME / "watcher"
+WATCHER = driver_watcher.RUNTIME / "watcher"
 WAYS = ("linked", "dlsym", "address", "thread")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,7 +65,7 @@ def run(programs: Path, fake_libcuda: Path) -> Run:
 def watched(folder: Path, **settings: object) -> dict[str, str]:
     """An environment in which traces come to lie in a folder."""
     given = {f"FUSIOND_CAPTURE_{name}": str(value) for name, value in settings.items() if value is not None}
-    return watching.environment({**given, "FUSIOND_CAPTURE_OUT": str(folder)}, folder)
+    return driver_watcher.environment({**given, "FUSIOND_CAPTURE_OUT": str(folder)}, folder)
 
 
 def noted(run: Run, folder: Path, way: str = "dlsym", *, seconds: float | None = None, launches: int | None = None,
@@ -244,7 +251,7 @@ def test_the_launcher_of_triton(fake_libcuda: Path, tmp_path: Path) -> None:
 
 def test_a_path_that_ld_preload_does_not_take(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="LD_PRELOAD takes no path with spaces or colons; set FUSIOND_CACHE"):
-        watching.environment({}, tmp_path, tmp_path / "a folder" / "watcher.so")
+        driver_watcher.environment({}, tmp_path, tmp_path / "a folder" / "watcher.so")
 
 
 # --- the driver's interface -----------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fusiond.cli import main
-from fusiond.isolation import registry as plugins
 from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry as plugins
 from tests.capture.test_without_gpu import SOURCES, compiled
 
 

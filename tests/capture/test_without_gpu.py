@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.capture import fatbin, trace
-from fusiond.capture.trace import CapturedCopy, CapturedFill, CapturedTrace, CapturedWait, Direction, MemoryKind
 from fusiond.cli import main
-from fusiond.counting.kernels import LoadedPtx
+from fusiond.cuda.capture import fatbin, trace
+from fusiond.cuda.capture.trace import CapturedCopy, CapturedFill, CapturedTrace, CapturedWait, Direction, MemoryKind
+from fusiond.devices.counting.kernels import LoadedPtx
 
 pytestmark = pytest.mark.needs_nvcc
 SOURCES = Path(__file__).with_name("cuda")

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusiond.capture.trace import MAGIC, Direction, MemoryKind
+from fusiond.cuda.capture.trace import MAGIC, Direction, MemoryKind
 
 
 class TraceWriter:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.cli import main
-from fusiond.events import Events
+from fusiond.model.events import Events
 from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing import daemon

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fusiond.cli import answer, best, command_of
-from fusiond.registry import Registry
-from fusiond.requests import contents
+from fusiond.requests import content_lookup
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 
 Run = Callable[..., Any]
@@ -57,7 +57,7 @@ def test_an_unknown_size_or_device_or_name(fusiond: Run, done_job: str) -> None:
 def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registry) -> None:
     """Times differ from machine to machine; what is imported does not."""
     with Store.open(database) as store:
-        contents.index(store, real)
+        content_lookup.index(store, real)
     script = (
         "import sys; from fusiond.cli import main; status = main(['best', '--pair', 'hist,maxpool'])\n"
         "print(*sorted(sys.modules), file=sys.stderr); sys.exit(status)"
@@ -90,12 +90,12 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
         "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.cli.output",
-        "fusiond.errors", "fusiond.names", "fusiond.requests", "fusiond.requests.best", "fusiond.system",
-        "fusiond.system.driver", "fusiond.system.folders", "fusiond.store", "fusiond.store.acknowledged",
-        "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format", "fusiond.store.hashing",
-        "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup",
+        "fusiond.model.errors", "fusiond.store.named_files", "fusiond.model", "fusiond.service", "fusiond.service.best",
+        "fusiond.model.system", "fusiond.model.system.driver", "fusiond.model.system.folders", "fusiond.store",
+        "fusiond.store.last_commit", "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format",
+        "fusiond.store.hashing", "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup",
         "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources",
-        "fusiond.store.tables", "fusiond.words",
+        "fusiond.store.tables", "fusiond.model.english",
     }  # fmt: skip
 
 

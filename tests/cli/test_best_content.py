@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from fusiond import Ambiguous, AsyncClient, Client, __version__
-from fusiond.errors import RequestError
-from fusiond.isolation import registry as isolated
-from fusiond.model import Config, DeviceInfo, Record, Verdict
-from fusiond.program import Program, Source
-from fusiond.registry import Registry
-from fusiond.requests import contents, jobs
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config, DeviceInfo
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.model.program import Program, Source
+from fusiond.requests import content_lookup, jobs
+from fusiond.requests.isolation import registry as isolated
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.daemon import DEVICE
 
@@ -229,7 +230,7 @@ def test_a_name_that_files_settle_loads_no_plugin(
     fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, where: str
 ) -> None:
     with Store.open(database) as store:
-        contents.index(store, real)
+        content_lookup.index(store, real)
     done = subprocess.run(
         [sys.executable, "-c", _FAST, "best", "--pair", "scale,shift"],
         cwd=folders[where],
@@ -338,7 +339,7 @@ def test_an_export_is_told_which_way_and_for_what(
         told.append((path, document["verdict"], folder, unfused, arch))
         return [folder / "file"]
 
-    monkeypatch.setattr("fusiond.client.exporting.export", export)
+    monkeypatch.setattr("fusiond.service.client.exporting.export", export)
     said = fusiond("best", folders["times"] / "job.yaml", "--export", "out", "--unfused", "--arch", "sm_90", "--json")
     assert said.json["files"] == ["out/file"]
     assert fusiond("best", folders["times"] / "job.yaml", "--export", "out").out == "out/file\n"

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from fusiond import Client
-from fusiond.client import connection
-from fusiond.errors import DaemonError
-from fusiond.frameworks.asking import Asker, Question
-from fusiond.isolation import registry as isolated
-from fusiond.model import JobState
-from fusiond.registry import Registry
-from fusiond.requests import contents, jobs, memory
+from fusiond.model.errors import DaemonError
+from fusiond.model.outcomes import JobState
+from fusiond.requests import content_lookup, job_cache, jobs
+from fusiond.requests.isolation import registry as isolated
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
+from fusiond.service.client import connection
+from fusiond.service.frameworks.region_answers import Asker, Question
 from fusiond.store.database import Store
 from tests.cli.test_best_content import _FAST, SOURCE, folder_of, tuned
 
@@ -57,7 +57,7 @@ def job(tmp_path: Path, database: Path, real: Registry) -> Path:
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with every time that plugins are loaded. Data is old enough to be trusted."""
-    monkeypatch.setattr(memory, "_SETTLED_NS", -1)
+    monkeypatch.setattr(job_cache, "_SETTLED_NS", -1)
     load, loaded = isolated.load, list[int]()
     monkeypatch.setattr(isolated, "load", lambda **options: loaded.append(1) or load(**options))
     return loaded
@@ -160,7 +160,7 @@ def test_another_version_and_damage_are_a_miss(
     data = entry.read_bytes()
     match what:
         case "fusiond":
-            monkeypatch.setattr(memory, "__version__", "9.9")
+            monkeypatch.setattr(job_cache, "__version__", "9.9")
         case "environment":
             monkeypatch.setenv("PYTHONPATH", str(job.parent))
         case "plugins of the store":
@@ -169,9 +169,9 @@ def test_another_version_and_damage_are_a_miss(
         case "flipped":
             entry.write_bytes(data[:400] + bytes([data[400] ^ 1]) + data[401:])
         case "no JSON":
-            entry.write_bytes(memory.hashed(b"{").hex().encode() + b"\n{")
+            entry.write_bytes(job_cache.hashed(b"{").hex().encode() + b"\n{")
         case "no entry":
-            entry.write_bytes(memory.hashed(b"{}").hex().encode() + b"\n{}")
+            entry.write_bytes(job_cache.hashed(b"{}").hex().encode() + b"\n{}")
         case _:
             entry.write_bytes(eval(what))
     assert said(fusiond, job)[:1] == before[:1]
@@ -180,35 +180,35 @@ def test_another_version_and_damage_are_a_miss(
 
 def test_a_plugin_that_changes_is_another_environment(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text("version = 1\n")
-    before = memory.Environment([], [str(tmp_path)])
-    assert memory.Environment([], [str(tmp_path)]).digest == before.digest
+    before = job_cache.Environment([], [str(tmp_path)])
+    assert job_cache.Environment([], [str(tmp_path)]).digest == before.digest
     edited_at = (tmp_path / "plugin.py").stat().st_mtime_ns
     (tmp_path / "plugin.py").write_text("version = 2\n")
     os.utime(tmp_path / "plugin.py", ns=(edited_at, edited_at))
-    assert memory.Environment([], [str(tmp_path)]).digest != before.digest
+    assert job_cache.Environment([], [str(tmp_path)]).digest != before.digest
 
 
 def test_data_that_has_just_changed_is_not_trusted(
     fusiond: Run, job: Path, database: Path, parsed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_SETTLED_NS", 3600 * 10**9)  # the test may take longer than the real 2 s
+    monkeypatch.setattr(job_cache, "_SETTLED_NS", 3600 * 10**9)  # the test may take longer than the real 2 s
     assert said(fusiond, job)[0] == 0
-    assert memory.recall(database, job, None, None) is None
-    monkeypatch.setattr(memory, "_SETTLED_NS", -1)
+    assert job_cache.recall(database, job, None, None) is None
+    monkeypatch.setattr(job_cache, "_SETTLED_NS", -1)
     assert said(fusiond, job)[0] == 0
-    assert memory.recall(database, job, None, None) is not None
+    assert job_cache.recall(database, job, None, None) is not None
 
 
 def test_processes_that_write_at_once(job: Path, database: Path, parsed: list[int]) -> None:
     registry = isolated.load()
     text = job.read_text()
-    ready = contents.ready(registry, jobs.read(job, text))
+    ready = content_lookup.ready(registry, jobs.read(job, text))
     problems = []
 
     def work() -> None:
         for _ in range(40):
-            contents.remember(database, registry, job, text, jobs.read(job, text), ready)
-            found = memory.recall(database, job, None, None)
+            content_lookup.remember(database, registry, job, text, jobs.read(job, text), ready)
+            found = job_cache.recall(database, job, None, None)
             if found is None or found.questions[0].key != ready[0].workload.key:
                 problems.append(found)
 
@@ -222,13 +222,13 @@ def test_processes_that_write_at_once(job: Path, database: Path, parsed: list[in
 
 
 def test_the_first_entries_go(job: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST", 3)
-    here, says = memory.Environment([], []), memory.lookup.Says(
+    monkeypatch.setattr(job_cache, "MOST", 3)
+    here, says = job_cache.Environment([], []), job_cache.lookup.Says(
         versions={}, wrong={}, kinds={}, catalogue={}, fusiond=()
     )  # fmt: skip
     for size in range(1, 7):
-        memory.remember(database, job, "", [], {"n": size}, files={}, looked={}, says=says, here=here)
-    found = [size for size in range(1, 7) if memory.recall(database, job, "", {"n": size}) is not None]
+        job_cache.remember(database, job, "", [], {"n": size}, files={}, looked={}, says=says, here=here)
+    found = [size for size in range(1, 7) if job_cache.recall(database, job, "", {"n": size}) is not None]
     assert found == [4, 5, 6]
 
 

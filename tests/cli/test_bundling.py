@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.events import Events
-from fusiond.registry import Registry
+from fusiond.model.events import Events
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.tuning import tuner
 from fusiond.tuning.tuner import Tuner

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fusiond.cli import causes
-from fusiond.counting.model import H100
-from fusiond.cuda.limits import limits
+from fusiond.devices.counting.model import H100
 from fusiond.devices.cuda import counters
-from fusiond.model import COUNTED, Config, DeviceInfo, Outcome, Trial
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import COUNTED, Config, DeviceInfo
+from fusiond.model.outcomes import Outcome, Trial
 from fusiond.store.database import Store
 
 GPU = DeviceInfo(name="cuda:0", model="NVIDIA H100 80GB HBM3", arch="sm_90", memory_bytes=1, limits=limits("sm_90"))
@@ -57,7 +58,7 @@ def test_what_was_counted_is_kept_and_not_counted_again(monkeypatch: pytest.Monk
         asked.append(list(programs))
         return [row(name, f"kernel_of_{each.key}", 0.5, "dram") for name, each in programs.items() for _ in range(2)]
 
-    monkeypatch.setattr(causes.apart, "counted", count)
+    monkeypatch.setattr(causes.child_process, "counted", count)
     first, second = SimpleNamespace(key="first"), SimpleNamespace(key="second")
     with Store.open(tmp_path / "fusiond.sqlite") as store:
         one: Any = {"native": first}

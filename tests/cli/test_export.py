@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from fusiond.cli import export
-from fusiond.errors import RequestError
-from fusiond.model import Config, Measurement, Outcome, Purpose, Trial
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Trial
 from fusiond_replay import t4
 
 Run = Callable[..., Any]

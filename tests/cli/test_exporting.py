@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.client.exporting import export
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.errors import NothingKnown, RequestError
-from fusiond.program import decode
+from fusiond.model.errors import NothingKnown, RequestError
+from fusiond.model.program import decode
+from fusiond.service.client.exporting import export
 from fusiond.store.database import Store
 from tests.exporting import programs
 

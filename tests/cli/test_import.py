@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.exporting import t4
+from fusiond.build.exporting import t4
+from fusiond.model.errors import RequestError
 from fusiond.store.database import Store
 
 Run = Callable[..., Any]

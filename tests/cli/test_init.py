@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from fusiond.build import nvcc
-from fusiond.model import Job
-from fusiond.registry import Registry
+from fusiond.model.nouns import Job
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 
 Run = Callable[..., Any]
 SOURCE = """\

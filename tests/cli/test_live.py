@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fusiond.cli import drawn, live, main
-from fusiond.progress import Progress
-from fusiond.standing import Standing
+from fusiond.cli import live_status, main
+from fusiond.cli import rich_output as drawn
+from fusiond.service.progress import Progress
+from fusiond.service.remaining import Standing
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 
@@ -32,7 +33,7 @@ def document(*workers: dict[str, Any]) -> dict[str, Any]:
 def test_a_row_for_each_device_that_does_something_and_one_for_the_idle() -> None:
     part = standing(part=5, parts=11, part_name="sx,gx", done=12, budget=64, best=1.25, left_secs=200.0)
     final = standing(final=2, finals=5, done=64, budget=64, left_secs=31.0)
-    (devices,) = live.tables(
+    (devices,) = live_status.tables(
         document(
             worker("cuda:0", job="abc", progress=part), worker("cuda:1", job="abd", progress=final), worker("cpu"),
             worker("cuda:2", waiting="the device is sick: it fell over"), worker("replay"),
@@ -48,7 +49,7 @@ def test_a_row_for_each_device_that_does_something_and_one_for_the_idle() -> Non
 
 def test_what_waits_is_in_the_order_in_which_it_came(store: Store, toy: Callable[..., Any]) -> None:
     first, second = (toy(store, label) for label in ("one", "two"))
-    found = {each.title: each for each in live.tables(document(worker("cpu")), store.jobs(None, 10))}
+    found = {each.title: each for each in live_status.tables(document(worker("cpu")), store.jobs(None, 10))}
     assert [row[0] for row in found["2 jobs to come"].rows] == [first, second]
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from fusiond import __version__
 from fusiond.cli import COMMANDS, main
-from fusiond.errors import StoreError
-from fusiond.isolation import start
+from fusiond.model.errors import StoreError
+from fusiond.requests.isolation import start
 
 Run = Callable[..., Any]
 
@@ -28,14 +28,14 @@ def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> 
         "captured",
         "causes",
         "counts",
-        "drawn",
         "job_texts",
-        "live",
+        "live_status",
         "options",
         "output",
         "parser",
-        "ready",
+        "preloaded",
         "render",
+        "rich_output",
     }
     assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared
 

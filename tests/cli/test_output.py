@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import fusiond.cli
-from fusiond.cli import drawn, output, render
-from fusiond.errors import RequestError
-from fusiond.progress import Progress
+from fusiond.cli import output, render, rich_output
+from fusiond.model.errors import RequestError
+from fusiond.service.progress import Progress
 
 EVIL = "a\x1b[2J\u202ename\nfusiond: error: not ours\ud800"
 SEEN = r"a\x1b[2J\u202ename\nfusiond: error: not ours\ud800"
@@ -40,7 +40,7 @@ def test_lines_and_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> Non
     assert SEEN in "".join(said.out.splitlines()[1:])
 
 
-@pytest.mark.parametrize("kind", [render.ProgressLines, drawn.Live])
+@pytest.mark.parametrize("kind", [render.ProgressLines, rich_output.Live])
 def test_progress_is_escaped(kind: Callable[[], render.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with kind() as shown:
         shown.show(Progress(job="j", event="phase", phase="search", detail=EVIL))

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fusiond.cli.explain import _efforts
-from fusiond.client.client import LOST
-from fusiond.model import Effort, Measurement, Purpose
-from fusiond.registry import PluginState, Registry
+from fusiond.model.outcomes import Effort, Measurement, Purpose
 from fusiond.requests import jobs
+from fusiond.requests.registry import PluginState, Registry
+from fusiond.service.client.client import LOST
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.testing import daemon
 
 Run = Callable[..., Any]
@@ -86,7 +86,7 @@ def registry(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The fake device and the toy strategy, and a plugin that did not load."""
     fakes.states.append(PluginState(name="broken", distribution="somebody", problem="ImportError: no such thing"))
 
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: fakes)
     return fakes
 
 

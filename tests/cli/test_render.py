@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.cli import drawn, render
-from fusiond.progress import Progress
+from fusiond.cli import render, rich_output
+from fusiond.service.progress import Progress
 
 COLUMNS = ("program", "launch", "threads", "registers", "occupancy", "limited by")
 ROWS = [
@@ -90,7 +90,7 @@ def test_rich_is_not_imported_for_a_pipe() -> None:
 
 
 def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
-    live = drawn.Live()
+    live = rich_output.Live()
     live.show(Progress(job="whole", event="job", state="running", done=3, budget=64))
     live.show(Progress(job="part", event="trial", done=8, budget=8, best=2.5, ratio=2.5))
     live.show(Progress(job="whole", event="phase", phase="reference"))

@@ -13,17 +13,18 @@ import pytest
 
 from fusiond.cli.job_texts import line
 from fusiond.cli.render import ProgressLines
-from fusiond.client import here
-from fusiond.errors import Interrupted, StoreError, StoreUnavailable
-from fusiond.events import TrialFinished
-from fusiond.model import Analysis, Config, JobState, Rejection
-from fusiond.program import Program
-from fusiond.progress import Progress, from_json
-from fusiond.registry import Registry
+from fusiond.model.errors import Interrupted, StoreError, StoreUnavailable
+from fusiond.model.events import TrialFinished
+from fusiond.model.nouns import Analysis, Config, Rejection
+from fusiond.model.outcomes import JobState
+from fusiond.model.program import Program
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
+from fusiond.service.client import in_process
+from fusiond.service.progress import Progress, from_json
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.strategy import Answers
 from fusiond.testing.fakes import ToyStrategy
 from fusiond.tuning import tuner
@@ -71,11 +72,11 @@ class Stubborn(Fake):
 def test_ctrl_c_puts_the_job_back(
     store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch, fake: type, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(here, "Tuner", fake)
+    monkeypatch.setattr(in_process, "Tuner", fake)
     said: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(error) as caught:
-        here.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml")
+        in_process.tune(store, fakes, row, ProgressLines(said.append), again="fusiond run job.yaml")
     if error is Interrupted:
         assert str(caught.value) == "stopped after 0 trials; `fusiond run job.yaml` goes on from there"
     assert said == [
@@ -90,8 +91,8 @@ def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry
     store.claim(this_process(), job=row.id)
     threading.Timer(0.2, lambda: store.finish(row.id, JobState.FAILED, "the device is sick")).start()
     said: list[str] = []
-    with pytest.raises(here.JobFailed, match=f"job {row.id} failed: the device is sick"):
-        here.tune(store, fakes, row, ProgressLines(said.append), again="")
+    with pytest.raises(in_process.JobFailed, match=f"job {row.id} failed: the device is sick"):
+        in_process.tune(store, fakes, row, ProgressLines(said.append), again="")
     assert said[0] == f"job {row.id} is run by another process; following it"
     assert said[-1] == f"job {row.id} is failed: the device is sick"
 
@@ -112,7 +113,7 @@ def test_a_claim_that_the_store_does_not_answer_is_made_again(
 
     monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 0.01)
     monkeypatch.setattr(store, "claim", failing)
-    found = here.tune(store, fakes, row, ProgressLines(said.append), again="again", when_busy="share")
+    found = in_process.tune(store, fakes, row, ProgressLines(said.append), again="again", when_busy="share")
     assert found["verdict"] == "fuse"
     assert said[0] == "waiting: the disk is full; trying again in 0 s (Ctrl-C stops, and keeps what is measured)"
 
@@ -124,15 +125,15 @@ def test_what_fails_in_following_leaves_the_job_to_who_runs_it(
         raise StoreError("a row is damaged")
 
     store.claim(this_process(), job=row.id)
-    monkeypatch.setattr("fusiond.client.client.Client.watch", watch)
+    monkeypatch.setattr("fusiond.service.client.client.Client.watch", watch)
     with pytest.raises(StoreError, match="a row is damaged"):
-        here.tune(store, fakes, row, ProgressLines(lambda text: None), again="")
+        in_process.tune(store, fakes, row, ProgressLines(lambda text: None), again="")
     assert store._known(row.id).state is JobState.RUNNING
 
 
 @pytest.mark.slow
 def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: Registry, row: JobRow) -> None:
-    found = here.tune(store, fakes, row, ProgressLines(lambda text: None), again="again", when_busy="share")
+    found = in_process.tune(store, fakes, row, ProgressLines(lambda text: None), again="again", when_busy="share")
     assert found["job"]["id"] == row.id
     assert found["job"]["wall_secs"] > 0
     assert 0 < found["job"]["device_share"] < 1
@@ -148,7 +149,7 @@ def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
             return super().emit(analysis, config, answers)
 
     fakes.strategies["toy"] = Choosy()
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: fakes)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: fakes)
     path = tmp_path / "job.yaml"
     path.write_text(TOY + "device: fake\nsweep: {n: [1, 2]}\n")
     said = fusiond("run", path)

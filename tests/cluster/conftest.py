@@ -52,7 +52,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture
 def connect(nodes: Nodes) -> Iterator[Callable[[], Any]]:
-    from fusiond.cluster.rayed import RayCluster
+    from fusiond.service.cluster.ray_actors import RayCluster
 
     opened = []
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fusiond.cluster.provider import ClusterProvider, others, runner
-from fusiond.events import Event, Events, TrialFinished
-from fusiond.model import JobState
-from fusiond.registry import Registry
+from fusiond.model.events import Event, Events, TrialFinished
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
+from fusiond.service.cluster.provider import ClusterProvider, others, runner
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.codegen.code import Code, bare, call, cpp, filled, hole, joined, name
-from fusiond.codegen.literals import literal
-from fusiond.codegen.statements import Block, Declaration, Statements, folded, function, wrapped
+from fusiond.model.codegen.code import Code, bare, call, cpp, filled, hole, joined, name
+from fusiond.model.codegen.literals import literal
+from fusiond.model.codegen.statements import Block, Declaration, Statements, folded, function, wrapped
 
 
 def test_code_knows_what_it_reads_and_needs() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.codegen.code import name
-from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast, choice, prefix
+from fusiond.model.codegen.code import name
+from fusiond.model.codegen.operators import PRECEDENCE, Term, atom, binary, cast, choice, prefix
 
 A, B, C = (Term(name(each)) for each in "abc")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.composition.fragments import Unfit, fragment
-from fusiond.language.extents import ceil_div, size, text_of
-from fusiond.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Seam, Source
+from fusiond.model.language.extents import ceil_div, size, text_of
+from fusiond.model.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Seam, Source
+from fusiond.strategy.composition.fragments import Unfit, fragment
 
 X = Buffer(name="a.x", dtype="float32", elements=8, role=Role.INPUT)
 Y = Buffer(name="a.y", dtype="float32", elements=8, role=Role.OUTPUT)

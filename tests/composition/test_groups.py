@@ -10,7 +10,7 @@ import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.composition.groups import GroupCandidate, Pair, chosen, closes_cycle, independent, matching
+from fusiond.strategy.composition.groups import GroupCandidate, Pair, chosen, closes_cycle, independent, matching
 
 NODES = "abcdefg"
 

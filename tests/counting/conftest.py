@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fusiond.build.cache import BuildCache
-from fusiond.counting import layout, library
-from fusiond.counting.kernels import CountedShape, CountLimits, LaunchCounts, LoadedPtx
-from fusiond.counting.library import COUNTS, Cache, CountingLibrary
-from fusiond.counting.model import H100, Gpu
+from fusiond.devices.counting import layout, library
+from fusiond.devices.counting.kernels import CountedShape, CountLimits, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary
+from fusiond.devices.counting.model import H100, Gpu
 
 DATA = Path(__file__).parent / "data"
 Array = NDArray[Any]

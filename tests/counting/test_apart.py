@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.counting import apart
-from fusiond.errors import MachineFault
-from fusiond.program import HostCall, Launch, Program, Source, SourceKind
+from fusiond.devices.counting import child_process
+from fusiond.model.errors import MachineFault
+from fusiond.model.program import HostCall, Launch, Program, Source, SourceKind
 from fusiond.testing.fakes import fake_program
 
 PROGRAM = Program(
@@ -35,7 +35,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path
 
 
 def rows_of(program: Program = PROGRAM, timeout_secs: float = 60.0) -> list[tuple[str, str, str, str | None]]:
-    found = apart.counted({"native": program}, model="h100", timeout_secs=timeout_secs)
+    found = child_process.counted({"native": program}, model="h100", timeout_secs=timeout_secs)
     for each in found:
         assert (each["bound_us"], each["dram_bytes"], each["program_bound_us"]) == (None, None, None)
     return [(each["program"], each["launch"], each["kernel"], each["failed"]) for each in found]
@@ -87,7 +87,7 @@ def test_programs_keep_their_order_and_one_that_dies_costs_the_others_nothing(
         f'case "$*" in *"--label bad"*) kill -SEGV $$ ;; esac\n'
         f'echo {good} | sed "s/LABEL/$(echo "$*" | sed "s/.*--label //; s/ --gpu.*//")/"',
     )  # fmt: skip
-    found = apart.counted(dict.fromkeys(("native", "bad", "seed 1"), PROGRAM), model="l4", whole=True)
+    found = child_process.counted(dict.fromkeys(("native", "bad", "seed 1"), PROGRAM), model="l4", whole=True)
     assert [each["program"] for each in found] == ["native", "bad", "bad", "seed 1"]
     assert [each["failed"] for each in found] == [None, *["counting died of SIGSEGV"] * 2, None]
     said = words.read_text().splitlines()
@@ -129,7 +129,7 @@ def test_host_code_that_misbehaves(body: str, why: str) -> None:
             Launch(name="run", source="k", entry="k", grid=(1, 1, 1), block=(32, 1, 1), arguments=(), after=("call",)),
         ),
     )
-    apart.counted({"warm": program}, model="h100", timeout_secs=0.001)
-    found = apart.counted({"native": program}, model="h100", timeout_secs=30.0 if "for" not in body else 4.0)
+    child_process.counted({"warm": program}, model="h100", timeout_secs=0.001)
+    found = child_process.counted({"native": program}, model="h100", timeout_secs=30.0 if "for" not in body else 4.0)
     assert [each["launch"] for each in found] == ["run"]
     assert why in found[0]["failed"]

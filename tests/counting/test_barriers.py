@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.counting.library import CountingLibrary
-from fusiond.counting.model import H100
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.devices.counting.model import H100
 
 from .conftest import Bench, Ran
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.counting import kept
-from fusiond.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
-from fusiond.counting.classes import CLASSES
-from fusiond.counting.model import A100, GPUS, H100, L4, Gpu, gpu_named, gpu_of
-from fusiond.errors import RequestError
-from fusiond.program import HostCall, Launch, Program
+from fusiond.devices.counting import lasting_instructions
+from fusiond.devices.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
+from fusiond.devices.counting.classes import CLASSES
+from fusiond.devices.counting.model import A100, GPUS, H100, L4, Gpu, gpu_named, gpu_of
+from fusiond.model.errors import RequestError
+from fusiond.model.program import HostCall, Launch, Program
 
 NOTHING = LaunchWork(
     blocks=132 * 8,
@@ -174,5 +174,5 @@ def test_registers_and_shared_memory_decide_what_is_resident() -> None:
     ],
 )  # fmt: skip
 def test_what_no_compiler_leaves_out(opcode: str, kind: str | None) -> None:
-    assert kept.class_of(opcode) == kind
+    assert lasting_instructions.class_of(opcode) == kind
     assert kind is None or kind in CLASSES

@@ -13,10 +13,10 @@ import pytest
 import fusiond
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
-from fusiond.counting import cached
-from fusiond.counting.kernels import CountError
-from fusiond.counting.model import H100, H200
-from fusiond.counting.run import Counted, CountRow
+from fusiond.devices.counting import cached
+from fusiond.devices.counting.kernels import CountError
+from fusiond.devices.counting.model import H100, H200
+from fusiond.devices.counting.run import Counted, CountRow
 from fusiond.testing.fakes import fake_program
 
 PROGRAM = fake_program("k")

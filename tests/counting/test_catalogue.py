@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc, nvdisasm
-from fusiond.counting.library import CountingLibrary
-from fusiond.counting.model import H100
-from fusiond.counting.run import count
 from fusiond.devices.compare import compare
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.run import count
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model import BuildFailed
-from fusiond.program import Program, SourceKind
-from fusiond.registry import Registry
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, SourceKind
 from fusiond.requests import jobs
 from fusiond.requests.planning import emitted, plan, reference
+from fusiond.requests.registry import Registry
 from tools.gpu_box.build import REQUESTS, small
 
 SLIGHT = 0.02

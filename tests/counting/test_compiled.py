@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond.counting.kernels import CountError
-from fusiond.counting.library import CountingLibrary
+from fusiond.devices.counting.kernels import CountError
+from fusiond.devices.counting.library import CountingLibrary
 from tests.ptx_data.cases import HERE
 
 from .conftest import Bench, Ran

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.counting import dependence
-from fusiond.counting.dependence import ANY, Uses
-from fusiond.counting.library import CountingLibrary
-from fusiond.counting.model import H100
-from fusiond.counting.run import count
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
-from fusiond.ptx import flat
+from fusiond.devices.counting import dependence
+from fusiond.devices.counting.dependence import ANY, Uses
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.run import count
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.ptx import flat
 from tests.ptx_data.cases import cases
 
 from .conftest import DATA

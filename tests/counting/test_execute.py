@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fusiond.build import nvcc
-from fusiond.counting import library
-from fusiond.counting.kernels import CountedShape, ExecutedLaunch, LoadedPtx
-from fusiond.counting.layout import aligned
-from fusiond.counting.library import Cache
-from fusiond.counting.model import H100
-from fusiond.program import Source
+from fusiond.devices.counting import library
+from fusiond.devices.counting.kernels import CountedShape, ExecutedLaunch, LoadedPtx
+from fusiond.devices.counting.layout import aligned
+from fusiond.devices.counting.library import Cache
+from fusiond.devices.counting.model import H100
+from fusiond.model.program import Source
 
 pytestmark = pytest.mark.skipif(nvcc.find() is None, reason="no nvcc")
 _SOURCE = r"""

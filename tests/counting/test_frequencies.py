@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.counting.frequencies import LineCounts, of_blocks
-from fusiond.counting.sass import BasicBlock, SassInstruction
+from fusiond.devices.counting.frequencies import LineCounts, of_blocks
+from fusiond.devices.counting.sass import BasicBlock, SassInstruction
 
 
 def block(*successors: int, line: int = 0, opcode: str = "NOP", copies: int = 1, ends: bool = False) -> BasicBlock:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond.counting.judge import Judged, apart, judge
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.devices.counting.ptx_check import Judged, apart, judge
+from fusiond.devices.cpu import native
+from fusiond.model.inputs.fills import initial
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 
 Outputs = dict[str, NDArray[np.generic]]
 THREADS = 64
@@ -129,7 +130,7 @@ def test_a_bundle_is_judged_in_a_process_of_its_own(computed: Outputs, tmp_path:
         "takes longer than"
         in apart(tmp_path / "bundle", tmp_path / "outputs.npz", seed=0, fmad=False, timeout_secs=0.01).detail
     )
-    command = [sys.executable, "-m", "fusiond.counting.judge", str(tmp_path / "none"), "outputs.npz"]
+    command = [sys.executable, "-m", "fusiond.devices.counting.ptx_check", str(tmp_path / "none"), "outputs.npz"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 

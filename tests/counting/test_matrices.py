@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond.counting.library import CountingLibrary
+from fusiond.devices.counting.library import CountingLibrary
 
 from .conftest import Bench
 

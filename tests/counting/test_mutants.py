@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fusiond.build.cache import BuildCache
-from fusiond.counting import flow, library
-from fusiond.counting.library import RUNTIME, CountingLibrary
-from fusiond.counting.model import H100
+from fusiond.devices.counting import flow, library
+from fusiond.devices.counting.library import RUNTIME, CountingLibrary
+from fusiond.devices.counting.model import H100
 
 from .conftest import DATA, Bench
 from .test_triton import CASES, launched

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fusiond.counting.library import CountingLibrary
-from fusiond.ptx import flat
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.model.ptx import flat
 
 from .conftest import Bench
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.counting.model import H100
-from fusiond.counting.roofline import draw
-from fusiond.errors import RequestError
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.roofline import draw
+from fusiond.model.errors import RequestError
 
 
 def row(program: str = "native", **fields: Any) -> dict[str, Any]:

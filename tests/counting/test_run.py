@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.counting import command, run
-from fusiond.counting.model import H100
-from fusiond.counting.run import count
-from fusiond.exporting.bundle import write_bundle
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.devices.counting import command, run
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.run import count
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 
 from .test_dependence import N, chain
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.counting import kernels, layout, sampling
-from fusiond.counting.certainty import Traffic, traffic
-from fusiond.counting.kernels import CountedShape, CountLimits
-from fusiond.counting.library import Cache, CountingLibrary, Footprint
-from fusiond.counting.model import H100, Gpu
+from fusiond.devices.counting import kernels, layout, sampling
+from fusiond.devices.counting.certainty import Traffic, traffic
+from fusiond.devices.counting.kernels import CountedShape, CountLimits
+from fusiond.devices.counting.library import Cache, CountingLibrary, Footprint
+from fusiond.devices.counting.model import H100, Gpu
 
 from .conftest import DATA, Bench, Ran
 

@@ -13,10 +13,10 @@ import pytest
 
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
-from fusiond.counting import frequencies, run, sass
-from fusiond.counting.library import CountingLibrary
-from fusiond.model import BuildFailed
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source, SourceKind
+from fusiond.devices.counting import frequencies, run, sass
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source, SourceKind
 
 from .conftest import DATA, Bench, Ran
 

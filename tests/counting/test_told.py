@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.counting.certainty import Traffic, traffic
-from fusiond.counting.kernels import CountLimits
-from fusiond.counting.library import CountingLibrary
-from fusiond.counting.model import H100
+from fusiond.devices.counting.certainty import Traffic, traffic
+from fusiond.devices.counting.kernels import CountLimits
+from fusiond.devices.counting.library import CountingLibrary
+from fusiond.devices.counting.model import H100
 
 from .conftest import DATA, Bench, Ran
 

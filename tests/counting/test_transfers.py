@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond.counting import layout
-from fusiond.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
-from fusiond.counting.library import Cache, CountingLibrary
-from fusiond.counting.model import H100
-from fusiond.counting.tensor_map import tensor_map
+from fusiond.devices.counting import layout
+from fusiond.devices.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.library import Cache, CountingLibrary
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.tensor_map import tensor_map
 
 from .conftest import Bench, Ran
 
@@ -393,7 +393,7 @@ def test_maps_that_the_driver_would_refuse(more: dict[str, Any], said: str) -> N
 def test_what_is_no_map_is_not_read_as_one(counting: CountingLibrary) -> None:
     body = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%q0, {0, 0}], [%r1];"
     ran = run(counting, body, [np.full(32, 0xFFFFFFFF, np.uint32)])
-    assert "a tensor map that is not one of fusiond.counting.tensor_map" in (ran.result.failed or "")
+    assert "a tensor map that is not one of fusiond.devices.counting.tensor_map" in (ran.result.failed or "")
 
 
 # --- clusters -----------------------------------------------------------------------------------------------

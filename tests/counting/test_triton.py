@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.counting import layout
-from fusiond.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
-from fusiond.counting.library import Cache, CountingLibrary
-from fusiond.counting.model import H100
-from fusiond.counting.tensor_map import tensor_map
+from fusiond.devices.counting import layout
+from fusiond.devices.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.library import Cache, CountingLibrary
+from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.tensor_map import tensor_map
 from tests.ptx_data.cases import Case, cases
 
 CASES = cases()

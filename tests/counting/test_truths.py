@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.counting.model import H100
+from fusiond.devices.counting.model import H100
 
 from .conftest import DATA, Bench
 

@@ -1,7 +1,7 @@
 import pytest
 
-from fusiond.cuda.limits import ARCHS, limits
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import ARCHS, limits
 
 
 def test_hopper_as_the_programming_guide_has_it() -> None:

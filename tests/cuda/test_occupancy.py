@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.build import nvcc
-from fusiond.cuda.limits import ARCHS, limits
-from fusiond.cuda.occupancy import carveout_pct, launch_problem, occupancy
+from fusiond.model.gpu.limits import ARCHS, limits
+from fusiond.model.gpu.occupancy import carveout_pct, launch_problem, occupancy
 
 registers = st.integers(0, 255)
 shared = st.integers(0, 260 * 1024)

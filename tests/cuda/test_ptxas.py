@@ -1,6 +1,6 @@
 """The report of `ptxas -v`: logs taken from CUDA 13.0, and one in the older format."""
 
-from fusiond.cuda.ptxas import parse_report
+from fusiond.model.gpu.ptxas_report import parse_report
 
 CAPPED = """\
 ptxas info    : 0 bytes gmem

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.client.client import Client
-from fusiond.daemon.between import Between
-from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.limits import HttpLimits
-from fusiond.daemon.service import DaemonWork, Service
-from fusiond.errors import DaemonError
+from fusiond.model.errors import DaemonError
+from fusiond.service.client.client import Client
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.daemon.limits import HttpLimits
+from fusiond.service.daemon.service import DaemonWork, Service
+from fusiond.service.daemon.upstream_sync import Between
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 

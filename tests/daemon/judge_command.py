@@ -1,4 +1,4 @@
-"""What `fusiond.cli.ready judge` looks like from the daemon: the candidate's first line says what it does.
+"""What `fusiond.cli.preloaded judge` looks like from the daemon: the candidate's first line says what it does.
 
 right | wrong | bad | device | sleep SECS | memory MIB | crash | silent | busy | family FILE (a grandchild, and sleep)
 """

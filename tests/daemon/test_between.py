@@ -17,22 +17,23 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fusiond import __version__
-from fusiond.client import connection as client_connection
-from fusiond.client.client import Client
-from fusiond.daemon import between as module
-from fusiond.daemon import upstream as calls
-from fusiond.daemon.app import BestQuery
-from fusiond.daemon.between import Between
-from fusiond.daemon.config import DaemonConfig, UpstreamAddress
-from fusiond.errors import NothingKnown
-from fusiond.events import Events
-from fusiond.exchange import find, tokens
-from fusiond.exchange.entry import LINE_BYTES, ExchangeEntry, canonical
-from fusiond.exchange.records import with_programs
-from fusiond.exchange.signing import Signer
-from fusiond.model import DeviceInfo, JobState
+from fusiond.model.errors import NothingKnown
+from fusiond.model.events import Events
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
+from fusiond.service.client import connection as client_connection
+from fusiond.service.client.client import Client
+from fusiond.service.daemon import upstream_client as calls
+from fusiond.service.daemon import upstream_sync as module
+from fusiond.service.daemon.app import BestQuery
+from fusiond.service.daemon.config import DaemonConfig, UpstreamAddress
+from fusiond.service.daemon.upstream_sync import Between
 from fusiond.store.database import Store
+from fusiond.store.exchange import find, tokens
+from fusiond.store.exchange.entry import LINE_BYTES, ExchangeEntry, canonical
+from fusiond.store.exchange.records import with_programs
+from fusiond.store.exchange.signing import Signer
 from fusiond.store.jobs import JobRow
 from fusiond.testing import daemon
 from tests.daemon.conftest import running

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.daemon import config
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.service.daemon import config
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "fusiond.yaml"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.daemon import http
-from fusiond.daemon.http import Acceptor
+from fusiond.service.daemon import http
+from fusiond.service.daemon.http import Acceptor
 
 
 class Lacking(socket.socket):

@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.client.aio import AsyncClient
-from fusiond.client.client import Client
-from fusiond.daemon import judge
-from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.judge import Docket, JudgeRequest, kernel_texts
-from fusiond.daemon.service import Service
-from fusiond.errors import DaemonError, DeviceError, RequestError
+from fusiond.model.errors import DaemonError, DeviceError, RequestError
+from fusiond.service.client.aio import AsyncClient
+from fusiond.service.client.client import Client
+from fusiond.service.daemon import judge
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.daemon.judge import Docket, JudgeRequest, kernel_texts
+from fusiond.service.daemon.service import Service
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.client.client import Client
-from fusiond.daemon.limits import BODY_BYTES, HttpLimits
-from fusiond.errors import DaemonError
+from fusiond.model.errors import DaemonError
+from fusiond.service.client.client import Client
+from fusiond.service.daemon.limits import BODY_BYTES, HttpLimits
 
 Serving = Callable[..., AbstractContextManager[tuple[Any, Client]]]
 SHORT = HttpLimits(header_secs=0.2, body_secs=0.3, idle_secs=0.2, answer_secs=0.2, connections=4, linger_secs=0.2)

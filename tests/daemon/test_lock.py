@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.daemon.lock import LockHolder, StoreLock, holder, kept_out, lock_path
-from fusiond.errors import DaemonError
+from fusiond.model.errors import DaemonError
+from fusiond.service.daemon.lock import LockHolder, StoreLock, holder, kept_out, lock_path
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.store.serving import Served
 
 HOLDS = """
 import sys
 from pathlib import Path
-from fusiond.daemon.lock import StoreLock
+from fusiond.service.daemon.lock import StoreLock
 from fusiond.store.database import Store
 with Store.open(sys.argv[1]) as store:
     lock = StoreLock(store)

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from fusiond.daemon.logs import Limit, LogLines, Objects, follow
-from fusiond.events import JobEnded, JobStarted
+from fusiond.model.events import JobEnded, JobStarted
+from fusiond.service.daemon.logs import Limit, LogLines, Objects, follow
 
 
 def record(message: str, *, problem: BaseException | None = None) -> logging.LogRecord:

@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from fusiond.daemon import openapi
-from fusiond.daemon.app import App
-from fusiond.daemon.between import Between
-from fusiond.daemon.config import UpstreamAddress
-from fusiond.daemon.exchange import Endpoints
-from fusiond.daemon.metrics import Metrics, State
-from fusiond.daemon.stream import Broker
-from fusiond.errors import StoreError
-from fusiond.model import JobState
+from fusiond.model.errors import StoreError
+from fusiond.model.outcomes import JobState
+from fusiond.service.daemon import openapi
+from fusiond.service.daemon.app import App
+from fusiond.service.daemon.config import UpstreamAddress
+from fusiond.service.daemon.metrics import Metrics, State
+from fusiond.service.daemon.stream import Broker
+from fusiond.service.daemon.upstream_server import Endpoints
+from fusiond.service.daemon.upstream_sync import Between
 from fusiond.store.database import Store
 
 

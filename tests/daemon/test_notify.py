@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.daemon import service as service_module
-from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.notify import Notifier
-from fusiond.daemon.service import Service
+from fusiond.service.daemon import service as service_module
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.daemon.notify import Notifier
+from fusiond.service.daemon.service import Service
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import client as client_module
-from fusiond.client import connection
-from fusiond.client.client import Client
-from fusiond.daemon import service as service_module
-from fusiond.daemon.config import DaemonConfig
-from fusiond.daemon.service import Service
-from fusiond.errors import DaemonError, DeviceSick, RequestError, StoreError
-from fusiond.model import DeviceInfo, JobState
+from fusiond.model.errors import DaemonError, DeviceSick, RequestError, StoreError
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
+from fusiond.service.client import client as client_module
+from fusiond.service.client import connection
+from fusiond.service.client.client import Client
+from fusiond.service.daemon import service as service_module
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.daemon.service import Service
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 
@@ -212,7 +213,7 @@ def test_who_accepts_which_request(store: Store) -> None:
 def test_a_dead_worker_thread_is_started_again(
     serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusiond.daemon.worker import DeviceWorker
+    from fusiond.service.daemon.worker import DeviceWorker
 
     loop, deaths = DeviceWorker.loop, []
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.daemon import socket as sockets
-from fusiond.errors import DaemonError, RequestError
+from fusiond.model.errors import DaemonError, RequestError
+from fusiond.service.daemon import socket as sockets
 
 
 def test_only_its_user_can_open_it_whatever_the_umask_is(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from fusiond.daemon.stream import QUEUE_LINES, Broker
-from fusiond.events import JobEnded, JobStarted, PhaseStarted
-from fusiond.model import JobState
-from fusiond.progress import Progress
+from fusiond.model.events import JobEnded, JobStarted, PhaseStarted
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
+from fusiond.service.daemon.stream import QUEUE_LINES, Broker
+from fusiond.service.progress import Progress
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing import daemon

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fusiond.daemon import tls
-from fusiond.daemon.between import Between
-from fusiond.daemon.config import DaemonConfig, UpstreamAddress
-from fusiond.daemon.limits import HttpLimits
-from fusiond.daemon.upstream import Unreachable, Upstream
-from fusiond.errors import RequestError
-from fusiond.exchange import tokens
+from fusiond.model.errors import RequestError
+from fusiond.service.daemon import tls
+from fusiond.service.daemon.config import DaemonConfig, UpstreamAddress
+from fusiond.service.daemon.limits import HttpLimits
+from fusiond.service.daemon.upstream_client import Unreachable, Upstream
+from fusiond.service.daemon.upstream_sync import Between
 from fusiond.store.database import Store
+from fusiond.store.exchange import tokens
 from tests.daemon.conftest import running
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fusiond.devices.run import read_inputs, write_outputs
-from fusiond.errors import RequestError
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.program import Program
 
 NOTHING = Program(name="nothing", buffers=(), sources=(), steps=())
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fusiond.devices.compare import compare
-from fusiond.program import EQUAL, Buffer, Compare, Role
+from fusiond.model.program import EQUAL, Buffer, Compare, Role
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 1.0 + 1e-5, -1.0, 65504.0, 6e-8]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import data as planes
 from fusiond.devices.data import HostData
 from fusiond.devices.protocol import Checked, CheckRequest, Reference
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, MeasureFailed
-from fusiond.program import EQUAL, Buffer, Fill, Role
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import BuildFailed, MeasureFailed
+from fusiond.model.program import EQUAL, Buffer, Fill, Role
 from fusiond.testing.fakes import FakeExecutor, FakeProvider, fake_program
 
 DRAWN = Fill(kind="integers", low=0, high=9)

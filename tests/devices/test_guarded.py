@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.timing import Sampling
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source, default_compare
+from fusiond.model.outcomes import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source, default_compare
 
 N = 512
 PLAN = Sampling(

@@ -10,8 +10,8 @@ import pytest
 from fusiond.build import gxx
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.host import HostLibrary
-from fusiond.model import BuildFailed, Outcome
-from fusiond.program import Pointer, Scalar, Source, SourceKind
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.program import Pointer, Scalar, Source, SourceKind
 
 TEXT = """
 #include <cstdint>

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from fusiond.devices import lock, presence
+from fusiond.devices import lock, machine_lock
 from fusiond.devices.lock import device_lock, held_by, lock_name
-from fusiond.errors import Interrupted
+from fusiond.model.errors import Interrupted
 from fusiond.testing.fakes import FakeProvider
 
 GPU = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
@@ -146,16 +146,16 @@ def test_another_user_takes_the_same_lock_and_is_named() -> None:
         found = held_by(GPU)
         assert found is not None
         assert (found.pid, found.uid) == (process.pid, 65534)
-        assert presence.user_name(65534) in str(found)
+        assert machine_lock.user_name(65534) in str(found)
         told: list[str] = []
         with (
             pytest.raises(Interrupted),
             device_lock(GPU, stop=lambda: bool(told), waiting=told.append),
         ):
             pytest.fail("it is taken")
-        assert told[0].startswith(f"waiting for pid {process.pid} of {presence.user_name(65534)} since ")
+        assert told[0].startswith(f"waiting for pid {process.pid} of {machine_lock.user_name(65534)} since ")
     with device_lock(GPU, stop=lambda: False, waiting=lambda text: None), holder_that_waits(65534) as line:
-        assert line.startswith(f"waiting for pid {os.getpid()} of {presence.user_name(os.geteuid())} since ")
+        assert line.startswith(f"waiting for pid {os.getpid()} of {machine_lock.user_name(os.geteuid())} since ")
 
 
 @contextmanager

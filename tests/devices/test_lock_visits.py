@@ -17,12 +17,13 @@ from typing import ClassVar
 import pytest
 
 from fusiond.devices import lock, protocol
+from fusiond.devices.borrowed import Visiting
 from fusiond.devices.lock import DeviceHold, device_lock, held_by
-from fusiond.devices.visiting import Visiting
-from fusiond.events import Event, Events, TrialFinished
-from fusiond.model import DeviceInfo, JobState
-from fusiond.registry import Registry
+from fusiond.model.events import Event, Events, TrialFinished
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner

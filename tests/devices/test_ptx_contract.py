@@ -11,8 +11,8 @@ from fusiond.build import nvcc
 from fusiond.devices.base import DeviceProvider, ExecutionError, Loaded
 from fusiond.devices.counted.provider import CountedProvider
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model import BuildFailed, Outcome
-from fusiond.program import Role, Source, SourceLanguage
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.program import Role, Source, SourceLanguage
 from fusiond.testing.devices import DeviceContract
 from fusiond.testing.kernels import ENTRIES, KERNELS, N, floats, launch
 

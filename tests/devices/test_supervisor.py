@@ -16,16 +16,16 @@ import numpy as np
 import psutil
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices import supervisor as supervising
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.protocol import Checked, CheckRequest, Reference, SampleRequest
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError, MachineFault
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.model.errors import DeviceError, MachineFault
+from fusiond.model.outcomes import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
@@ -315,8 +315,8 @@ import sys
 from fusiond.devices import protocol
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.model import Purpose
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.model.outcomes import Purpose
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, fake_program
 provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])

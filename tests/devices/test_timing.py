@@ -15,8 +15,8 @@ from fusiond.devices.base import Array, DataPlane, ExecutionError
 from fusiond.devices.data import HostData
 from fusiond.devices.steadiness import half_width
 from fusiond.devices.timing import Sampling, Session, sample_pair, throttled
-from fusiond.model import DeviceState, Outcome, Purpose
-from fusiond.program import Buffer, Launch, Program, Role, Source
+from fusiond.model.outcomes import DeviceState, Outcome, Purpose
+from fusiond.model.program import Buffer, Launch, Program, Role, Source
 
 PROGRAM = Program(
     name="p",

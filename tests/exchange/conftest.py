@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from fusiond.events import Events
-from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import ExchangeEntry
-from fusiond.exchange.find import exchange_of
-from fusiond.exchange.records import publish, with_programs
-from fusiond.exchange.signing import Signer
-from fusiond.model import JobState
-from fusiond.registry import Registry
-from fusiond.requests import contents, jobs
+from fusiond.model.events import Events
+from fusiond.model.outcomes import JobState
+from fusiond.requests import content_lookup, jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
+from fusiond.store.exchange.database import Exchange
+from fusiond.store.exchange.entry import ExchangeEntry
+from fusiond.store.exchange.find import exchange_of
+from fusiond.store.exchange.records import publish, with_programs
+from fusiond.store.exchange.signing import Signer
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import FakePlugin, InProcess
 from fusiond.tuning import tuner
@@ -60,9 +60,9 @@ class Box:
 
     def ask(self, text: str = TOY, **options: Any) -> Any:
         """What `best JOB.yaml` answers."""
-        contents.index(self.store, self.registry)
-        wanted = contents.ready(self.registry, jobs.read("/toy.yaml", text), options.pop("sizes", None))
-        (found,) = contents.best_of_jobs(self.store.path, self.registry, wanted, **options)
+        content_lookup.index(self.store, self.registry)
+        wanted = content_lookup.ready(self.registry, jobs.read("/toy.yaml", text), options.pop("sizes", None))
+        (found,) = content_lookup.best_of_jobs(self.store.path, self.registry, wanted, **options)
         return found
 
 

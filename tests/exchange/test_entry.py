@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.exchange import entry as entries
-from fusiond.exchange import signing
-from fusiond.exchange.entry import ExchangeEntry, Refused, parse
-from fusiond.exchange.signing import Signer
+from fusiond.store.exchange import entry as entries
+from fusiond.store.exchange import signing
+from fusiond.store.exchange.entry import ExchangeEntry, Refused, parse
+from fusiond.store.exchange.signing import Signer
 
 RFC_8032_SECRET = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
 RFC_8032_PUBLIC = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError
-from fusiond.exchange import transfer
-from fusiond.exchange.database import Exchange
-from fusiond.exchange.entry import ExchangeEntry, canonical
-from fusiond.exchange.signing import Signer, key_file
+from fusiond.model.errors import StoreError
+from fusiond.store.exchange import transfer
+from fusiond.store.exchange.database import Exchange
+from fusiond.store.exchange.entry import ExchangeEntry, canonical
+from fusiond.store.exchange.signing import Signer, key_file
 
 SIGNERS = [Signer(bytes([each] * 32)) for each in (1, 2, 3)]
 
@@ -137,8 +137,8 @@ def test_every_order_of_arrival_serves_the_same(entry: ExchangeEntry, tmp_path: 
 IMPORT = """
 import sys
 from pathlib import Path
-from fusiond.exchange import transfer
-from fusiond.exchange.database import Exchange
+from fusiond.store.exchange import transfer
+from fusiond.store.exchange.database import Exchange
 found = transfer.read(Exchange(sys.argv[1]), transfer.of_file(Path(sys.argv[2])))
 print(found.new, found.known, found.refused)
 """

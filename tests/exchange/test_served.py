@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fusiond.errors import NothingKnown
-from fusiond.exchange.entry import ExchangeEntry, digest
-from fusiond.exchange.signing import Signer
-from fusiond.model import JobState
-from fusiond.program import decode, replace_sources, to_text
+from fusiond.model.errors import NothingKnown
+from fusiond.model.outcomes import JobState
+from fusiond.model.program import decode, replace_sources, to_text
+from fusiond.store.exchange.entry import ExchangeEntry, digest
+from fusiond.store.exchange.signing import Signer
 from tests.exchange.conftest import TOY, Box
 
 Boxes = Callable[[str], Box]

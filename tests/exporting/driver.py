@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.cuda.entries import EntryName, EntryParameter, EntryTable, table_bytes
 from fusiond.devices.cpu import native
-from fusiond.model import BuildFailed
-from fusiond.program import Program, SourceKind
+from fusiond.model.gpu.entry_table import EntryName, EntryParameter, EntryTable, table_bytes
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, SourceKind
 
 CONTEXT = 77
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.language.extents import ceil_div, least, most, size
-from fusiond.program import (
+from fusiond.model.language.extents import ceil_div, least, most, size
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Bytes,

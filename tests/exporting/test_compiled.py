@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fusiond.build import nvcc, ptxas
-from fusiond.exporting import launch
-from fusiond.keys import plain
-from fusiond.program import Source
+from fusiond.build.exporting import launch
+from fusiond.model.keys import plain
+from fusiond.model.program import Source
 from tests.exporting import programs
 
 CAPPED = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fusiond.exporting import cxx
-from fusiond.language.expressions import parse_formula
-from fusiond.language.extents import Extent
-from fusiond.program import Buffer, Program, Role
+from fusiond.build.exporting import cxx
+from fusiond.model.language.expressions import parse_formula
+from fusiond.model.language.extents import Extent
+from fusiond.model.program import Buffer, Program, Role
 from tests.exporting import programs
 from tests.exporting.test_launch_cxx import run
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.exporting import launch
-from fusiond.exporting.adapters import space
-from fusiond.exporting.files import file_stem
+from fusiond.build.exporting import launch
+from fusiond.build.exporting.adapters import space
+from fusiond.build.exporting.files import file_stem
 from tests.exporting import programs
 from tests.exporting.test_launch_cxx import ABI, STUB, run, written
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.exporting.adapters import adapter
-from fusiond.exporting.files import export
-from fusiond.exporting.launch import __file__ as launcher
-from fusiond.language.extents import size
-from fusiond.program import Alloc, Buffer, Program, Role, decode, problems
+from fusiond.build.exporting.adapters import adapter
+from fusiond.build.exporting.files import export
+from fusiond.build.exporting.launch import __file__ as launcher
+from fusiond.model.language.extents import size
+from fusiond.model.program import Alloc, Buffer, Program, Role, decode, problems
 from tests.exporting import programs
 from tests.exporting.programs import CASES
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx, nvcc
-from fusiond.devices.cpu import commands
-from fusiond.devices.cpu.lower import lower
-from fusiond.exporting import adapters, layout
-from fusiond.exporting.adapters import getter, space
-from fusiond.exporting.cxx import CxxNames, element
-from fusiond.exporting.files import export, file_stem
-from fusiond.exporting.header import caller_arenas
-from fusiond.exporting.layout import Giver
-from fusiond.program import Buffer, Memory, Program, Role, Source, SourceKind
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.build.exporting import adapters, layout
+from fusiond.build.exporting.adapters import getter, space
+from fusiond.build.exporting.cxx import CxxNames, element
+from fusiond.build.exporting.files import export, file_stem
+from fusiond.build.exporting.header import caller_arenas
+from fusiond.build.exporting.layout import Giver
+from fusiond.model.program import Buffer, Memory, Program, Role, Source, SourceKind
 from tests.exporting import programs
 from tests.exporting.programs import CASES, Case
 

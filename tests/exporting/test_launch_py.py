@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.exporting.files import export
-from fusiond.program import Launch, Memory, Program, Role
+from fusiond.build.exporting.files import export
+from fusiond.model.program import Launch, Memory, Program, Role
 from tests.exporting import programs
 from tests.exporting.driver import CONTEXT, ByDlpack, Driver, OnDevice, Op, built
 from tests.exporting.programs import CASES, Case

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc, ptxas
-from fusiond.exporting.files import export
-from fusiond.exporting.launch import Launcher
-from fusiond.program import Memory, Program, Role, SourceKind
+from fusiond.build.exporting.files import export
+from fusiond.build.exporting.launch import Launcher
+from fusiond.model.program import Memory, Program, Role, SourceKind
 from tests.exporting import programs
 from tests.exporting.programs import CASES
 

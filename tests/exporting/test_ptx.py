@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx, nvcc, ptxas
-from fusiond.counting import layout
+from fusiond.build.exporting import adapters
+from fusiond.build.exporting.adapters import getter
+from fusiond.build.exporting.files import export, file_stem
+from fusiond.devices.counting import layout
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.interpreted import InterpretedEntry, InterpretedModule
-from fusiond.exporting import adapters
-from fusiond.exporting.adapters import getter
-from fusiond.exporting.files import export, file_stem
-from fusiond.model import BuildFailed
-from fusiond.program import Buffer, Program, Role, Source, SourceLanguage, problems
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Buffer, Program, Role, Source, SourceLanguage, problems
 from tests.exporting import programs
 from tests.exporting.driver import Driver, OnDevice, Op
 

@@ -12,14 +12,14 @@ import pytest
 from fusiond.build import gxx, nvcc
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.provider import LIMITS
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed
-from fusiond.program import Program, Role
-from fusiond.registry import Registry
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
-from fusiond.search.space import check_seeds
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
+from fusiond.strategy.space import check_seeds
 from tests.exporting import test_launch_cxx, test_launch_py
 from tests.exporting.test_launch_py import Exported
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fusiond.build import gxx
 from fusiond.devices.base import Binary, Executor
-from fusiond.hookspecs import hookimpl
-from fusiond.model import BuildFailed
-from fusiond.program import Program, Source, SourceKind
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Source, SourceKind
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider, ToyStrategy
 
 UNIT = 'extern "C" const char directives[] = R"({text})";\n'

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.devices.base import Array, Executor
-from fusiond.hookspecs import hookimpl
-from fusiond.program import Program
+from fusiond.model.program import Program
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider
 
 STEPS = ("starting", "ready", "loading", "checking", "reading", "sampling", "ending")

@@ -20,8 +20,8 @@ from fusiond import cli
 from fusiond.build import compiler
 from fusiond.cli import best, run, serve  # noqa: F401 - loaded before the forks
 from fusiond.devices import supervisor
-from fusiond.isolation import registry, start
-from fusiond.registry import Registry
+from fusiond.requests.isolation import registry, start
+from fusiond.requests.registry import Registry
 from fusiond.tuning import tuner
 from fusiond.tuning.tuner import Tuner
 

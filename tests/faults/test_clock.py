@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fusiond.model import JobState
+from fusiond.model.outcomes import JobState
 from tests.faults.conftest import KINDS, Disturbed, Found
 from tests.faults.test_daemon import ended, serving, until
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.test_tuner_cpu import BODIES, Plugin
 
 from fusiond.build import compiler
-from fusiond.events import Events
-from fusiond.model import JobState, Outcome
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.outcomes import JobState, Outcome
+from fusiond.model.system import memory
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.system import memory
 from fusiond.tuning import tuner
 from tests import test_tuner_cpu
+from tests.test_tuner_cpu import BODIES, Plugin
 
 EXPECTED = {"right": Outcome.MEASURED, "does_not_compile": Outcome.BUILD_FAILED}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.client.client import Client
-from fusiond.errors import FusiondError
+from fusiond.model.errors import FusiondError
+from fusiond.service.client.client import Client
 from fusiond.store.jobs import JobRow
 from tests.faults.conftest import KINDS, Disturbed, Found
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from fusiond.devices import supervisor as supervising
-from fusiond.events import Events
-from fusiond.model import JobState, Trial
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.outcomes import JobState, Trial
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.testing.fakes import FakePlugin, InProcess
 from fusiond.tuning import tuner
 from tests.faults.conftest import Disturbed, Found

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import client
-from fusiond.daemon import lock
-from fusiond.errors import DaemonError, NothingKnown, RequestError
-from fusiond.frameworks import asking, handing
-from fusiond.frameworks.asking import Question
+from fusiond.model.errors import DaemonError, NothingKnown, RequestError
+from fusiond.service.client import client
+from fusiond.service.daemon import lock
+from fusiond.service.frameworks import detached_submit, region_answers
+from fusiond.service.frameworks.region_answers import Question
 
 QUESTIONS = [Question(name, f"HloModule m\n\nENTRY {name} {{}}\n", "cpu", {"trials": 2}) for name in ("one", "two")]
 
@@ -52,8 +52,8 @@ def test_what_waits_already_is_not_handed_in(monkeypatch: pytest.MonkeyPatch, tm
         "jobs": [{"path": each.path, "text": each.job(), "workload": each.workload} for each in QUESTIONS],
     }
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
-    assert handing.main() == 0
-    assert clients[0].submitted == [(QUESTIONS[1].path, QUESTIONS[1].job(), handing.PRIORITY)]
+    assert detached_submit.main() == 0
+    assert clients[0].submitted == [(QUESTIONS[1].path, QUESTIONS[1].job(), detached_submit.PRIORITY)]
     assert 'search: {"trials": 2}' in QUESTIONS[1].job()
 
 
@@ -63,7 +63,7 @@ def test_a_daemon_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(client, "Client", broken)
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"db": "/nothing", "jobs": []})))
-    assert handing.main() == 1
+    assert detached_submit.main() == 1
 
 
 @pytest.mark.parametrize("daemon", [True, False])
@@ -81,14 +81,14 @@ def test_what_was_not_handed_in_is_left_to_another_process(
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(lock, "holder", lambda db: object() if daemon else None)
-    asker = asking.Asker(tmp_path / "db")
+    asker = region_answers.Asker(tmp_path / "db")
     asker._wanted = {each.digest: (each, []) for each in QUESTIONS}
     asker._submitted = {QUESTIONS[0].digest: float("inf")}
     asker.end()
     if not daemon:
         assert started == []
         return
-    assert started == [([sys.executable, "-m", "fusiond.frameworks.handing"], True)]
+    assert started == [([sys.executable, "-m", "fusiond.service.frameworks.detached_submit"], True)]
     left = json.loads(written.getvalue())
     assert left["db"] == str(tmp_path / "db")
     assert [each["workload"] for each in left["jobs"]] == [QUESTIONS[1].workload]
@@ -110,8 +110,8 @@ def test_what_is_said_of_a_question_is_what_became_of_it(
         if problem is not None:
             raise problem
 
-    monkeypatch.setattr(handing, "hand_in", hand_in)
-    asker = asking.Asker(tmp_path / "db")
+    monkeypatch.setattr(detached_submit, "hand_in", hand_in)
+    asker = region_answers.Asker(tmp_path / "db")
     assert asker.standing(QUESTIONS[0]) == "not asked for yet"
     asker._submit(QUESTIONS[0])
     assert asker.standing(QUESTIONS[0]) == standing

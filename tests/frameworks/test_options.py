@@ -3,7 +3,7 @@
 import pytest
 
 import fusiond.cuda
-from fusiond.frameworks import asking
+from fusiond.service.frameworks import region_answers
 
 WRONG = {
     "a key that no job has": ({"budget": 4}, None, r"^search: unknown key 'budget'.*trials"),
@@ -16,11 +16,11 @@ WRONG = {
 @pytest.mark.parametrize(("search", "device", "said"), WRONG.values(), ids=WRONG)
 def test_wrong_options_are_one_line(search, device, said):
     with pytest.raises(ValueError, match=said) as caught:
-        asking.check_options(search, device)
+        region_answers.check_options(search, device)
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=said):
         fusiond.cuda.launch(search=search, device=device)
 
 
 def test_right_options_pass():
-    asking.check_options({"trials": 20, "timeout": "10m", "order": "paper", "patience": "none"}, "cuda:1")
+    region_answers.check_options({"trials": 20, "timeout": "10m", "order": "paper", "patience": "none"}, "cuda:1")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import functions
-from fusiond.errors import Interrupted
-from fusiond.frameworks.asking import Asker
+from fusiond.model.errors import Interrupted
+from fusiond.service.client import functions
+from fusiond.service.frameworks.region_answers import Asker
 
 QUESTION: Any = SimpleNamespace(path="/x.yaml", job=lambda search=None: "strategy: hfuse")
 
@@ -55,7 +55,7 @@ def test_a_device_that_is_wanted_by_others_ends_nothing(tmp_path: Path, monkeypa
 PROGRAM = """
 import sys
 from types import SimpleNamespace
-from fusiond.frameworks.asking import Asker
+from fusiond.service.frameworks.region_answers import Asker
 text = "strategy: hfuse\\npair: [hist, hist]\\nsizes: {hist.n: 5000}\\ndevice: cpu\\nsearch: {trials: 500}\\n"
 question = SimpleNamespace(path="/x.yaml", job=lambda search=None: text)
 print("begun", flush=True)

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, Job, Rejection, Trial, Workload
-from fusiond.program import Program
-from fusiond.registry import Registry
-from fusiond.search.space import Space
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload
+from fusiond.model.outcomes import Trial
+from fusiond.model.program import Program
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Inputs, Target
+from fusiond.strategy.hookspecs import hookimpl
+from fusiond.strategy.space import Space
 from fusiond.testing.fakes import FakePlugin, ToyStrategy
 
 

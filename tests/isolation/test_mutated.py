@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from fusiond.cli import main
-from fusiond.isolation.messages import ChildLimits
-from fusiond.isolation.planner import Planner
-from fusiond.isolation.registry import IsolatedRegistry, read
-from fusiond.registry import Registry
+from fusiond.requests.isolation.messages import ChildLimits
+from fusiond.requests.isolation.planner import Planner
+from fusiond.requests.isolation.registry import IsolatedRegistry, read
 from fusiond.requests.planning import plan
+from fusiond.requests.registry import Registry
 from tests.isolation import mutants
 
 MOST_SECS = 10.0
@@ -31,8 +31,8 @@ SEEDS = range(40)
 @pytest.fixture
 def registry(shared: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """What `fusiond plan` loads, in the memory that a mutated file may take."""
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: shared)
-    monkeypatch.setattr("fusiond.isolation.start.early", lambda **_: None)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: shared)
+    monkeypatch.setattr("fusiond.requests.isolation.start.early", lambda **_: None)
     return shared
 
 

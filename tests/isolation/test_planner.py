@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from fusiond.errors import MachineFault, PluginError, RequestError
-from fusiond.isolation import planner as planners
-from fusiond.isolation import processes
-from fusiond.isolation.messages import ChildLimits
-from fusiond.isolation.planner import Planner
-from fusiond.isolation.registry import IsolatedRegistry
-from fusiond.model import Config, Job, Rejection, frozen
-from fusiond.program import Program
+from fusiond.model.errors import MachineFault, PluginError, RequestError
+from fusiond.model.nouns import Config, Job, Rejection, frozen
+from fusiond.model.program import Program
+from fusiond.requests.isolation import planner as planners
+from fusiond.requests.isolation import processes
+from fusiond.requests.isolation.messages import ChildLimits
+from fusiond.requests.isolation.planner import Planner
+from fusiond.requests.isolation.registry import IsolatedRegistry
 from fusiond.requests.planning import Prepared, prepare
 from fusiond.strategy import Target
 from fusiond.testing.cases import PROCESSOR
@@ -214,7 +214,7 @@ def test_a_plugin_whose_import_kills_is_named(marker: Path) -> None:
 
 _ASKS = """
 import sys, threading
-from fusiond.isolation.planner import Planner
+from fusiond.requests.isolation.planner import Planner
 planner = Planner(source="mischief:registry")
 planner.description
 planner.ask("read", "/j.yaml", "strategy: toy", {})

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from fusiond.build import cache
-from fusiond.isolation import remembered
-from fusiond.isolation.messages import Description
-from fusiond.registry import PluginState
+from fusiond.requests.isolation import registration_cache
+from fusiond.requests.isolation.messages import Description
+from fusiond.requests.registry import PluginState
 
 POINTS = (EntryPoint("odd", "odd_plugin.hooks", "fusiond"),)
 
@@ -44,10 +44,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_recalled(package: Path) -> None:
-    assert remembered.recall(POINTS) is None
-    remembered.remember(POINTS, FINE)
-    assert remembered.recall(POINTS) == FINE
-    assert remembered.recall(()) is None
+    assert registration_cache.recall(POINTS) is None
+    registration_cache.remember(POINTS, FINE)
+    assert registration_cache.recall(POINTS) == FINE
+    assert registration_cache.recall(()) is None
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -62,23 +62,23 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changed_is_not_recalled(package: Path, change: str) -> None:
-    remembered.remember(POINTS, FINE)
+    registration_cache.remember(POINTS, FINE)
     CHANGES[change](package)
     importlib.invalidate_caches()
-    assert remembered.recall(POINTS) is None
+    assert registration_cache.recall(POINTS) is None
 
 
 def test_a_plugin_that_did_not_load_is_asked_again(package: Path) -> None:
-    remembered.remember(POINTS, described(PluginState(name="odd", distribution="odd", problem="no libclang")))
-    assert remembered.recall(POINTS) is None
+    registration_cache.remember(POINTS, described(PluginState(name="odd", distribution="odd", problem="no libclang")))
+    assert registration_cache.recall(POINTS) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x04N."])
 def test_what_is_damaged_is_not_recalled(package: Path, content: bytes) -> None:
-    remembered.remember(POINTS, FINE)
+    registration_cache.remember(POINTS, FINE)
     folder = cache.of_folder(cache.default_folder())
-    folder.put(remembered._key(POINTS, None), remembered.SUFFIX, content)
-    assert remembered.recall(POINTS) is None
+    folder.put(registration_cache._key(POINTS, None), registration_cache.SUFFIX, content)
+    assert registration_cache.recall(POINTS) is None
 
 
 QUIET = """

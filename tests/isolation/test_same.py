@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import UnknownName
-from fusiond.isolation.planner import Planner
-from fusiond.isolation.registry import IsolatedRegistry
-from fusiond.model import Rejection
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.errors import UnknownName
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Program
 from fusiond.requests import jobs
+from fusiond.requests.isolation.planner import Planner
+from fusiond.requests.isolation.registry import IsolatedRegistry
 from fusiond.requests.planning import Prepared, plan, prepare, target_for_arch
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Strategy
 
 SAMPLE = ("hist-maxpool", "mincut-harris", "stitching-lr", "transfer-fig2", "four-kernels")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from fusiond.isolation import start
-from fusiond.registry import Registry
+from fusiond.requests.isolation import start
+from fusiond.requests.registry import Registry
 
 ROOT = Path(__file__).parents[2]
 COMMAND = """
 import atexit, json, os, signal, sys, threading
-import fusiond.isolation.zygote
-from fusiond.isolation import start
-from fusiond.isolation.planner import Planner
+import fusiond.requests.isolation.zygote
+from fusiond.requests.isolation import start
+from fusiond.requests.isolation.planner import Planner
 
 atexit.register(lambda: print("the command ends", flush=True))
 secret = open("/proc/self/status")

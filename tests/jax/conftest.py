@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Found, Question
-from fusiond.isolation import registry
-from fusiond.program import Program
+from fusiond.model.program import Program
 from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Found, Question
 from tests.frameworks.answered import answer
 
 
@@ -50,5 +50,5 @@ def db(tmp_path: Path) -> Path:
 def nothing_is_handed_in(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """No daemon of this machine is asked."""
     handed: list[Any] = []
-    monkeypatch.setattr(asking.Asker, "_submit", lambda self, question: handed.append(question))
+    monkeypatch.setattr(region_answers.Asker, "_submit", lambda self, question: handed.append(question))
     return handed

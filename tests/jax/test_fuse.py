@@ -19,9 +19,9 @@ jax = pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
 import jax.numpy as jnp  # noqa: E402
 
 import fusiond.jax as fused  # noqa: E402
-from fusiond.frameworks import asking  # noqa: E402
-from fusiond.frameworks.asking import Found  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
+from fusiond.service.frameworks import region_answers  # noqa: E402
+from fusiond.service.frameworks.region_answers import Found  # noqa: E402
 
 from .conftest import emitted  # noqa: E402
 
@@ -167,7 +167,7 @@ def test_an_answer_is_taken_up_without_a_restart(
     answered: Callable[..., Any], db: Path, nothing_is_handed_in: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function is handed in once, however often it is called; then the store changes."""
-    monkeypatch.setattr(asking, "POLL_SECS", 0.05)
+    monkeypatch.setattr(region_answers, "POLL_SECS", 0.05)
     known: list[bool] = []
     answered(lambda question: emitted(question) if known else Found(state="unknown"))
     function = fused.fuse(layer, always=True, db=db)
@@ -199,7 +199,7 @@ def test_whatever_fails_the_function_is_as_it_was(answered: Callable[..., Any], 
 def test_code_that_cannot_be_loaded_is_not_launched(
     answered: Callable[..., Any], db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fusiond.frameworks import launching
+    from fusiond.service.frameworks import launching
 
     answered()
     right = launching.built_for_cpu
@@ -323,16 +323,16 @@ def test_a_small_convolution_is_no_librarys() -> None:
 def test_equal_steps_of_an_unrolled_loop_are_one_question(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned: list[str] = []
 
-    def tune(self: Any, question: asking.Question, search: Any = None) -> asking.Found:
+    def tune(self: Any, question: region_answers.Question, search: Any = None) -> region_answers.Found:
         tuned.append(question.name)
-        return asking.Found(state="refused", reason="a test")
+        return region_answers.Found(state="refused", reason="a test")
 
     def steps(x: Any) -> Any:
         for _ in range(3):
             x = jnp.tanh(x @ x) * jax.nn.sigmoid(x @ x)
         return x
 
-    monkeypatch.setattr(asking.Asker, "tune", tune)
+    monkeypatch.setattr(region_answers.Asker, "tune", tune)
     square = X[:2, :2]
     same(fused.fuse(steps, block=True, always=True, db=db)(square), jax.jit(steps)(square))
     assert len(tuned) == 1
@@ -349,7 +349,7 @@ def test_nothing_is_compiled_by_the_caller(
     from fusiond.build import compiler
     from fusiond.jax import fusing
 
-    monkeypatch.setattr(asking, "POLL_SECS", 0.05)
+    monkeypatch.setattr(region_answers, "POLL_SECS", 0.05)
     monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "swept"))
     monkeypatch.setattr(fusing.Fused, "_now", lambda self, asker: asker.in_background)
     compiling: list[int] = []
@@ -380,11 +380,11 @@ def test_a_process_may_end_while_an_answer_is_being_compiled(tmp_path: Path) -> 
     """XLA aborts a process whose interpreter ends below it."""
     code = f"""
 import threading, jax, jax.numpy as jnp, fusiond.jax
-from fusiond.frameworks import asking
-asking.POLL_SECS = 0.05
-asking.Asker._submit = lambda self, question: None
+from fusiond.service.frameworks import region_answers as asking
+region_answers.POLL_SECS = 0.05
+region_answers.Asker._submit = lambda self, question: None
 found = []
-asking.Asker.look = lambda self, question: asking.Found(state="keep" if found else "unknown")
+region_answers.Asker.look = lambda self, question: region_answers.Found(state="keep" if found else "unknown")
 def f(x):
     for _ in range(150):
         x = jnp.tanh(x @ x) + jnp.sin(x)
@@ -409,7 +409,7 @@ def test_arrays_on_several_devices_are_left_to_xla_inside_of_another_function() 
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import fusiond.jax as fused
-from fusiond.frameworks import asking
+from fusiond.service.frameworks import region_answers as asking
 from tests.jax.conftest import emitted
 asking.Asker.look = lambda self, question: emitted(question)
 function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")

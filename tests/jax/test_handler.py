@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.frameworks import launching
-from fusiond.frameworks.launching import Unusable
-from fusiond.program import (
+from fusiond.model.program import (
     Buffer,
     Bytes,
     Copy,
@@ -29,6 +27,8 @@ from fusiond.program import (
     Seam,
     Source,
 )
+from fusiond.service.frameworks import launching
+from fusiond.service.frameworks.launching import Unusable
 
 pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
 

@@ -15,9 +15,9 @@ from jax import lax  # noqa: E402
 from jax.extend import core  # noqa: E402
 
 import fusiond.jax as fused  # noqa: E402
-from fusiond.frameworks import boundaries  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
-from fusiond.requests import best  # noqa: E402
+from fusiond.service import best  # noqa: E402
+from fusiond.service.frameworks import boundaries  # noqa: E402
 
 NUMBERS = np.random.default_rng(5)
 

@@ -17,10 +17,10 @@ from fusiond.devices import protocol
 from fusiond.devices.base import Array, DataPlane, DeviceProvider, Loaded
 from fusiond.devices.cpu import memory
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.model import DeviceInfo
-from fusiond.program import Buffer
-from fusiond.registry import Registry
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.program import Buffer
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.tuning import judge, measuring
 from fusiond.tuning.judge import Ruling
 from tests.judging import table

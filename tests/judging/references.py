@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import scipy.special
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.inputs.fills import initial
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 
 NORMAL = Fill(kind="normal", low=0.0, high=1.0)
 Arrays = dict[str, np.ndarray]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fusiond.inputs.fills import fill
-from fusiond.program import Buffer, Fill, Role
+from fusiond.model.inputs.fills import fill
+from fusiond.model.program import Buffer, Fill, Role
 
 CHEATS = Path(__file__).parent / "cheats"
 KERNELS = ("axpy", "bins", "matmul", "prefix", "rowsum", "softmax", "squash")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from fusiond.build import nvcc
-from fusiond.registry import Registry
+from fusiond.requests.registry import Registry
 from tests.judging import table
 from tests.judging.asking import asked
 from tests.judging.table import CHEATED, CHEATS, HONEST, Cheat

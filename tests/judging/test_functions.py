@@ -10,13 +10,13 @@ import pytest
 
 from fusiond.cli import main
 from fusiond.devices import precision
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import initial
-from fusiond.judging import functions
-from fusiond.judging.truth import truth
-from fusiond.language.narrow import NARROW, readable
-from fusiond.model import Outcome
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language.narrow import NARROW, readable
+from fusiond.model.outcomes import Outcome
 from fusiond.store.database import Store
+from fusiond.tuning.judging import functions
+from fusiond.tuning.judging.truth import truth
 from tests.judging.references import buffer, bundled, data, program, softmax, softmax_of
 
 NUMPY_FILE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.judging.kept_state import written_variables
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond.tuning.judging.written_variables import written_variables
 
 TEXTS = {
     "none": ("", "y[i] = x[i];", []),

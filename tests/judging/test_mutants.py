@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.registry import Registry
+from fusiond.requests.registry import Registry
 from tests.judging.asking import weakened
 from tests.judging.table import CHEATED
 

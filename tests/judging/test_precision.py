@@ -9,8 +9,8 @@ import pytest
 import scipy.special
 
 from fusiond.devices import precision
-from fusiond.language.narrow import NARROW
-from fusiond.program import Compare
+from fusiond.model.language.narrow import NARROW
+from fusiond.model.program import Compare
 from tests.judging.references import buffer
 
 

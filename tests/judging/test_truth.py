@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fusiond.devices import precision
-from fusiond.judging.doubled import HALF, NoTruth, in_double
-from fusiond.judging.truth import in_double_precision, truth
-from fusiond.program import Program
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.strategy import Target
+from fusiond.tuning.judging.doubled import HALF, NoTruth, in_double
+from fusiond.tuning.judging.truth import in_double_precision, truth
 from tests.judging.references import CASES, buffer, bundled, data, program, single
 from tests.plugins.hfuse.conftest import CPU
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.drawing import Drawing, DrawnGraph, LaneDrawing
-from fusiond.program import Copy, Launch, Program
-from fusiond.registry import Registry
+from fusiond.model.drawing import Drawing, DrawnGraph, LaneDrawing
+from fusiond.model.program import Copy, Launch, Program
 from fusiond.requests import jobs
 from fusiond.requests.planning import choose_device, prepare, target_of
+from fusiond.requests.registry import Registry
 
 JOBS = Path(__file__).parents[2] / "configs" / "jobs"
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.ptx import flat, operands, parser, printer, rewrite
-from fusiond.ptx.operands import Negated, PtxAddress, PtxGroup, PtxName, PtxNumber, PtxTensorAddress, PtxVector
-from fusiond.ptx.tree import Instruction, Label, PtxBlock, PtxError
+from fusiond.model.ptx import flat, operands, parser, printer, rewrite
+from fusiond.model.ptx.operands import Negated, PtxAddress, PtxGroup, PtxName, PtxNumber, PtxTensorAddress, PtxVector
+from fusiond.model.ptx.tree import Instruction, Label, PtxBlock, PtxError
 
 TRITON = sorted((Path(__file__).parent.parent / "ptx_data").glob("*.ptx.gz"))
 NVCC = sorted((Path(__file__).parent.parent / "counting" / "data").glob("*.ptx"))

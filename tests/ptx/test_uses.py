@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.ptx import parser, uses
+from fusiond.model.ptx import parser, uses
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "ptx_data"))
 import cases

@@ -7,7 +7,7 @@ import itertools
 import re
 from pathlib import Path
 
-from fusiond.ptx.triton import without_lines
+from fusiond.model.ptx.triton import without_lines
 
 TEXT = gzip.decompress((Path(__file__).parents[1] / "ptx_data" / "softmax_sm_90.ptx.gz").read_bytes()).decode()
 SECTIONS = """

@@ -9,10 +9,11 @@ import numpy as np
 import optuna
 from scipy import optimize, special, stats
 
-from fusiond.model import Config, Measurement, Purpose
-from fusiond.search import features as shipped
-from fusiond.search.points import Points
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Measurement, Purpose
+from fusiond.strategy.space import Parameter, Space
+from fusiond.tuning.search import features as shipped
+from fusiond.tuning.search.points import Points
 
 SPACE = Space(
     parameters=(

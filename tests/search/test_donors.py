@@ -14,10 +14,11 @@ import pytest
 
 from benchmarks.search import drive, samplers
 from benchmarks.search.drive import Recorded
-from fusiond.model import Ask, Config, Outcome, Trial
-from fusiond.search.donors import Donor
-from fusiond.search.space import Parameter, Space
-from fusiond.search.study import Study
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import Ask, Outcome, Trial
+from fusiond.strategy.space import Parameter, Space
+from fusiond.tuning.search.donors import Donor
+from fusiond.tuning.search.study import Study
 from fusiond_replay import t4
 
 PACKS = Path(__file__).parent / "packs"

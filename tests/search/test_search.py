@@ -113,7 +113,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", CHECKS)
 def test_against_its_oracle(name: str) -> None:
     module, check = CHECKS[name]
-    check(importlib.import_module(f"fusiond.search.{module}"))
+    check(importlib.import_module(f"fusiond.tuning.search.{module}"))
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_against_its_oracle(name: str) -> None:
 )
 def test_broken_on_purpose_it_is_found_out(name: str, why: str, old: str, new: str) -> None:
     module, check = CHECKS[name]
-    source = inspect.getsource(importlib.import_module(f"fusiond.search.{module}"))
+    source = inspect.getsource(importlib.import_module(f"fusiond.tuning.search.{module}"))
     assert source.count(old) >= 1, why
     broken = ModuleType("broken")
     sys.modules["broken"] = broken  # dataclasses look for it there

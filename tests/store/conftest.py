@@ -10,20 +10,8 @@ from typing import Any
 import pytest
 
 from fusiond import __version__
-from fusiond.model import (
-    Config,
-    DeviceInfo,
-    DeviceLimits,
-    Job,
-    Measurement,
-    Outcome,
-    Purpose,
-    Record,
-    Search,
-    Trial,
-    Verdict,
-    Workload,
-)
+from fusiond.model.nouns import Config, DeviceInfo, DeviceLimits, Job, Search, Workload
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Record, Trial, Verdict
 from fusiond.store.database import Store
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.model import Verdict
+from fusiond.model.outcomes import Verdict
 from fusiond.store import lookup
 from fusiond.store.check import check
 from fusiond.store.database import Store

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from fusiond import __version__
-from fusiond.errors import NothingKnown, RequestError, StoreError
-from fusiond.model import Ask, Config, JobState, Outcome, Purpose, Rejection
-from fusiond.program import Program
+from fusiond.model.errors import NothingKnown, RequestError, StoreError
+from fusiond.model.nouns import Config, Rejection
+from fusiond.model.outcomes import Ask, JobState, Outcome, Purpose
+from fusiond.model.program import Program
 from fusiond.store import lookup
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from tests.store.test_lookup import hfuse
 from tests.store.test_programs import program
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fusiond import __version__
-from fusiond.errors import NothingKnown, RequestError, StoreError
-from fusiond.model import JobState
-from fusiond.store import acknowledged, lookup, tables
+from fusiond.model.errors import NothingKnown, RequestError, StoreError
+from fusiond.model.outcomes import JobState
+from fusiond.store import last_commit, lookup, tables
 from fusiond.store.backup import backup, restore
 from fusiond.store.check import check, forget
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
 TODAY: dict[str, Any] = {"driver": "580.1", "version": __version__}
@@ -148,7 +148,7 @@ def test_a_log_that_was_cut_short_is_said_at_the_start_and_until_it_is_forgotten
 
 def test_a_copy_without_the_number_is_no_loss(filled: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = cut(filled, tmp_path)
-    Path(acknowledged.file_of(path)).unlink()
+    Path(last_commit.file_of(path)).unlink()
     with Store.open(path):
         assert check(path) == []
     assert caplog.text == ""
@@ -157,7 +157,7 @@ def test_a_copy_without_the_number_is_no_loss(filled: Store, tmp_path: Path, cap
 def test_a_crash_before_the_number_is_written_is_no_loss(
     filled: Store, make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(acknowledged, "write", lambda *_, **__: None)
+    monkeypatch.setattr(last_commit, "write", lambda *_, **__: None)
     filled.submit(make.job(device="cpu"), make.workload())
     monkeypatch.undo()
     with Store.open(filled.path):
@@ -169,11 +169,11 @@ def test_several_writers_never_lower_the_number(filled: Store, make: Any) -> Non
     with Store.open(filled.path) as other:
         for index in range(6):
             (filled, other)[index % 2].submit(make.job(device=f"cuda:{index}"), make.workload())
-    known = acknowledged.read(filled.path)
+    known = last_commit.read(filled.path)
     assert known is not None
-    assert known == acknowledged.commits(filled._reader)
-    acknowledged.write(filled.path, known[0] - 3, known[1])
-    assert acknowledged.read(filled.path) == known
+    assert known == last_commit.commits(filled._reader)
+    last_commit.write(filled.path, known[0] - 3, known[1])
+    assert last_commit.read(filled.path) == known
 
 
 # --- copies ---

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.keys import text_key
+from fusiond.model.keys import text_key
 from fusiond.store.database import Store
 
 _WRITER = """
 import sys
-from fusiond.model import Config, Job, Measurement, Outcome, Purpose, Trial, Workload
+from fusiond.model.nouns import Config, Job, Workload
+from fusiond.model.outcomes import Measurement, Outcome, Purpose, Trial
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 
 store = Store.open(sys.argv[1])
 store.recover()

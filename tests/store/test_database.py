@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError, StoreUnavailable
+from fusiond.model.errors import StoreError, StoreUnavailable
 from fusiond.store import location, lookup
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION

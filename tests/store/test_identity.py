@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import MachineFault, StoreError, StoreUnavailable
-from fusiond.model import JobState
+from fusiond.model.errors import MachineFault, StoreError, StoreUnavailable
+from fusiond.model.outcomes import JobState
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import RequestError, StoreError
-from fusiond.model import JobState
+from fusiond.model.errors import RequestError, StoreError
+from fusiond.model.outcomes import JobState
 from fusiond.store.database import Store
-from fusiond.store.owner import is_alive, this_process
+from fusiond.store.process_identity import is_alive, this_process
 
 PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
 
@@ -144,7 +144,7 @@ def test_an_unknown_job_is_a_wrong_request(store: Store, call: str) -> None:
 def test_a_job_whose_process_is_gone_is_queued_again(store: Store, make: Any) -> None:
     mine, theirs, stopped = (store.submit(make.job(), make.workload(name)).id for name in "abc")
     store.claim(this_process(), job=mine)
-    script = "from fusiond.store.owner import this_process; print(this_process())"
+    script = "from fusiond.store.process_identity import this_process; print(this_process())"
     gone = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     store.claim(gone, job=theirs)
     store.claim(gone, job=stopped)
@@ -166,7 +166,7 @@ def test_an_owner_is_a_process_and_not_a_number() -> None:
 
 
 def test_a_zombie_owns_nothing() -> None:
-    script = "from fusiond.store.owner import this_process; print(this_process(), flush=True); input()"
+    script = "from fusiond.store.process_identity import this_process; print(this_process(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -184,7 +184,7 @@ def test_a_zombie_owns_nothing() -> None:
 _CLAIM = """
 import sys
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 with Store.open(sys.argv[1]) as store:
     sys.stdin.readline()
     while (row := store.claim(this_process())) is not None:

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from fusiond import __version__, keys
-from fusiond.errors import NothingKnown, RequestError, StoreError
-from fusiond.model import Config, JobState, Verdict
-from fusiond.program import Program
-from fusiond.store import acknowledged, candidates, lookup, reading, sources
+from fusiond import __version__
+from fusiond.model import keys
+from fusiond.model.errors import NothingKnown, RequestError, StoreError
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import JobState, Verdict
+from fusiond.model.program import Program
+from fusiond.store import candidates, last_commit, lookup, reading, sources
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.strategy import CatalogueEntry
 
 Ask = Callable[..., Any]
@@ -179,17 +181,17 @@ def test_what_an_open_file_remembers_has_a_bound(
 
 def test_the_number_of_the_last_change_is_read_from_the_file_that_is_there_now(tmp_path: Path) -> None:
     path = tmp_path / "fusiond.sqlite"
-    number = acknowledged.AcknowledgedNumber(path)
+    number = last_commit.AcknowledgedNumber(path)
     assert number.read() is None
-    acknowledged.write(path, 3, 77)
+    last_commit.write(path, 3, 77)
     assert number.read() == (3, 77)
-    acknowledged.write(path, 4, 77)
+    last_commit.write(path, 4, 77)
     assert number.read() == (4, 77)
-    acknowledged.forget(path)
+    last_commit.forget(path)
     assert number.read() is None
-    acknowledged.write(path, 1, 78)
+    last_commit.write(path, 1, 78)
     assert number.read() == (1, 78)
-    Path(acknowledged.file_of(path)).write_bytes(b"damaged")
+    Path(last_commit.file_of(path)).write_bytes(b"damaged")
     assert number.read() is None
 
 
@@ -551,24 +553,10 @@ def test_a_lookup_imports_the_standard_library_only() -> None:
     environment = {"PYTHONPATH": str(Path(lookup.__file__).parents[2])}
     command = [sys.executable, "-S", "-c", _IMPORTS]  # -S: without what the installed packages' .pth files import
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    ours = [
-        *("fusiond", "fusiond.errors", "fusiond.names", "fusiond.store"),
-        *(
-            f"fusiond.store.{each}"
-            for each in (
-                *(
-                    "acknowledged",
-                    "candidates",
-                    "document",
-                    "format",
-                    "hashing",
-                    "identity",
-                    "lookup",
-                ),
-                *("reading", "recheck", "sources", "tables"),
-            )
-        ),
-    ]
+    store = ["candidates", "document", "format", "hashing", "identity", "last_commit", "lookup", "named_files"]
+    store += ["reading", "recheck", "sources", "tables"]
+    ours = ["fusiond", "fusiond.model", "fusiond.model.errors", "fusiond.store"]
+    ours += [f"fusiond.store.{each}" for each in store]
     assert sorted(done.stdout.split()) == ours
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.model import DeviceInfo, Record, Workload
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import DeviceInfo, Workload
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Program
 from fusiond.store import lookup
 from fusiond.store.database import Store
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlite_utils import Database, Migrations
 
-from fusiond.errors import StoreError
-from fusiond.model import JobState, Purpose
+from fusiond.model.errors import StoreError
+from fusiond.model.outcomes import JobState, Purpose
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION

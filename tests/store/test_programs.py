@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from fusiond.errors import StoreError
-from fusiond.keys import text_key
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind, to_text
+from fusiond.model.errors import StoreError
+from fusiond.model.keys import text_key
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind, to_text
 from fusiond.store.database import Store
 from fusiond.store.plans import pack
 

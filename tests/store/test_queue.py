@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError, StoreUnavailable
-from fusiond.model import JobState
+from fusiond.model.errors import StoreError, StoreUnavailable
+from fusiond.model.outcomes import JobState
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError
+from fusiond.model.errors import StoreError
 from fusiond.store.database import Store
 
 

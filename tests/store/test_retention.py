@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fusiond import __version__
-from fusiond.errors import StoreError
-from fusiond.model import JobState, Purpose
-from fusiond.program import Program, Source, replace_sources
+from fusiond.model.errors import StoreError
+from fusiond.model.outcomes import JobState, Purpose
+from fusiond.model.program import Program, Source, replace_sources
 from fusiond.store import lookup
 from fusiond.store.check import check
 from fusiond.store.database import Store
-from fusiond.store.owner import this_process
+from fusiond.store.process_identity import this_process
 from fusiond.store.retention import remove_old
 from tests.store import test_programs
 

@@ -16,18 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond import __version__
-from fusiond.model import (
-    Ask,
-    Config,
-    DeviceInfo,
-    Job,
-    Measurement,
-    Record,
-    Rejection,
-    Trial,
-    Workload,
-    frozen,
-)
+from fusiond.model.nouns import Config, DeviceInfo, Job, Rejection, Workload, frozen
+from fusiond.model.outcomes import Ask, Measurement, Record, Trial
 from fusiond.store import lookup
 from fusiond.store.database import Store
 

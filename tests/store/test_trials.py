@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError
-from fusiond.model import Config, DeviceState, Effort, Outcome, Purpose
+from fusiond.model.errors import StoreError
+from fusiond.model.nouns import Config
+from fusiond.model.outcomes import DeviceState, Effort, Outcome, Purpose
 from fusiond.store.database import Store
 from fusiond.store.encoding import measurement_from
 

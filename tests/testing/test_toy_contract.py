@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
-from fusiond.program import Program, unsized
-from fusiond.registry import Registry
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.model.program import Program, unsized
 from fusiond.requests import jobs
-from fusiond.search.space import Parameter, Space
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Inputs, Strategy
+from fusiond.strategy.space import Parameter, Space
 from fusiond.testing.fakes import FakePlugin, ToyStrategy
 from fusiond.testing.strategies import StrategyContract
 

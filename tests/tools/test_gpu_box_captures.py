@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import gxx
-from fusiond.capture import watching
+from fusiond.cuda.capture import driver_watcher
 from tools.gpu_box import captures
 
 PROGRAM = Path(__file__).parent.parent / "capture" / "programs" / "calls_driver.cpp"
@@ -20,7 +20,7 @@ def test_a_program_beside_itself(fake_libcuda: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(captures, "SCRIPTS", {"plain": ("json", "print(1)\n"), "absent": ("no_such_module", "")})
     command = [gxx.find() or "", "-std=c++20", "-DLINKED", str(PROGRAM), f"-L{fake_libcuda.parent}", "-lcuda", "-ldl"]
     subprocess.run([*command, "-o", str(tmp_path / captures.PROGRAM)], check=True)
-    shutil.copyfile(watching.library(), tmp_path / captures.LIBRARY)
+    shutil.copyfile(driver_watcher.library(), tmp_path / captures.LIBRARY)
     monkeypatch.setattr(gxx, "find", lambda: None)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_libcuda.parent))
     out = tmp_path / "capture.json"

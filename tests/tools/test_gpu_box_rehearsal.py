@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from benchmarks.headlines import page
-from fusiond.cuda.entries import read_table
 from fusiond.devices.calibration import FIGURES
+from fusiond.model.gpu.entry_table import read_table
 from tools.gpu_box import build, home, run_all
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.headlines import page
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from tools.gpu_box import home
 
 DEVICE = {"name": "cuda:0", "model": "NVIDIA H100", "arch": "sm_90", "env": {"driver": "580.159"}}

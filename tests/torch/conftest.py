@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.frameworks import asking
+from fusiond.service.frameworks import region_answers
 
 Array = np.ndarray[Any, Any]
 
@@ -32,5 +32,5 @@ def computed(text: str, inputs: Sequence[Array]) -> list[Array]:
 def nothing_is_handed_in(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """No daemon of this machine is asked."""
     handed: list[Any] = []
-    monkeypatch.setattr(asking.Asker, "_submit", lambda self, question: handed.append(question))
+    monkeypatch.setattr(region_answers.Asker, "_submit", lambda self, question: handed.append(question))
     return handed

@@ -17,9 +17,9 @@ from fusiond.cuda.recording import machines
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.interpreted import InterpretedEntry, InterpretedModule
 from fusiond.devices.cpu.native import Finished, NativeLaunch
-from fusiond.frameworks.launching import LAUNCH, LaunchPlan
-from fusiond.frameworks.running import Step
-from fusiond.program import Program, Source, SourceLanguage
+from fusiond.model.program import Program, Source, SourceLanguage
+from fusiond.service.frameworks.launching import LAUNCH, LaunchPlan
+from fusiond.service.frameworks.running import Step
 
 STREAM = 7
 launched: list[str] = []

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond[torch]'")
 
-from fusiond.frameworks import asking  # noqa: E402
-from fusiond.frameworks.asking import Found, Question  # noqa: E402
+from fusiond.service.frameworks import region_answers  # noqa: E402
+from fusiond.service.frameworks.region_answers import Found, Question  # noqa: E402
 from fusiond.torch import explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.splicing import SplicedRegion  # noqa: E402
@@ -115,7 +115,7 @@ def test_an_answer_is_taken_up_between_two_calls(answers: Callable[..., Any], tm
     known: list[bool] = []
     changed: list[Callable[[], None]] = []
     answers(lambda question: emitted(question) if known else Found(state="unknown", reason="nothing is known yet"))
-    asker = asking.of(tmp_path / "store.sqlite")
+    asker = region_answers.of(tmp_path / "store.sqlite")
     asker.want = lambda question, told: changed.append(told)  # type: ignore[method-assign, misc]
     model, x, target = Model(), torch.randn(8, 16), torch.randint(0, 5, (8,))
     wanted = step(model, model, x, target)

@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
 from fusiond.cuda.recording import groups, machines  # noqa: E402
 from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
-from fusiond.frameworks.asking import Found  # noqa: E402
-from fusiond.ptx import triton  # noqa: E402
+from fusiond.model.ptx import triton  # noqa: E402
+from fusiond.service.frameworks.region_answers import Found  # noqa: E402
 from fusiond.torch import combining, explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.combining import CombinedGraph, LaunchRound  # noqa: E402

@@ -20,10 +20,10 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.devices.cpu.native import NativeLaunch
-from fusiond.frameworks.asking import Found
-from fusiond.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
-from fusiond.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
-from fusiond.ptx import triton
+from fusiond.model.ptx import triton
+from fusiond.service.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
+from fusiond.service.frameworks.region_answers import Found
+from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 from fusiond.torch import combining, rounds
 from fusiond.torch.combining import CombinedGraph
 from fusiond.torch.explaining import CompiledGraphs

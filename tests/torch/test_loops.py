@@ -17,8 +17,8 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from fusiond.frameworks import asking  # noqa: E402
-from fusiond.frameworks.asking import Found  # noqa: E402
+from fusiond.service.frameworks import region_answers  # noqa: E402
+from fusiond.service.frameworks.region_answers import Found  # noqa: E402
 from fusiond.torch import explain, importer, recording, regions, rolling  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.graphs import Tensor  # noqa: E402
@@ -238,7 +238,7 @@ def test_a_loop_is_unrolled_until_its_answers_are_there(monkeypatch: pytest.Monk
     known: list[bool] = []
     changed: list[Callable[[], None]] = []
     answer(monkeypatch, lambda question: emitted(question) if known else Found(state="unknown"))
-    monkeypatch.setattr(asking.Asker, "want", lambda self, question, told: changed.append(told))
+    monkeypatch.setattr(region_answers.Asker, "want", lambda self, question, told: changed.append(told))
     fast = compiled(averaged, tmp_path)
     x = rand(3, 13, 7)
     wanted = gradients(averaged, (x,))

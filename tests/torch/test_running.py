@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx
-from fusiond.frameworks import launching as plans
-from fusiond.frameworks.asking import Question
-from fusiond.frameworks.launching import LaunchPlan, Unusable
-from fusiond.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
-from fusiond.program import Program
+from fusiond.model.program import Program
+from fusiond.service.frameworks import launching as plans
+from fusiond.service.frameworks.launching import LaunchPlan, Unusable
+from fusiond.service.frameworks.region_answers import Question
+from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
 from fusiond.torch import importer, regions
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.regions import FxSegment

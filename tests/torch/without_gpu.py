@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from fusiond.devices.cpu.native import NativeLaunch
-from fusiond.ptx import triton as compiled_by_triton
+from fusiond.model.ptx import triton as compiled_by_triton
 from fusiond.torch.splicing import copied
 
 from .interpreting import STREAM, allow, run

@@ -21,8 +21,8 @@ from triton.runtime.jit import _triton_jit_function_registry
 
 from fusiond.build import gxx
 from fusiond.cuda.recording import machines
-from fusiond.frameworks import launching
-from fusiond.program import Program
+from fusiond.model.program import Program
+from fusiond.service.frameworks import launching
 from tests.exporting.test_ptx import PtxDriver
 
 PACKED = {"i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",

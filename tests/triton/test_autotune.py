@@ -23,9 +23,9 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
 
 import fusiond.triton
-from fusiond.cuda.recording import question
+from fusiond.cuda.recording import group_job
 from fusiond.devices.timing import Sampling
-from fusiond.frameworks import asking
+from fusiond.service.frameworks import region_answers
 from fusiond.store.database import Store
 from fusiond.tuning import profiles, verdict
 from tests.cuda.recording.test_launch import until
@@ -69,7 +69,7 @@ def jobs(db: Path) -> list[int]:
 
 def asked(of: Any) -> dict[str, Any]:
     """The YAML of a config that was asked for."""
-    return json.loads((question.folder() / f"{of.files[-1]}.yaml").read_text())  # type: ignore[no-any-return]
+    return json.loads((group_job.folder() / f"{of.files[-1]}.yaml").read_text())  # type: ignore[no-any-return]
 
 
 def explained() -> str:
@@ -147,7 +147,7 @@ def test_other_sizes_begin_with_the_nearest(gpu: Gpu, known: Path, nothing_is_kn
     assert "nearest: as at n=600; 0 of 3 measured" in explained()
     until(lambda: len(nothing_is_known) == 6)
     first = next(each for each in nothing_is_known if asked(each)["sizes"] == {"n": 2000})
-    assert asking.of(known).tune(first).state == "keep"
+    assert region_answers.of(known).tune(first).state == "keep"
     assert launched(tuned(configs(4, 1024, 32), known, block=False), gpu, 2000) == "1024"
     assert "nearest: as at n=3000; 1 of 3 measured" in explained()
 
@@ -168,7 +168,7 @@ def test_nobody_waits_and_the_answer_is_taken_up(gpu: Gpu, db: Path, nothing_is_
     for number, state in enumerate(("keep", "keep", "refused", "keep")):
         until(lambda number=number: len(nothing_is_known) > number)
         assert launched(kernel, gpu) == "4"
-        assert asking.of(db).tune(nothing_is_known[number]).state == state
+        assert region_answers.of(db).tune(nothing_is_known[number]).state == state
     until(lambda: launched(kernel, gpu) == "1024")
     assert jobs(db) == [SINGLE, SINGLE, SINGLE, COMPARED]
     assert [each.name.count(",") for each in nothing_is_known] == [0, 0, 0, 1]

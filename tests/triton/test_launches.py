@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="needs Triton")
 
 import fusiond.cuda
 from fusiond.cuda.recording import groups, triton
-from fusiond.ptx.triton import NotTaken
+from fusiond.model.ptx.triton import NotTaken
 from tests.cuda.recording.test_launch import states
 from tests.jax.conftest import emitted
 from tests.triton import recorded

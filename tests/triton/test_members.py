@@ -19,16 +19,17 @@ from fusiond.build import triton as compiler
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.cpu.provider import LIMITS
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
-from fusiond.inputs.fills import initial
-from fusiond.language import expressions
-from fusiond.model import Analysis, BuildFailed, Config, Job
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language import expressions
+from fusiond.model.nouns import Analysis, Config, Job
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond.strategy import NO_ANSWERS, Target
 from tests.triton.members import EVERY, TritonMember
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from _pytest.outcomes import Failed
 
-from fusiond.errors import RequestError
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.requests.registry import Registry
 from fusiond_hfuse.frontend import python_slice, triton_draft, triton_kernel
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.given import given_kernel

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.registry import Registry
 from fusiond.requests.planning import target_of
+from fusiond.requests.registry import Registry
 from fusiond.strategy import NO_ANSWERS
 from tests.devices.cuda.test_on_a_gpu import run
 from tests.triton.members import EVERY, TritonMember

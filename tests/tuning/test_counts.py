@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import DeviceError
-from fusiond.events import Events
-from fusiond.model import Config, DeviceInfo, Record, Verdict
-from fusiond.registry import Registry
+from fusiond.model.errors import DeviceError
+from fusiond.model.events import Events
+from fusiond.model.nouns import Config, DeviceInfo
+from fusiond.model.outcomes import Record, Verdict
 from fusiond.requests import jobs
 from fusiond.requests.planning import choose_device, devices_for
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, FakeProvider, InProcess
 from fusiond.tuning import counts, tuner

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.errors import RequestError
-from fusiond.model import DeviceInfo
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import DeviceInfo
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.tuning import judge
 from fusiond.tuning.judge import Ruling
 

@@ -13,11 +13,12 @@ import pytest
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.supervisor import Runner, RunnerLost
-from fusiond.errors import DeviceSick
-from fusiond.events import Events
-from fusiond.model import DeviceInfo, JobState, Purpose
-from fusiond.registry import Registry
+from fusiond.model.errors import DeviceSick
+from fusiond.model.events import Events
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState, Purpose
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess

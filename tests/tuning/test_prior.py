@@ -16,19 +16,20 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
-from fusiond.counting.model import H100
 from fusiond.devices.base import Executor
-from fusiond.errors import Interrupted
-from fusiond.events import Event, Events, PhaseStarted
-from fusiond.model import Config, DeviceInfo, Outcome, Record, Trial
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.devices.counting.model import H100
+from fusiond.model.errors import Interrupted
+from fusiond.model.events import Event, Events, PhaseStarted
+from fusiond.model.nouns import Config, DeviceInfo
+from fusiond.model.outcomes import Outcome, Record, Trial
+from fusiond.model.program import Program
 from fusiond.requests import jobs
-from fusiond.search.study import Study
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakePlugin, FakeProvider, InProcess, ToyStrategy
-from fusiond.tuning import counts, prior, search, tuner
+from fusiond.tuning import counts, prior, search_phase, tuner
+from fusiond.tuning.search.study import Study
 
 BOARD = "NVIDIA H100 80GB HBM3"
 SIDE = 12
@@ -192,7 +193,7 @@ def test_facts_of_counted_programs_are_columns(store: Store, monkeypatch: pytest
         given.update(more)
         return Study(*args, **more)
 
-    monkeypatch.setattr(search, "Study", study)
+    monkeypatch.setattr(search_phase, "Study", study)
     found = tuned(store, HERE, 20)
     registers, spills = (dict(each) for each in given["columns"])  # occupancy and instructions say nothing
     number = {each.config: keys.index(each.program_key or "") for each in trials}

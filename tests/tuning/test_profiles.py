@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fusiond.counting import cached
+from fusiond.devices.counting import cached
 from fusiond.devices.cuda import counters
-from fusiond.errors import DeviceError
-from fusiond.model import COUNTED, MEASURED, Record
+from fusiond.model.errors import DeviceError
+from fusiond.model.nouns import COUNTED, MEASURED
+from fusiond.model.outcomes import Record
 from fusiond.store.database import Store
 from fusiond.tuning import counts
 

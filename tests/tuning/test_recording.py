@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fusiond import events as say
 from fusiond.devices import protocol
-from fusiond.errors import StoreError
-from fusiond.events import Event, Events
-from fusiond.model import JobState, Purpose, Trial
-from fusiond.registry import Registry
+from fusiond.model import events as say
+from fusiond.model.errors import StoreError
+from fusiond.model.events import Event, Events
+from fusiond.model.outcomes import JobState, Purpose, Trial
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.daemon.config import DaemonConfig
-from fusiond.events import Events
+from fusiond.model.events import Events
 from fusiond.requests import jobs
+from fusiond.service.daemon.config import DaemonConfig
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 from tests.daemon.conftest import running

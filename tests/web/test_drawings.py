@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import drawing
-from fusiond.drawing import DrawnGraph, DrawnNode, Edge, LaneDrawing, TimelineLane, TimelineSpan
+from fusiond.model import drawing
+from fusiond.model.drawing import DrawnGraph, DrawnNode, Edge, LaneDrawing, TimelineLane, TimelineSpan
+from fusiond.service.web import drawings, plots, views
 from fusiond.store.database import Store
-from fusiond.web import drawings, plots, views
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVIL = '<script>alert("x")</script>&'

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
-from fusiond.daemon.config import DaemonConfig
-from fusiond.events import Events, TrialFinished
-from fusiond.model import JobState, Rejection
+from fusiond.model.events import Events, TrialFinished
+from fusiond.model.nouns import Rejection
+from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
-from fusiond.standing import Standing
+from fusiond.service.daemon.config import DaemonConfig
+from fusiond.service.remaining import Standing
+from fusiond.service.web import pages, plots, views
 from fusiond.store.database import Store
 from fusiond.store.trials import TrialLine
 from fusiond.testing import daemon
-from fusiond.web import pages, plots, views
 from tests.daemon.conftest import running
 from tests.web.conftest import JOB
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fusiond.cli import main
+from fusiond.service.web import variants
 from fusiond.store.database import Store
-from fusiond.web import variants
 
 KERNEL = """\
 kernel: {name}

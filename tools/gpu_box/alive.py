@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from fusiond.program import (
+from fusiond.model.program import (
     Buffer,
     Compare,
     Copy,

@@ -39,12 +39,12 @@ from benchmarks.hfuse.pairs import TINY
 from fusiond import __version__
 from fusiond.build import nvcc
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import FusiondError
-from fusiond.model import Job
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.errors import FusiondError
+from fusiond.model.nouns import Job
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, prepare, reference, sound
+from fusiond.requests.registry import Registry
 from tools.gpu_box import alive, captures, null, questions, wheels
 
 HERE = Path(__file__).parent

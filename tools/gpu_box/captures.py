@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.build import gxx, nvcc
-from fusiond.capture import origins, trace, watching
-from fusiond.capture.trace import CapturedKernel
-from fusiond.errors import FusiondError
+from fusiond.cuda.capture import driver_watcher, origins, trace
+from fusiond.cuda.capture.trace import CapturedKernel
+from fusiond.model.errors import FusiondError
 
 PROGRAM, LIBRARY = "captured", "watcher.so"
 LAUNCHES = 3 + 2 * 3
@@ -73,7 +73,7 @@ def write(folder: Path, arch: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise FusiondError(f"{source.name} does not build: {done.stderr.strip()[:300]}")
-    shutil.copyfile(watching.library(), folder / LIBRARY)
+    shutil.copyfile(driver_watcher.library(), folder / LIBRARY)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     until = time.monotonic() + 60 * given.minutes
     found: dict[str, Any] = json.loads(given.out.read_text()) if given.out.is_file() else {}
-    library = watching.library() if gxx.find() else given.folder / LIBRARY
+    library = driver_watcher.library() if gxx.find() else given.folder / LIBRARY
     with tempfile.TemporaryDirectory(prefix="fusiond-captures-") as place:
         for name, command in _commands(given.folder, Path(place).resolve()):
             left = until - time.monotonic()
@@ -111,7 +111,7 @@ def beside(command: Sequence[str], library: Path, out: Path, secs: float) -> dic
     try:
         plain = _run(command, dict(os.environ), secs / 2)
         given = {**os.environ, "FUSIOND_CAPTURE_OUT": str(out)}
-        watched = _run(command, watching.environment(given, out, library), secs / 2)
+        watched = _run(command, driver_watcher.environment(given, out, library), secs / 2)
         same = (plain["status"], _said(plain)) == (watched["status"], _said(watched))
         return {"same": same, "plain": plain, "captured": watched, **_noted(out)}
     except (FusiondError, OSError, subprocess.TimeoutExpired) as problem:

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.commands import say
 from benchmarks.headlines import page
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = ("hfuse", "mincut", "stitching", "transfer")

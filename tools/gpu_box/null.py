@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.agreement import program as streamed
-from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Scalar, Source
 
 HEADLINES = ("hist+maxpool", "layer_norm", "sobel")
 """Their unfused programs as given: some 50 us, 1 ms and 900 us."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 
 THREADS = 128
 

@@ -1,4 +1,4 @@
-"""What a launch is handed: arrays by where they lie, numbers and structs by their bytes."""
+"""The arguments of a launch: arrays by address, numbers and structs by their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel by the PTX that a library compiled for it, and what it takes by what it is handed."""
+"""A kernel by the PTX that a library compiled for it, and its parameters by its arguments."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 
 from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct, Unseen
 from fusiond.cuda.recording.origins import Drafted, PtxOrigin, RecordedParameter
-from fusiond.language.dtypes import DTYPES
-from fusiond.ptx import parser, uses
-from fusiond.ptx.tree import PtxError
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.ptx import parser, uses
+from fusiond.model.ptx.tree import PtxError
 
 
 def parameter(argument: Argument) -> RecordedParameter:

@@ -11,7 +11,7 @@ from fusiond.cuda.recording import cupy, cupy_jit, groups, launches, numba, trit
 from fusiond.cuda.recording.groups import Explained, LaunchOptions
 from fusiond.cuda.recording.kernels import Kernel
 from fusiond.cuda.recording.launches import RecordedLaunch
-from fusiond.frameworks import asking
+from fusiond.service.frameworks import region_answers
 
 _UNNAMED = (triton, numba, cupy_jit)
 """Libraries whose kernels are recorded without being named."""
@@ -21,7 +21,7 @@ class Recorder:
     """The launches of one `with`, which gives what it was handed, to be launched inside: one kernel, or a tuple."""
 
     def __init__(self, kernels: tuple[Any, ...], options: LaunchOptions) -> None:
-        self._options, self._on = options, asking.enabled()
+        self._options, self._on = options, region_answers.enabled()
         self._kernels = tuple(cupy.Recording(each) if self._on and cupy.is_raw(each) else each for each in kernels)
         self._launches: list[RecordedLaunch] = []
 
@@ -90,8 +90,8 @@ def launch(
     TypeError for a kernel that carries no CUDA source, ValueError for a `search` or a `device` that a job could not
     have.
     """
-    if asking.enabled():
-        asking.check_options(search, device)
+    if region_answers.enabled():
+        region_answers.check_options(search, device)
         for each in kernels:
             problem = _sourceless(each)
             if problem:

@@ -1,4 +1,4 @@
-"""CuPy's RawKernels: what they carry, and their launches. CuPy is not imported: whoever has a RawKernel has it."""
+"""Records launches of CuPy's RawKernels. CuPy is not imported: a program that has a RawKernel has imported it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fusiond.cuda.demangling import demangled
 from fusiond.cuda.recording import arguments, launches, machines
 from fusiond.cuda.recording.arguments import NULL, Unseen
 from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
+from fusiond.model.gpu.demangling import demangled
 
 
 def is_raw(kernel: object) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels of `cupyx.jit`: what they are handed, and how they are recorded. CuPy is not imported: who launches has it.
+"""Records launches of `cupyx.jit` kernels. CuPy is not imported: the program has done that.
 
 While a recorder is open, calling such a kernel leaves the launch to the recorder of its thread. It is known by the PTX
 that NVRTC makes of the source that CuPy writes; an array is handed over as a struct with its address.
@@ -21,8 +21,8 @@ from fusiond.cuda.recording import arguments, compiled, launches, machines
 from fusiond.cuda.recording.arguments import Argument, Array, Struct, Unseen
 from fusiond.cuda.recording.cupy import atleast_one, run_where
 from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
+from fusiond.cuda.recording.method_patches import Method, Replacing
 from fusiond.cuda.recording.origins import Origin, PtxOrigin
-from fusiond.cuda.recording.replacing import Method, Replacing
 
 
 def is_kernel(kernel: object) -> bool:

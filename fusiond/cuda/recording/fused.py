@@ -1,5 +1,4 @@
-"""An answer as a launch: which of its arguments are whose, and the launches' own numbers in the place of those that
-were asked for."""
+"""An answer as a launch: it matches the answer's arguments with those of the recorded launches."""
 
 from __future__ import annotations
 
@@ -12,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.recording import machines, question
+from fusiond.build.exporting import launch as exported
+from fusiond.cuda.recording import group_job, machines
 from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct
+from fusiond.cuda.recording.group_job import KernelsQuestion
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
 from fusiond.cuda.recording.origins import Drafted, RecordedParameter
-from fusiond.cuda.recording.question import KernelsQuestion
-from fusiond.exporting import launch as exported
-from fusiond.frameworks import launching
-from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
-from fusiond.language.dtypes import is_float
-from fusiond.program import Bytes, Pointer, Program, Role, Scalar
-from fusiond.program import Launch as Step
+from fusiond.model.language.dtypes import is_float
+from fusiond.model.program import Bytes, Pointer, Program, Role, Scalar
+from fusiond.model.program import Launch as Step
+from fusiond.service.frameworks import launching
+from fusiond.service.frameworks.launching import Unusable
+from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 
 
 class NotNow(Exception):
@@ -157,7 +156,7 @@ def built(
     arch: str | None,
 ) -> FusedLaunch:
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
-    drafts = [question.drafted(each.origin) for each in launches]
+    drafts = [group_job.drafted(each.origin) for each in launches]
     buffers = [
         BufferPlace(number, place, inside)
         for number, (launch, draft) in enumerate(zip(launches, drafts, strict=True))
@@ -193,7 +192,7 @@ def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Seque
             found.append(Bytes(hex=held.apart.hex(), pointers=inside))
         else:
             assert parameter.dtype is not None
-            asked = question.as_kind(value, argument.dtype, parameter.dtype)
+            asked = group_job.as_kind(value, argument.dtype, parameter.dtype)
             found.append(Scalar(dtype=parameter.dtype, value=float(asked) if is_float(parameter.dtype) else int(asked)))
     return found
 

@@ -1,4 +1,4 @@
-"""Launches that come together, known by what they are and not by what they are handed.
+"""Groups of launches that come together, identified by their kernels and shapes.
 
     key = for each launch: kernel, grid, block, shared bytes, arrays by type and bytes, numbers as they are asked for
 
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fusiond.cuda.recording import arguments, question
+from fusiond.cuda.recording import arguments, group_job
 from fusiond.cuda.recording.arguments import Argument, Array, Struct, overlap
 from fusiond.cuda.recording.fused import FusedLaunch, LaidOutLaunch, NotNow, built
+from fusiond.cuda.recording.group_job import Unaskable
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
-from fusiond.cuda.recording.question import Unaskable
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Asker, Found
-from fusiond.frameworks.launching import Unusable
-from fusiond.frameworks.running import LaunchFailed
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.launching import Unusable
+from fusiond.service.frameworks.region_answers import Asker, Found
+from fusiond.service.frameworks.running import LaunchFailed
 
 log = logging.getLogger("fusiond.cuda")
 
@@ -80,7 +80,7 @@ class LaunchGroup:
         self.name = " + ".join(each.origin.plain for each in launches)
         self._state, self._reason = "unknown", ""
         self._found: Found | None = None
-        self._asked: question.KernelsQuestion | None = None
+        self._asked: group_job.KernelsQuestion | None = None
         self._fused: FusedLaunch | None = None
         self._writes: list[list[bool]] = []
         self._passing = ""
@@ -89,14 +89,14 @@ class LaunchGroup:
 
     @property
     def asker(self) -> Asker:
-        return asking.of(self._options.db)
+        return region_answers.of(self._options.db)
 
     def explained(self) -> Explained:
         state, reason = self._state, self._reason
         if self._passing:
             state, reason = "refused", self._passing
         elif state == "unknown" and not reason:
-            unasked = asking.silent() or "not asked for yet"
+            unasked = region_answers.silent() or "not asked for yet"
             reason = unasked if self._asked is None else self.asker.standing(self._asked)
         found = self._found
         return Explained(
@@ -186,8 +186,8 @@ class LaunchGroup:
         launches, options = self._launches, self._options
         try:
             device = options.device or _device(launches[0].device)
-            self._asked = question.asked(launches, self._values, device, options.search)
-            drafts = [question.drafted(each.origin) for each in launches]
+            self._asked = group_job.asked(launches, self._values, device, options.search)
+            drafts = [group_job.drafted(each.origin) for each in launches]
         except Unaskable as why:
             self._decide("refused", str(why))
             return
@@ -234,7 +234,7 @@ class LaunchGroup:
         self._decide("fused", "")
 
     def _decide(self, state: str, reason: str) -> None:
-        self._state, self._reason = state, reason.replace(f"{question.folder()}{os.sep}", "")  # of nobody's own files
+        self._state, self._reason = state, reason.replace(f"{group_job.folder()}{os.sep}", "")  # of nobody's own files
         if state != "unknown":
             log.info("%s: %s%s", self.name, state, f": {reason}" if reason else "")
 

@@ -1,4 +1,4 @@
-"""What carries CUDA source, and how it is launched as it is."""
+"""`fusiond.cuda.kernel`: a kernel with its CUDA source, and how it is launched unfused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fusiond.cuda.recording import arguments, launches, machines
 from fusiond.cuda.recording.arguments import Unseen
 from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
-from fusiond.program import Dim3
+from fusiond.model.program import Dim3
 
 
 class Kernel:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fusiond.cuda.recording.arguments import Argument
 from fusiond.cuda.recording.origins import Origin
-from fusiond.program import Dim3
+from fusiond.model.program import Dim3
 
 Grid = int | Sequence[int]
 

@@ -1,4 +1,4 @@
-"""The processor, and the GPU whose context is current: what a kernel or an answer is launched on."""
+"""Where a kernel or an answer runs: the processor, or the GPU whose context is current."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond.build import gxx, nvcc
-from fusiond.cuda.entries import read_table
+from fusiond.build.exporting import launch as exported
 from fusiond.cuda.recording.origins import Origin
 from fusiond.devices.cpu import native
-from fusiond.errors import FusiondError
-from fusiond.exporting import launch as exported
-from fusiond.frameworks import launching, running
-from fusiond.frameworks.launching import LAUNCH, LaunchPlan, Unusable
-from fusiond.frameworks.running import LaunchFailed, Machine, Step
-from fusiond.model import BuildFailed
-from fusiond.program import Dim3, Launch, Program
+from fusiond.model.errors import FusiondError
+from fusiond.model.gpu.entry_table import read_table
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Dim3, Launch, Program
+from fusiond.service.frameworks import launching, running
+from fusiond.service.frameworks.launching import LAUNCH, LaunchPlan, Unusable
+from fusiond.service.frameworks.running import LaunchFailed, Machine, Step
 
 STATIC_SHARED_BYTES = 48 * 1024
 PROCESSOR = -1

@@ -1,4 +1,4 @@
-"""Numba's launches: what they are handed, and how they are recorded. Numba is not imported: whoever launches has it.
+"""Records launches of Numba's kernels. Numba is not imported: the program has done that.
 
 While a recorder is open, a compiled kernel's `launch` leaves the launch to the recorder of its thread. An array is
 handed over as seven numbers and more, of which one is its address; what a kernel writes is what its PTX may write.
@@ -18,8 +18,8 @@ import numpy as np
 from fusiond.cuda.recording import arguments, compiled, launches, machines
 from fusiond.cuda.recording.arguments import GPU, NULL, Argument, Array, Unseen
 from fusiond.cuda.recording.launches import RecordedLaunch, lengths
+from fusiond.cuda.recording.method_patches import Method, Replacing
 from fusiond.cuda.recording.origins import Origin, PtxOrigin
-from fusiond.cuda.recording.replacing import Method, Replacing
 
 
 def is_kernel(kernel: object) -> bool:

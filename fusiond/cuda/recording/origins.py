@@ -1,4 +1,4 @@
-"""Where a kernel comes from: its source, its name in it, what a compiler is told, and what its parameters are."""
+"""The origin of a kernel: its source, its name there, the compiler's options and its parameters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fusiond.cuda.demangling import demangled
-from fusiond.keys import text_key
-from fusiond.program import Source
+from fusiond.model.gpu.demangling import demangled
+from fusiond.model.keys import text_key
+from fusiond.model.program import Source
 
 _FLAG = re.compile(
     r"--?(use_fast_math|expt-relaxed-constexpr|extended-lambda|lineinfo|std=c\+\+20"

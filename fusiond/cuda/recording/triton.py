@@ -1,7 +1,7 @@
-"""Triton's launches: what they are handed, and how they are recorded. Triton is not imported: whoever launches has it.
+"""Records launches of Triton's kernels. Triton is not imported: the program has done that.
 
 While a recorder is open, `JITFunction.run` is one that compiles as the other does, and leaves the launch to the
-recorder of its thread. What a kernel writes is what its PTX may write (`fusiond.ptx.uses`).
+recorder of its thread. What a kernel writes is what its PTX may write (`fusiond.model.ptx.uses`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from fusiond.cuda.recording import arguments, launches
 from fusiond.cuda.recording.arguments import GPU, NULL, SCRATCH, Argument, Array, TypedNumber, Unseen
 from fusiond.cuda.recording.launches import RecordedLaunch
+from fusiond.cuda.recording.method_patches import Method, Replacing
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
-from fusiond.cuda.recording.replacing import Method, Replacing
-from fusiond.language.dtypes import DTYPES
-from fusiond.ptx import parser, triton, uses
-from fusiond.ptx.tree import PtxError
-from fusiond.ptx.triton import TYPES, NotTaken, TritonKernel
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.ptx import parser, triton, uses
+from fusiond.model.ptx.tree import PtxError
+from fusiond.model.ptx.triton import TYPES, NotTaken, TritonKernel
 
 GridLengths = tuple[int, int, int]
 

@@ -1,7 +1,7 @@
-"""Runs Programs on the processor, as the cpu device does, and takes their times from what is counted.
+"""Runs Programs on the processor as the cpu device does; their times are counted bounds.
 
-A sample is the lower bound of the launches on the named GPU, from its PTX (`fusiond.counting`): the same at every time,
-on every machine. Nothing is measured.
+A sample is the lower bound of the launches on the named GPU, from its PTX (`fusiond.devices.counting`): the same at
+every time, on every machine. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusiond.counting.cached import counted
-from fusiond.counting.kernels import CountError
-from fusiond.counting.model import Gpu
 from fusiond.devices.base import Clockless, DataPlane, ExecutionError
+from fusiond.devices.counting.cached import counted
+from fusiond.devices.counting.kernels import CountError
+from fusiond.devices.counting.model import Gpu
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Runtime
-from fusiond.model import Outcome
-from fusiond.program import Program, SourceKind
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Program, SourceKind
 
 
 class CountedExecutor(Clockless):

@@ -1,5 +1,5 @@
-"""GPUs that are not here, by the names of `fusiond.counting.model`: `counted:h100`. They are there where nvcc and g++
-are, and are used only by those who name them."""
+"""Devices that are counted for, by the names of `fusiond.devices.counting.model`: `counted:h100`. They exist where
+nvcc and g++ do, and are used only when named."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import fusiond
 from fusiond.build import gxx, nvcc, triton
-from fusiond.counting.model import GPUS
 from fusiond.devices.base import Binary, Executor
+from fusiond.devices.counting.model import GPUS
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.errors import UnknownName
-from fusiond.model import BuildFailed, DeviceInfo, frozen
-from fusiond.program import Program, Source, SourceKind
+from fusiond.model.errors import UnknownName
+from fusiond.model.nouns import DeviceInfo, frozen
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Source, SourceKind
 
 if TYPE_CHECKING:  # see fusiond.devices.base
     from fusiond.strategy import Facts

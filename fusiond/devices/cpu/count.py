@@ -1,10 +1,10 @@
-"""Counts what a bundle's launches would do on a GPU: `python -m fusiond.devices.cpu.count BUNDLE [--json]`."""
+"""Counts what the launches of a bundle would do on a GPU: `python -m fusiond.devices.cpu.count BUNDLE [--json]`."""
 
 from __future__ import annotations
 
 import sys
 
-from fusiond.counting.command import main
+from fusiond.devices.counting.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

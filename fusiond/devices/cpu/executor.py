@@ -25,9 +25,9 @@ from fusiond.devices.cpu.link import Link
 from fusiond.devices.cpu.memory import HostAllocation
 from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
-from fusiond.language.narrow import numpy_dtype, scalar
-from fusiond.model import Outcome
-from fusiond.program import (
+from fusiond.model.language.narrow import numpy_dtype, scalar
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import (
     Argument,
     Bytes,
     Copy,
@@ -44,7 +44,7 @@ from fusiond.program import (
     Step,
     timeline,
 )
-from fusiond.system import faults
+from fusiond.model.system import faults
 
 _CACHE_BYTES = 64 << 20
 

@@ -1,5 +1,5 @@
-"""Sources as PTX, on the cpu device: the interpreter of `fusiond.counting` runs them, and says where one breaks. They
-are PTX already, or C++ that g++ does not take behind the emulation's headers and nvcc compiles.
+"""Sources as PTX, on the cpu device: the interpreter of `fusiond.devices.counting` runs them, and says where one
+breaks. They are PTX already, or C++ that g++ does not take behind the emulation's headers and nvcc compiles.
 
 It gives what `native` gives of compiled kernels. Every access is checked against the buffers of the program, so that
 what misses one ends the launch, reads too. Races are not looked for, but in checked runs of odd seeds the last blocks
@@ -19,18 +19,19 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
-from fusiond.counting import library, nearest
-from fusiond.counting.kernels import CountedShape, CountError, CountLimits, LoadedPtx
-from fusiond.counting.library import Cache
-from fusiond.counting.model import H100
-from fusiond.cuda.limits import MOST_SHARED_BYTES
+from fusiond.build.cpu.lowering import NOT_EMULATED
+from fusiond.devices.counting import library, nearest_buffer
+from fusiond.devices.counting.kernels import CountedShape, CountError, CountLimits, LoadedPtx
+from fusiond.devices.counting.library import Cache
+from fusiond.devices.counting.model import H100
 from fusiond.devices.cpu import native
-from fusiond.devices.cpu.lower import NOT_EMULATED
 from fusiond.devices.cpu.native import Argument, Finished, NativeError, NativeLaunch
-from fusiond.keys import content_key
-from fusiond.model import BuildFailed, NamedPtx
-from fusiond.program import Source, SourceKind, SourceLanguage
-from fusiond.ptx.tree import PtxError
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import NamedPtx
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind, SourceLanguage
+from fusiond.model.ptx.tree import PtxError
 
 SUFFIX = ".ptx"
 _NAMES = "// fusiond: "
@@ -134,7 +135,7 @@ class InterpretedModule:
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:
-            return Broken(text=nearest.named(done.failed, buffers))
+            return Broken(text=nearest_buffer.named(done.failed, buffers))
         return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
 
     def _check(self, entry: str, launch: NativeLaunch) -> None:

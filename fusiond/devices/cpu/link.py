@@ -1,6 +1,5 @@
-"""A link between host and device of a given bandwidth and latency, which the processor does not have: copies are timed
-as it would carry them, and the span of a run is what its steps come to on streams and engines
-(`fusiond.program.timeline`). Kernels and host calls take what they took here.
+"""A host-device link of a given bandwidth and latency for the cpu device: copies take the time that the link would,
+and a run takes what its steps come to on streams and engines (`fusiond.model.nouns.program.timeline`).
 
     FUSIOND_CPU_LINK=12GB/s,8us        each way at once; a message takes 8 us and its bytes
     FUSIOND_CPU_LINK=12GB/s,8us,late   of what could begin at a moment, an engine takes what was ready last
@@ -12,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 VARIABLE = "FUSIOND_CPU_LINK"
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)GB/s,(\d+(?:\.\d+)?)us(,late)?")

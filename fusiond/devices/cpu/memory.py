@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.language.narrow import numpy_dtype
-from fusiond.program import Buffer
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.program import Buffer
 
 GUARD_BYTES = 64 * 1024
 ALIGNMENT_BYTES = 256

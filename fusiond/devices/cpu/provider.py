@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import fusiond
 from fusiond.build import gxx, triton
-from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.link import of_environment
-from fusiond.errors import MachineFault, UnknownName
-from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
-from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
-from fusiond.system import children, faults
+from fusiond.model.errors import MachineFault, UnknownName
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.nouns import DeviceInfo, DeviceLimits, frozen
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Alloc, Program, Source, SourceKind, replace_sources
+from fusiond.model.system import children, faults
 
 if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YAML may be imported with this module
     from fusiond.strategy import Facts

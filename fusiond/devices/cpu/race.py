@@ -31,19 +31,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond import program as plans
 from fusiond.build import gxx
+from fusiond.build.exporting.bundle import read_bundle
 from fusiond.build.working import working_folder
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, NativeError, NativeLaunch
-from fusiond.errors import FusiondError, RequestError
-from fusiond.exporting.bundle import read_bundle
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, Outcome
-from fusiond.system import children, faults
-from fusiond.words import counted
+from fusiond.model import program as plans
+from fusiond.model.english import counted
+from fusiond.model.errors import FusiondError, RequestError
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.system import children, faults
 
 _OPTIONS = "exitcode=0:report_thread_leaks=0:report_signal_unsafe=0:history_size=4:atexit_sleep_ms=0"
 _ACCESS = re.compile(

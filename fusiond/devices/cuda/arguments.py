@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusiond.cuda.entries import EntryName
 from fusiond.devices.base import ExecutionError
-from fusiond.language.narrow import scalar
-from fusiond.model import Outcome
-from fusiond.program import Argument, Bytes, HostCall, Launch, Pointer
+from fusiond.model.gpu.entry_table import EntryName
+from fusiond.model.language.narrow import scalar
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Argument, Bytes, HostCall, Launch, Pointer
 
 
 def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:

@@ -1,4 +1,4 @@
-"""What the ruler itself costs on a GPU, and the ceilings that times are held against: `fusiond calibrate`.
+"""Measures what timing itself costs on a GPU, and the GPU's ceilings: `fusiond calibrate`.
 
 Everything runs in the executor's own context, behind its gate, with kernels of PTX; it takes a few seconds. The names
 of the figures are those of `fusiond.devices.calibration`.
@@ -18,7 +18,7 @@ from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.spans import Spans
 from fusiond.devices.steadiness import WarmUp, warm_up
-from fusiond.model import median
+from fusiond.model.outcomes import median
 
 PAUSE_SECS = 1.0
 """So long the device rests before its clock is watched."""

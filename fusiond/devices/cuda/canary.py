@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.model import median
+from fusiond.model.outcomes import median
 
 TICKS = 1000
 """Changes of globaltimer that are watched: either end is known to a fraction of one, so the clock to 0.1 %. Some 32 us

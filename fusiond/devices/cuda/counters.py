@@ -26,10 +26,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import BuildFailed, DeviceInfo
-from fusiond.program import Launch, Program
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Launch, Program
 
 ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"

@@ -1,6 +1,5 @@
-"""Data on a GPU: drawn there, kept there, compared there. What crosses the bus in a checked run is a few bytes for each
-buffer; whole buffers do only for files, for references that another process wrote, and for host memory.
-"""
+"""Data on a GPU: drawn, kept and compared there. A checked run moves a few bytes per buffer; whole buffers cross the
+bus only for files, for references of another process, and for host memory."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from fusiond.devices.cuda.kernels import Kernels
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import LEFT_TO_OTHERS
 from fusiond.devices.data import HostData, content
-from fusiond.inputs.fills import DRAWN, fill, is_read, poison_byte
-from fusiond.language.narrow import numpy_dtype
-from fusiond.program import EQUAL, Buffer
+from fusiond.model.inputs.fills import DRAWN, fill, is_read, poison_byte
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.program import EQUAL, Buffer
 
 KEPT_SHARE = 0.25
 """Of the memory that is free beside what is kept. A Program that needs it gets all of it (`make_room`)."""

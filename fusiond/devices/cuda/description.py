@@ -1,4 +1,4 @@
-"""A GPU as the driver's attributes tell it: its name, limits and environment. No context is made for it."""
+"""Describes a GPU from the driver's attributes: name, limits and environment. Makes no context."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 
 import fusiond
 from fusiond.build import nvcc, triton
-from fusiond.cuda.limits import limits as table_limits
 from fusiond.devices.cuda.driver import Attribute, Driver
 from fusiond.devices.cuda.nvml import Sensors
-from fusiond.errors import RequestError, UnknownName
-from fusiond.model import DeviceInfo, DeviceLimits, frozen
-from fusiond.system import driver as driver_file
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.gpu.limits import limits as table_limits
+from fusiond.model.nouns import DeviceInfo, DeviceLimits, frozen
+from fusiond.model.system import driver as driver_file
 
 NO_DRIVER = "install NVIDIA's driver; in a container, start it with the GPU (docker run --gpus all)"
 NO_PYCUDA = (

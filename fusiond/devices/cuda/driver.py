@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: what PyCUDA has no name for, and what must be asked without a context.
+"""The CUDA driver through ctypes: calls that PyCUDA lacks, and calls without a context.
 
     identity      devices, names, UUIDs, attributes: after cuInit, never creating a context (the daemon asks these)
     graphs        a CUDA graph captured from streams
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 
-from fusiond.errors import FusiondError
+from fusiond.model.errors import FusiondError
 
 LIBRARY = "libcuda.so.1"
 

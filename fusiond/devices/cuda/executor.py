@@ -21,9 +21,9 @@ from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.spans import Spans
-from fusiond.errors import DeviceError
-from fusiond.model import DeviceState
-from fusiond.program import Program, problems
+from fusiond.model.errors import DeviceError
+from fusiond.model.outcomes import DeviceState
+from fusiond.model.program import Program, problems
 
 
 class CudaExecutor:

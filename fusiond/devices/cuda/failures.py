@@ -1,5 +1,4 @@
-"""What the driver's complaints mean for a trial. PyCUDA's exceptions and our own are told apart here and nowhere
-else."""
+"""Translates errors of the driver into outcomes. The only module that tells PyCUDA's exceptions from ours."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import DriverError
-from fusiond.model import Outcome
+from fusiond.model.outcomes import Outcome
 
 # The driver's own texts (cuGetErrorString); PyCUDA's message is "cuLaunchKernel failed: TEXT".
 _MEANINGS: tuple[tuple[str, Outcome], ...] = (

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.cuda.entries import EntryName
 from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory, arenas
 from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.host import HostLibrary
-from fusiond.program import (
+from fusiond.model.gpu.entry_table import EntryName
+from fusiond.model.program import (
     Alloc,
     Copy,
     CopyBatch,

@@ -16,9 +16,9 @@ import numpy as np
 
 from fusiond.devices.base import Array
 from fusiond.devices.cuda.memory import GUARD_BYTE, GUARD_BYTES
-from fusiond.inputs.fills import fill, quantiles, recipe
-from fusiond.language.narrow import numpy_dtype
-from fusiond.program import Buffer, Compare
+from fusiond.model.inputs.fills import fill, quantiles, recipe
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.program import Buffer, Compare
 
 SOURCE = Path(__file__).with_name("data.cu")
 PTX = Path(__file__).with_name("data.ptx")

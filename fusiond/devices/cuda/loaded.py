@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.cuda.entries import EntryName, EntryTable, read_table
-from fusiond.cuda.occupancy import launch_problem
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop, loop_code
 from fusiond.devices.cuda.driver import CudaGraph, Driver, DriverError
@@ -30,18 +28,12 @@ from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
 from fusiond.devices.host import HostLibrary
-from fusiond.model import DeviceLimits, Outcome
-from fusiond.program import (
-    CopyBatch,
-    HostCall,
-    Launch,
-    Program,
-    SourceKind,
-    Step,
-    blocking_steps,
-    problems,
-)
-from fusiond.system import faults
+from fusiond.model.gpu.entry_table import EntryName, EntryTable, read_table
+from fusiond.model.gpu.occupancy import launch_problem
+from fusiond.model.nouns import DeviceLimits
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import CopyBatch, HostCall, Launch, Program, SourceKind, Step, blocking_steps, problems
+from fusiond.model.system import faults
 
 log = logging.getLogger(__name__)
 

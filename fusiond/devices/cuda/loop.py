@@ -1,5 +1,4 @@
-"""A Program's steps issued by a loop in C and timed on the wall clock: what a host program that calls the driver
-would see.
+"""Issues a Program's steps from a loop in C, timed on the wall clock, as a host program would see them.
 
 Python issues a step in 5 to 10 us, as long as a small copy takes; where host work is inside the span that cost
 cannot be hidden behind a gate, so it is avoided. The loop (`loop_code`) calls the driver through a table of addresses.
@@ -20,7 +19,7 @@ from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.loop_code import HostFunctions
 from fusiond.devices.cuda.memory import ProgramMemory, arenas
-from fusiond.program import (
+from fusiond.model.program import (
     Alloc,
     Argument,
     Buffer,

@@ -13,9 +13,9 @@ from ctypes import POINTER, c_uint, c_void_p
 from pathlib import Path
 
 from fusiond.build import gxx
-from fusiond.errors import DeviceError
-from fusiond.model import BuildFailed
-from fusiond.program import Source, SourceKind
+from fusiond.model.errors import DeviceError
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Source, SourceKind
 
 _TRAMPOLINES = """
 #include <utility>

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda.driver import Driver
-from fusiond.language.narrow import numpy_dtype
-from fusiond.model import Outcome
-from fusiond.program import Buffer, Memory, Program, Role
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Buffer, Memory, Program, Role
 
 GUARD_BYTES = 4096
 GUARD_BYTE = 0xDB

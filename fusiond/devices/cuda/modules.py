@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from fusiond.cuda.entries import EntryName
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import Driver
-from fusiond.model import Outcome
-from fusiond.program import Launch
+from fusiond.model.gpu.entry_table import EntryName
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Launch
 
 
 class DriverModule:

@@ -1,4 +1,4 @@
-"""What NVML knows of a GPU: clock, temperature, power, throttling, who else is there. Everything degrades to "unknown".
+"""The state of a GPU by NVML: clock, temperature, power, throttling, other processes. Missing values are "unknown".
 
 The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[cuda]`. NVML needs no context, so
 the daemon's process may ask as well.
@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fusiond.model import DeviceInfo, DeviceState
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import DeviceState
 
 try:
     import pynvml

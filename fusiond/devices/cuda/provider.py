@@ -20,8 +20,9 @@ from fusiond.devices.cuda.description import NO_DRIVER, NO_PYCUDA, describe, ind
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.loop_code import with_trampolines
 from fusiond.devices.cuda.sanitize import sanitize
-from fusiond.model import BuildFailed, DeviceInfo
-from fusiond.program import Program, Source, SourceKind, Step, replace_sources
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Source, SourceKind, Step, replace_sources
 
 if TYPE_CHECKING:  # see fusiond.devices.base
     from fusiond.strategy import Facts

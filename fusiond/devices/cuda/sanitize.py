@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import MORE
-from fusiond.system import children, faults
+from fusiond.model.system import children, faults
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"

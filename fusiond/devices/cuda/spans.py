@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
-from fusiond.model import Outcome, median
+from fusiond.model.outcomes import Outcome, median
 
 COMMANDS_BEHIND_A_GATE = 256
 """A quarter of what a launch queue holds; a fuller one would block the host that is to open the gate."""

@@ -6,15 +6,7 @@ import math
 from collections.abc import Callable
 
 from fusiond.torch.instructions import HloValue, HloWriter, Number
-from fusiond.torch.operators.table import (
-    OperatorCall,
-    Unsupported,
-    category,
-    common,
-    number,
-    operator,
-    working,
-)
+from fusiond.torch.operators.table import OperatorCall, Unsupported, category, common, number, operator, working
 
 # --- of one tensor ---
 

@@ -1,4 +1,4 @@
-"""What a function of the table is given, and the table itself.
+"""The table of operators, and the arguments that its functions get.
 
 As torch does, arithmetic in float16 and bfloat16 is done in float32 and rounded once for each operator.
 """

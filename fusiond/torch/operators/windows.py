@@ -1,4 +1,4 @@
-"""Small convolutions and pooling: what reads some pixels round its own."""
+"""Small convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from fusiond.frameworks import is_stencil
+from fusiond.service.frameworks import is_stencil
 from fusiond.torch.instructions import HloValue, HloWriter, edge
 from fusiond.torch.operators.table import OperatorCall, Unsupported, operator
 

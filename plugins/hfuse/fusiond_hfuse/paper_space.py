@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fusiond.model import Config, DeviceLimits, Value
-from fusiond.search.space import EMPTY, Parameter, Space
+from fusiond.model.nouns import Config, DeviceLimits, Value
+from fusiond.strategy.space import EMPTY, Parameter, Space
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
 

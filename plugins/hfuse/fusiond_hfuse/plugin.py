@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.errors import PluginError
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs import documents
+from fusiond.model.errors import PluginError
+from fusiond.model.inputs import documents
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 
 KERNELS = Path(__file__).parent / "kernels"
 

@@ -1,4 +1,4 @@
-"""The space of a pair or of a larger group, and where to begin in it.
+"""The space of a pair or a larger group, and its seeds.
 
 kind          horizontal | vertical
 level         warp | block                           when horizontal
@@ -32,9 +32,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.cuda.limits import BARRIER_IDS
-from fusiond.model import Config, DeviceLimits, Value
-from fusiond.search.space import EMPTY, Parameter, Space
+from fusiond.model.gpu.limits import BARRIER_IDS
+from fusiond.model.nouns import Config, DeviceLimits, Value
+from fusiond.strategy.space import EMPTY, Parameter, Space
 from fusiond_hfuse.analysis import pairing, partition, registers
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, volume

@@ -14,26 +14,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusiond.composition import groups
-from fusiond.cuda.limits import BARRIER_IDS
-from fusiond.drawing import Drawing
-from fusiond.errors import RequestError
-from fusiond.keys import text_key
-from fusiond.language.expressions import Expression
-from fusiond.model import (
-    SAMPLER,
-    Analysis,
-    CompileFacts,
-    Config,
-    Job,
-    Record,
-    Rejection,
-    Workload,
-    frozen,
-)
-from fusiond.program import Program, SourceLanguage
-from fusiond.search.space import EMPTY, Parameter, Space
+from fusiond.model.drawing import Drawing
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import BARRIER_IDS
+from fusiond.model.keys import text_key
+from fusiond.model.language.expressions import Expression
+from fusiond.model.nouns import SAMPLER, Analysis, CompileFacts, Config, Job, Rejection, Workload, frozen
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Program, SourceLanguage
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.composition import groups
+from fusiond.strategy.space import EMPTY, Parameter, Space
 from fusiond_hfuse import paper_space, space
 from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule

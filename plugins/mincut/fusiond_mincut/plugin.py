@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond_mincut.strategy import Mincut
 
 PIPELINES = Path(__file__).parent / "pipelines"

@@ -1,4 +1,4 @@
-"""What a job asks for: a pipeline, or a block of one, and how it is to be planned."""
+"""The request of a job: a pipeline or a block of one, and how to plan it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs.documents import Node
-from fusiond.keys import text_key
-from fusiond.model import Job, frozen
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs.documents import Node
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Job, frozen
 from fusiond.strategy import Inputs
 from fusiond_mincut.analysis import benefit, blocks, legality
 from fusiond_mincut.analysis.benefit import BenefitModel

@@ -1,4 +1,4 @@
-"""The space of a whole pipeline, where to begin in it, and what a point of it means.
+"""The space of a whole pipeline, its seeds, and the meaning of a point.
 
 partition     a text of `blocks`: dx|dy|sx+gx|...      (which ones: see `plan`)
 shapes        one way for all blocks (`32x8*1 tile`), or `measured`: each block as it was fastest alone
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusiond.model import Config, Value
-from fusiond.program import Program
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config, Value
+from fusiond.model.program import Program
+from fusiond.strategy.space import Parameter, Space
 from fusiond_mincut.analysis import blocks, legality
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.codegen import block_configs, streams

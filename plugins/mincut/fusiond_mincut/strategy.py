@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fusiond.cuda.occupancy import launch_problem
-from fusiond.drawing import MOST_NODES, Drawing
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
-from fusiond.program import Launch, Program
-from fusiond.search.space import Space
+from fusiond.model.drawing import MOST_NODES, Drawing
+from fusiond.model.gpu.occupancy import launch_problem
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Launch, Program
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy.space import Space
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
 from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, partitions_to_measure

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import fusiond
-from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Array, Binary, Clockless, DataPlane, ExecutionError, Executor
 from fusiond.devices.data import HostData
-from fusiond.errors import UnknownName
-from fusiond.inputs.fills import fill
-from fusiond.keys import content_key
-from fusiond.model import REPLAYED, BuildFailed, DeviceInfo, DeviceLimits, Outcome, frozen
-from fusiond.program import Fill, Program, Source
+from fusiond.model.errors import UnknownName
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.inputs.fills import fill
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import REPLAYED, DeviceInfo, DeviceLimits, frozen
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.program import Fill, Program, Source
 from fusiond.strategy import Facts
 from fusiond_replay import script
 

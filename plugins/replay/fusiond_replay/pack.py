@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.errors import RequestError
-from fusiond.exporting.pack import VERSION
-from fusiond.exporting.pack import PackRow as Row
-from fusiond.model import Value
-from fusiond.search.space import Parameter, Space
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Value
+from fusiond.strategy.recorded_space import VERSION
+from fusiond.strategy.recorded_space import PackRow as Row
+from fusiond.strategy.space import Parameter, Space
 
 WARMUPS = 3
 UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusiond.devices.base import DeviceProvider
-from fusiond.hookspecs import hookimpl
 from fusiond.strategy import Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond_replay.device import ReplayProvider
 from fusiond_replay.strategy import Replay
 

@@ -1,4 +1,4 @@
-"""What the replay device runs: a source that says what became of a config where it was recorded.
+"""The source that the replay device runs: the recorded outcome of a config.
 
     // replay 1: conv_A100 block_size_x=32 block_size_y=4
     samples_us 1250.5 1249.75 ...

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.errors import RequestError
-from fusiond.keys import text_key
-from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
-from fusiond.program import Buffer, Launch, Program, Role, Source
-from fusiond.search.space import EMPTY, Space
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.model.program import Buffer, Launch, Program, Role, Source
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.space import EMPTY, Space
 from fusiond_replay import script, t4
 from fusiond_replay.pack import Pack, Row
 from fusiond_replay.script import ReplayScript

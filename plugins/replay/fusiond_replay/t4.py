@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fusiond.errors import RequestError
-from fusiond.model import Value
-from fusiond.search.space import Parameter
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Value
+from fusiond.strategy.space import Parameter
 from fusiond_replay import pack
 from fusiond_replay.pack import FAILURES, UNITS, WARMUPS, Pack, Row
 

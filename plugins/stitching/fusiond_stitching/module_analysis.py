@@ -1,12 +1,12 @@
-"""What the strategy knows of a module once it is analysed, whichever config is asked for."""
+"""The analysis of a module that all configs share."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
 
-from fusiond.model import Config, DeviceLimits, Value
-from fusiond.program import Program
+from fusiond.model.nouns import Config, DeviceLimits, Value
+from fusiond.model.program import Program
 from fusiond_stitching.analysis import forms as module_forms
 from fusiond_stitching.analysis import performance_library
 from fusiond_stitching.analysis.forms import Forms

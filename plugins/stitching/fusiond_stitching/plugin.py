@@ -1,13 +1,13 @@
-"""What this plugin registers: the strategy, and the HLO modules that jobs may name."""
+"""The hooks of the plugin: the strategy, and the HLO modules of its catalogue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond_stitching.strategy import Stitching
 
 MODULES = Path(__file__).parent / "modules"

@@ -1,12 +1,12 @@
-"""What is known of a module without running it: the JSON of `plan --json`, and the text below `plan`."""
+"""The report of a module: the JSON of `plan --json` and the text below `plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.model import Record
-from fusiond.words import counted
+from fusiond.model.english import counted
+from fusiond.model.outcomes import Record
 from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.composition import Composed
 from fusiond_stitching.analysis.plan import BlockProgram, StitchedKernel

@@ -1,4 +1,4 @@
-"""What a job asks of this strategy: which module, or which part of one; what it holds; how much is measured first."""
+"""The request of a job: a module or a part of one, its data, and how much is measured first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from fusiond.errors import RequestError
-from fusiond.inputs.documents import Node
-from fusiond.keys import text_key
-from fusiond.model import Job, frozen
-from fusiond.program import Fill
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.documents import Node
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Job, frozen
+from fusiond.model.program import Fill
 from fusiond.strategy import Inputs
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.frontend import fills, importer, scatter_updates, stablehlo

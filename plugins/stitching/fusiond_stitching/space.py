@@ -1,4 +1,4 @@
-"""The space of a module, and where to begin in it.
+"""The space of a module, and its seeds.
 
 fusion      packed | barriers | apart | paper
             the paper's fusion; or groups with several producers, middle splits and spills: each its own launch
@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.cuda.limits import STATIC_SHARED_BYTES
-from fusiond.model import Config, DeviceLimits, Value
-from fusiond.search.space import Parameter, Space
+from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
+from fusiond.model.nouns import Config, DeviceLimits, Value
+from fusiond.strategy.space import Parameter, Space
 from fusiond_stitching.analysis.composition import EXCHANGES, LIMITS, ROWS, SHARED, Way
 from fusiond_stitching.analysis.policy import PAPER_SHARED_BYTES, FusionPolicy
 

@@ -18,13 +18,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusiond.cuda.limits import STATIC_SHARED_BYTES
-from fusiond.drawing import Drawing
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
-from fusiond.program import Program
-from fusiond.search.space import EMPTY, Space
+from fusiond.model.drawing import Drawing
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
+from fusiond.model.nouns import Analysis, Config, DeviceLimits, Job, Rejection, Workload, frozen
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Program
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond.strategy.space import EMPTY, Space
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import (

@@ -2,7 +2,8 @@
 
 Two kernels of the device that do not need each other are offered to whoever takes kernels; a region that the graph's
 file names, with the document that says what it computes, to whoever takes such documents. What becomes of a question is
-a launch that takes the place of the kernels (`fusiond.composition`); the graph with it is planned for transfers again.
+a launch that takes the place of the kernels (`fusiond.strategy.composition`); the graph with it is planned for
+transfers again.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusiond.composition import MADE, fragments, groups
-from fusiond.composition.fragments import Fragment, Unfit
-from fusiond.composition.groups import GroupCandidate
-from fusiond.language import extents
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.extents import text_of
-from fusiond.model import Job, Rejection, Verdict, frozen
-from fusiond.program import Fill, Scalar
+from fusiond.model.language import extents
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.extents import text_of
+from fusiond.model.nouns import Job, Rejection, frozen
+from fusiond.model.outcomes import Verdict
+from fusiond.model.program import Fill, Scalar
 from fusiond.strategy import Answers, Asked, Others
+from fusiond.strategy.composition import MADE, fragments, groups
+from fusiond.strategy.composition.fragments import Fragment, Unfit
+from fusiond.strategy.composition.groups import GroupCandidate
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.codegen import body
 from fusiond_transfer.frontend import sizes as graph_sizes

@@ -1,4 +1,4 @@
-"""Where vectors lie, by estimate: copied, mapped or managed, and which of these the search tries first."""
+"""Estimates for vectors that are copied, mapped or managed, and the order in which the search tries them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond.program import Memory
+from fusiond.model.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, mapped_or_managed, memory_costs
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED

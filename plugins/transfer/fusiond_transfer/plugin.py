@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.hookspecs import hookimpl
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond_transfer.strategy import Transfer
 
 GRAPHS = Path(__file__).parent / "graphs"

@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.errors import RequestError
-from fusiond.program import Fill
+from fusiond.model.errors import RequestError
+from fusiond.model.program import Fill
 from fusiond_transfer.frontend import parser, sub_vectors
 from fusiond_transfer.frontend.graph import DEVICE, HOST, MANAGED, MAPPED, Graph
 

@@ -1,4 +1,4 @@
-"""What `plan --json` says of a graph."""
+"""The report of a graph for `plan --json`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a job asks for, and what is known of it without running anything."""
+"""The request of a job, and what is known of it without running anything."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fusiond.model import Job, Rejection
+from fusiond.model.nouns import Job, Rejection
 from fusiond_transfer import delegation, space
 from fusiond_transfer.analysis import cost
 from fusiond_transfer.analysis.schedules import Schedules

@@ -1,4 +1,4 @@
-"""The space of a graph, where to begin in it, and its unfused ways.
+"""The space of a graph, its seeds, and its unfused ways.
 
 grouping     separate | paper_greedy | paper_tight | interval_stabbing | min_residency | local_search
 when         late | early                       (separate: at the last slot, or the first)
@@ -25,8 +25,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.model import Config, Value
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config, Value
+from fusiond.strategy.space import Parameter, Space
 from fusiond_transfer.analysis.schedule import GROUPINGS
 from fusiond_transfer.codegen.emit import ALLOCATIONS, STREAMS
 from fusiond_transfer.codegen.pipeline import ORDERS

@@ -10,14 +10,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from fusiond.drawing import Drawing
-from fusiond.errors import RequestError
-from fusiond.keys import content_key, text_key
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
-from fusiond.program import Memory, Program
-from fusiond.search.space import Space
+from fusiond.model.drawing import Drawing
+from fusiond.model.english import counted
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import content_key, text_key
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Value, Workload, frozen
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Memory, Program
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
-from fusiond.words import counted
+from fusiond.strategy.space import Space
 from fusiond_transfer import delegation, memory_estimates, space
 from fusiond_transfer.analysis import (
     chunks,

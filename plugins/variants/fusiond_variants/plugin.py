@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusiond.hookspecs import hookimpl
 from fusiond.strategy import Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond_variants.strategy import Variants
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusiond.model import Config
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config
+from fusiond.strategy.space import Parameter, Space
 
 VARIANT = "variant"
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)")

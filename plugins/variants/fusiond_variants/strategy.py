@@ -1,4 +1,4 @@
-"""Variants as a strategy: several implementations of one computation, of which the fastest right one is the answer.
+"""Variants as a strategy: of several implementations of one computation, the fastest correct one is the answer.
 
 job --parse--> Variants --analyse--> those with the reference's arguments --space--> variant, its knobs --emit--> one
 
@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Scrutiny, Workload, frozen
-from fusiond.program import Program
-from fusiond.search.space import EMPTY, Space
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Scrutiny, Workload, frozen
+from fusiond.model.outcomes import Record
+from fusiond.model.program import Program
 from fusiond.strategy import IMPLEMENTATION, NO_ANSWERS, Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.space import EMPTY, Space
 from fusiond_variants import space
 from fusiond_variants.codegen.adopt import adopted, mismatch
 from fusiond_variants.frontend import request

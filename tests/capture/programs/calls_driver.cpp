@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../fusiond/capture/runtime/watcher/driver.h"
+#include "../../../fusiond/cuda/capture/runtime/watcher/driver.h"
 
 using namespace watcher;
 

@@ -16,6 +16,6 @@ template <class... A> struct Sizes<int(A...)> {
 #define WATCHER_ENTRY(exported, base, since, per_thread)                                                     \
     static watcher::Entry exported##_entry{#exported, base, since, per_thread, (void*)exported};     \
     static Row exported##_row{#exported, base, since, per_thread, Sizes<decltype(exported)>().text.c_str()};
-#include "../../../fusiond/capture/runtime/watcher/stand_ins.cpp"
+#include "../../../fusiond/cuda/capture/runtime/watcher/stand_ins.cpp"
 
 int main() {}

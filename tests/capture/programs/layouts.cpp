@@ -2,7 +2,7 @@
 
 #include <cuda.h>
 
-#include "../../../fusiond/capture/runtime/watcher/driver.h"
+#include "../../../fusiond/cuda/capture/runtime/watcher/driver.h"
 
 #define SAME(ours, field, theirs, name) \
     static_assert(offsetof(watcher::ours, field) == offsetof(theirs, name) && sizeof(watcher::ours::field) >= sizeof(theirs::name))

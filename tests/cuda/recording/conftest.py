@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fusiond.cuda.recording import groups
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Askable, Found
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Askable, Found
 from tests.frameworks.answered import answer
 
 from ...jax.conftest import emitted
@@ -21,14 +21,14 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Askable]]
     """No group of an earlier test, and no daemon of this machine; what was handed in."""
     handed: list[Askable] = []
 
-    def submit(self: asking.Asker, question: Askable) -> None:
+    def submit(self: region_answers.Asker, question: Askable) -> None:
         self._submitted[question.digest] = float("inf")
         handed.append(question)
 
-    monkeypatch.setattr(asking.Asker, "_submit", submit)
+    monkeypatch.setattr(region_answers.Asker, "_submit", submit)
     groups.forget()
     yield handed
-    for each in list(asking._askers.values()):  # what still asks would be heard by the next test
+    for each in list(region_answers._askers.values()):  # what still asks would be heard by the next test
         while (thread := each._thread) is not None and thread.is_alive():
             with each._lock:
                 each._wanted.clear()

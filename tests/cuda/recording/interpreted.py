@@ -11,8 +11,8 @@ import pytest
 
 from fusiond.build import gxx
 from fusiond.cuda.recording import machines
-from fusiond.frameworks import launching
-from fusiond.program import Program
+from fusiond.model.program import Program
+from fusiond.service.frameworks import launching
 from tests.exporting.test_ptx import PtxDriver
 
 

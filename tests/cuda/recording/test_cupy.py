@@ -17,8 +17,8 @@ from fusiond.build import gxx
 from fusiond.cuda.recording import arguments, cupy, machines
 from fusiond.cuda.recording.origins import Origin
 from fusiond.devices.cpu import native
-from fusiond.frameworks import launching
-from fusiond.program import Program
+from fusiond.model.program import Program
+from fusiond.service.frameworks import launching
 
 from ...exporting import driver as stand_in
 from .test_launch import SAMPLES, SOURCE, N, states

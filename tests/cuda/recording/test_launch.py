@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import fusiond.cuda
-from fusiond.cuda.recording import groups, question
-from fusiond.frameworks import asking
-from fusiond.frameworks.asking import Found
+from fusiond.cuda.recording import group_job, groups
+from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import Found
 
 from ...jax.conftest import emitted
 
@@ -109,13 +109,13 @@ def test_an_answer_is_taken_up_without_waiting(
     here = threading.get_ident()
     threads = set()
 
-    def look(self: asking.Asker, asked: Any) -> Found:
+    def look(self: region_answers.Asker, asked: Any) -> Found:
         threads.add(threading.get_ident())
         return found.get(asked.workload, Found(state="unknown"))
 
-    monkeypatch.setattr(asking.Asker, "look", look)
-    monkeypatch.setattr(asking, "POLL_SECS", 0.02)
-    monkeypatch.setattr(asking.Asker, "_stamp", lambda self: time.monotonic())
+    monkeypatch.setattr(region_answers.Asker, "look", look)
+    monkeypatch.setattr(region_answers, "POLL_SECS", 0.02)
+    monkeypatch.setattr(region_answers.Asker, "_stamp", lambda self: time.monotonic())
     data = Data()
 
     def once() -> None:
@@ -149,7 +149,7 @@ def test_an_answer_is_taken_up_without_waiting(
 def test_other_answers_leave_them_as_they_are(
     monkeypatch: pytest.MonkeyPatch, db: Path, found: Found, said: str
 ) -> None:
-    monkeypatch.setattr(asking.Asker, "look", lambda self, asked: found)
+    monkeypatch.setattr(region_answers.Asker, "look", lambda self, asked: found)
     data = Data()
     for _ in range(2):
         with fusiond.cuda.launch(db=db):
@@ -269,14 +269,14 @@ def test_what_cannot_be_asked_says_why(name: str, db: Path) -> None:
 def test_the_question_is_of_shapes_alone(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path))
 
-    def asked(seed: int, by: float, *, swapped: bool = False, n: int = N) -> question.KernelsQuestion:
+    def asked(seed: int, by: float, *, swapped: bool = False, n: int = N) -> group_job.KernelsQuestion:
         data = Data(seed)
         launches = [
             SCALE.described(4, 256, (data.x, data.y, np.float32(by), np.int32(n)), 0, None),
             HISTOGRAM.described(2, 128, (data.counts, data.v, np.int32(N)), 64, None),
         ][:: -1 if swapped else 1]
         values = [groups._described(each)[1] for each in launches]
-        return question.asked(launches, values, "cpu")
+        return group_job.asked(launches, values, "cpu")
 
     first = asked(0, 0.3)
     assert asked(1, 0.49).digest == first.digest

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fusiond.build import gxx
-from fusiond.devices.cpu import commands
-from fusiond.devices.cpu.lower import lower
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
 from fusiond.devices.cpu.native import Finished, NativeLaunch, NativeModule, Runtime
 
 pytestmark = pytest.mark.usefixtures("gxx_here")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Argument, Fault, FaultKind, Finished, NativeLaunch, NativeModule, Runtime
 from fusiond.devices.cpu.race import find_races
-from fusiond.errors import DeviceError
-from fusiond.program import Source
+from fusiond.model.errors import DeviceError
+from fusiond.model.program import Source
 
 TEXT = """
 #include <cooperative_groups.h>

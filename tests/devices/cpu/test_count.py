@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.counting.command import main
-from fusiond.exporting.bundle import write_bundle
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.devices.counting.command import main
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source
 
 TEXT = """
 extern "C" __global__ void twice(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }

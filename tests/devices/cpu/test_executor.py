@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram, _adversarial
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.protocol import Checked, CheckRequest, Reference, Reply
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, MeasureFailed, Outcome
-from fusiond.program import (
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import BuildFailed, MeasureFailed, Outcome
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Bytes,

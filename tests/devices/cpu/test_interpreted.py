@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.counting import run as counting
+from fusiond.build.exporting.bundle import read_bundle, write_bundle
 from fusiond.devices.base import ExecutionError
+from fusiond.devices.counting import run as counting
 from fusiond.devices.cpu import race
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.errors import RequestError
-from fusiond.exporting.bundle import read_bundle, write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, Outcome
-from fusiond.program import (
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Free,

@@ -11,8 +11,8 @@ from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.link import Link, parse
-from fusiond.errors import RequestError
-from fusiond.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Prefetch, Program, Role, Source
+from fusiond.model.errors import RequestError
+from fusiond.model.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Prefetch, Program, Role, Source
 
 N = 3000
 KERNEL = Source(

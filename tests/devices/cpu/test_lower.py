@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.devices.cpu.lower import LoweringError, lower
+from fusiond.build.cpu.lowering import LoweringError, lower
 
 ARENA = "(::fusiond_dynamic_shared)"
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.devices.cpu.memory import ALIGNMENT_BYTES, GUARD_BYTES, HostAllocation
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.narrow import numpy_dtype
-from fusiond.program import Buffer, Role
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.program import Buffer, Role
 
 
 def buffer(name: str, dtype: str = "uint8", elements: int = 100, offset: int = 0) -> Buffer:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Finished, NativeLaunch, Runtime
-from fusiond.language import narrow
-from fusiond.program import Source
+from fusiond.model.language import narrow
+from fusiond.model.program import Source
 
 TEXT = """
 #include <cuda_fp16.h>

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fusiond.build import gxx
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.cpu import race
 from fusiond.devices.cpu.native import NativeLaunch as NativeLaunch
-from fusiond.errors import DeviceError
-from fusiond.exporting.bundle import write_bundle
-from fusiond.program import Buffer, Copy, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.errors import DeviceError
+from fusiond.model.program import Buffer, Copy, Fill, Launch, Pointer, Program, Role, Scalar, Source
 
 pytestmark = pytest.mark.slow
 

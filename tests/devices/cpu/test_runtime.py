@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.build import nvcc
-from fusiond.cuda.limits import MOST_SHARED_BYTES
-from fusiond.devices.cpu import commands
-from fusiond.devices.cpu.lower import lower
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
 from fusiond.devices.cpu.native import (
     Argument,
     Fault,
@@ -28,6 +27,7 @@ from fusiond.devices.cpu.native import (
     Runtime,
 )
 from fusiond.devices.cpu.race import find_races
+from fusiond.model.gpu.limits import MOST_SHARED_BYTES
 
 KERNELS = Path(__file__).parent / "kernels"
 FEATURES = {

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.cuda.entries import EntryName, EntryParameter, EntryTable, table_bytes
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loop_code import with_trampolines
 from fusiond.devices.cuda.nvml import Sensors
-from fusiond.program import Program, Source, SourceKind
+from fusiond.model.gpu.entry_table import EntryName, EntryParameter, EntryTable, table_bytes
+from fusiond.model.program import Program, Source, SourceKind
 
 KERNELS: Mapping[str, tuple[int, ...]] = {
     # As fake_libcuda.cpp has them: name -> bytes of each parameter.

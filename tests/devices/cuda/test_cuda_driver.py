@@ -8,7 +8,7 @@ import pytest
 
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import outcome_of
-from fusiond.model import Outcome
+from fusiond.model.outcomes import Outcome
 
 
 def test_a_machine_without_a_driver() -> None:

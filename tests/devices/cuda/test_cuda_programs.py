@@ -11,9 +11,9 @@ import pytest
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.memory import GUARD_BYTES, device_bytes
-from fusiond.inputs.fills import initial
-from fusiond.model import Outcome
-from fusiond.program import (
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import Outcome
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Bytes,

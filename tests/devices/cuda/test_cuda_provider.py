@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.cuda.entries import read_table
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import canary, gate, kernels, nvml, provider
 from fusiond.devices.cuda.driver import Driver, DriverMissing
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.errors import DeviceError
-from fusiond.model import BuildFailed
-from fusiond.program import Buffer, Launch, Program, Role, Source, SourceKind
+from fusiond.model.errors import DeviceError
+from fusiond.model.gpu.entry_table import read_table
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Buffer, Launch, Program, Role, Source, SourceKind
 
 
 def absent() -> Driver:

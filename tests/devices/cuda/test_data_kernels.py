@@ -19,10 +19,10 @@ from fusiond.devices.compare import by_tolerance, compare
 from fusiond.devices.cpu import native
 from fusiond.devices.cuda import kernels
 from fusiond.devices.cuda.memory import GUARD_BYTE, GUARD_BYTES
-from fusiond.inputs.fills import DRAWN, fill, quantiles
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.narrow import NARROW, numpy_dtype
-from fusiond.program import Buffer, Compare, Fill, Role, Source
+from fusiond.model.inputs.fills import DRAWN, fill, quantiles
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.narrow import NARROW, numpy_dtype
+from fusiond.model.program import Buffer, Compare, Fill, Role, Source
 
 Launch = Callable[..., None]
 SHAPES = (((1, 1, 1), (1, 1, 1)), ((3, 1, 1), (32, 1, 1)))

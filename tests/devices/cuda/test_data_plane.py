@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.compare import compare
 from fusiond.devices.protocol import Checked, CheckRequest, Reference
 from fusiond.devices.worker import ExecutorWorker
-from fusiond.exporting.bundle import write_bundle
-from fusiond.inputs.fills import initial
-from fusiond.keys import text_key
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.narrow import numpy_dtype
-from fusiond.model import MeasureFailed, Outcome
-from fusiond.program import (
+from fusiond.model.inputs.fills import initial
+from fusiond.model.keys import text_key
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.outcomes import MeasureFailed, Outcome
+from fusiond.model.program import (
     Buffer,
     Compare,
     Fill,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.exporting.bundle import write_bundle
-from fusiond.program import (
+from fusiond.model.program import (
     Buffer,
     Compare,
     Copy,

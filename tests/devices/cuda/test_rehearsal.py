@@ -19,9 +19,9 @@ from fusiond.devices import steadiness, timing
 from fusiond.devices.base import Loaded
 from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling, sample_pair
-from fusiond.inputs.fills import initial
-from fusiond.model import Measurement, Purpose, Verdict
-from fusiond.program import Launch, Program
+from fusiond.model.inputs.fills import initial
+from fusiond.model.outcomes import Measurement, Purpose, Verdict
+from fusiond.model.program import Launch, Program
 from fusiond.tuning.verdict import LEAST_PROCESSES, conclude, process_ratio
 from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import launch, program

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling, throttled
-from fusiond.exporting.bundle import write_bundle
-from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import Program
+from fusiond.model.nouns import DeviceInfo, DeviceLimits
+from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model.program import Program
 from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import program
 from tests.devices.cuda.test_rehearsal import _launch

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import run
-from fusiond.exporting.bundle import write_bundle
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source
 
 N = 16
 

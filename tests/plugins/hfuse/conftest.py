@@ -15,16 +15,17 @@ import pytest
 from numpy.typing import NDArray
 
 from fusiond.build import nvcc
-from fusiond.counting import run as counting
-from fusiond.cuda.limits import limits
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
-from fusiond.inputs.fills import initial
-from fusiond.language import narrow
-from fusiond.model import Analysis, CompileFacts, DeviceLimits, Workload
-from fusiond.program import Bytes, Copy, FillStep, Launch, Pointer, Program, Source, SourceLanguage
-from fusiond.registry import Registry
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.devices.counting import run as counting
+from fusiond.devices.cpu import native
+from fusiond.model.gpu.limits import limits
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language import narrow
+from fusiond.model.nouns import Analysis, CompileFacts, DeviceLimits, Workload
+from fusiond.model.program import Bytes, Copy, FillStep, Launch, Pointer, Program, Source, SourceLanguage
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse import plugin
 from fusiond_hfuse.strategy import Hfuse

@@ -9,13 +9,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusiond.counting.run import count
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
-from fusiond.model import Analysis, Config
-from fusiond.program import Program, Source
-from fusiond.registry import Registry
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.devices.counting.run import count
+from fusiond.devices.cpu import native
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Program, Source
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.strategy import Hfuse

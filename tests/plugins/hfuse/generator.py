@@ -20,8 +20,8 @@ from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from fusiond.model import Config, Value
-from fusiond.search.space import Space
+from fusiond.model.nouns import Config, Value
+from fusiond.strategy.space import Space
 
 T = TypeVar("T")
 

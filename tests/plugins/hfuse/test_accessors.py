@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Bytes, Program, decode, problems, to_text
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Bytes, Program, decode, problems, to_text
 
 KERNELS = Path(__file__).parent / "kernels"
 AFFINE = str(KERNELS / "affine.yaml")

@@ -10,9 +10,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program
 from fusiond_hfuse.codegen import emit, verify
 from fusiond_hfuse.frontend.fusion_group import SLOTS
 from fusiond_hfuse.frontend.launch_shapes import shape_of

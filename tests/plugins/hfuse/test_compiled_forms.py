@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Program, SourceLanguage
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program, SourceLanguage
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_nvcc]
 

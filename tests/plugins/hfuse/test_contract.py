@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.model import Job
-from fusiond.program import Bytes, Launch, Program, Scalar, SizeError
-from fusiond.registry import Registry
+from fusiond.model.nouns import Job
+from fusiond.model.program import Bytes, Launch, Program, Scalar, SizeError
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.testing.strategies import StrategyContract
 from fusiond_hfuse import plugin
 from fusiond_hfuse.strategy import Hfuse

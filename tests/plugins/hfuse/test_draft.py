@@ -10,9 +10,9 @@ import pytest
 import yaml as pyyaml
 
 from fusiond.build import nvcc
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
-from fusiond.model import Config, Job
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.model.nouns import Config, Job
 from fusiond.requests.jobs import JobInputs
 
 SOURCE = """\

@@ -11,10 +11,10 @@ import subprocess
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import fill
-from fusiond.model import Config
-from fusiond.program import Program, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.fills import fill
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program, problems
 from fusiond_hfuse.codegen import verify
 
 pytestmark = pytest.mark.slow  # about fifty builds

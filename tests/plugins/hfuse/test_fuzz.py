@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.program import Program
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.strategy import Hfuse
 

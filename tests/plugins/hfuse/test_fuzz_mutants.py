@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.model import Analysis, Config, Value
-from fusiond.program import Launch, Program, Scalar
-from fusiond.registry import Registry
+from fusiond.model.nouns import Analysis, Config, Value
+from fusiond.model.program import Launch, Program, Scalar
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.codegen import hidden_arguments, sides

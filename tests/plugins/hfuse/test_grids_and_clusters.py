@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config, Rejection
-from fusiond.program import Launch, Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config, Rejection
+from fusiond.model.program import Launch, Program
 from fusiond_hfuse.codegen import verify
 from fusiond_hfuse.frontend import ptx_kernel
 from tests.plugins.hfuse.conftest import initial

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from fusiond.cuda.limits import limits
-from fusiond.errors import RequestError
-from fusiond.model import CompileFacts, Config, Record, Rejection, Verdict
-from fusiond.program import FillStep, Launch, Program, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import CompileFacts, Config, Rejection
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.model.program import FillStep, Launch, Program, problems
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from fusiond_hfuse import space

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from fusiond.devices.cpu import commands
-from fusiond.devices.cpu.lower import lower
-from fusiond.errors import RequestError
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.model.errors import RequestError
 from fusiond_hfuse.frontend.includes import HOISTED
 
 TEXT = (

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import yaml as pyyaml
 
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import initial
-from fusiond.model import Config
-from fusiond.program import Copy, Launch, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Config
+from fusiond.model.program import Copy, Launch, problems
 from fusiond.requests import jobs
 
 SOURCE = """\

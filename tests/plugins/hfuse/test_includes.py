@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusiond.model import Config
+from fusiond.model.nouns import Config
 
 LANE = "#pragma once\n__device__ inline int lane_of(int i) { return i % 32; }\nstruct Lane { int a; };\n"
 PAIR = """\

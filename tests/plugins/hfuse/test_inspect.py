@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusiond.model import Analysis
-from fusiond.program import Program
+from fusiond.model.nouns import Analysis
+from fusiond.model.program import Program
 from fusiond_hfuse.strategy import Hfuse
 
 GOOD = ".version 8.0\n.target sm_90\n.visible .entry fused_hist_maxpool(\n)\n{\n\tbar.sync \t1, 512;\n\tret;\n}\n"

@@ -8,9 +8,9 @@ import yaml as pyyaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import fill
-from fusiond.program import Compare, Fill, Scalar
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.fills import fill
+from fusiond.model.program import Compare, Fill, Scalar
 
 SOURCE = """\
 #define SCALE 2.0f

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fusiond.cuda.limits import limits
 from fusiond.devices.cpu import native
-from fusiond.model import Config, Rejection
-from fusiond.program import FillStep, Program
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import Config, Rejection
+from fusiond.model.program import FillStep, Program
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
 from tests.plugins.hfuse.conftest import outputs

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fusiond.devices.cpu.native import Fault
-from fusiond.model import Config
-from fusiond.program import Program, Scalar
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program, Scalar
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.codegen import verify
 
@@ -172,7 +172,7 @@ def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind
 
 def test_a_toolkit_that_clang_finds_decides_nothing(analyse, monkeypatch):
     """Without one, clang takes no variadic function in device code, which the declarations of CUDA's `printf` are."""
-    from fusiond.errors import RequestError
+    from fusiond.model.errors import RequestError
     from fusiond_hfuse.frontend import clang_tree, kernel_parser
 
     assert analyse("hist", "maxpool").rejections == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.model import Config
+from fusiond.model.nouns import Config
 from fusiond_hfuse.analysis import pairing
 
 

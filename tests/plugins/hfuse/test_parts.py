@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Bytes, Pointer, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Bytes, Pointer, problems
 
 SOURCE = """\
 struct Rows { float* data; int n; float* other; };

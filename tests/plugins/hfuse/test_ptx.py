@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.counting import run
-from fusiond.cuda.limits import limits
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import initial
-from fusiond.model import BuildFailed, CompileFacts, Config, Rejection
-from fusiond.program import Program
+from fusiond.devices.counting import run
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import limits
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import CompileFacts, Config, Rejection
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition

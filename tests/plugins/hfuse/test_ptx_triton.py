@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.counting import run
-from fusiond.cuda.limits import limits
-from fusiond.model import Config, Rejection
-from fusiond.ptx import parser
+from fusiond.devices.counting import run
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import Config, Rejection
+from fusiond.model.ptx import parser
 from fusiond.requests import jobs
 from fusiond.strategy import Target
 from tests.ptx_data.cases import cases as known_cases

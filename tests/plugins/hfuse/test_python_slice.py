@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.model import Job
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.nouns import Job
 from fusiond.requests.jobs import JobInputs
+from fusiond.requests.registry import Registry
 from fusiond_hfuse.frontend.python_slice import PythonSlice, sliced
 
 KERNEL = '''\

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fusiond.model import Config
-from fusiond.program import Scalar
+from fusiond.model.nouns import Config
+from fusiond.model.program import Scalar
 from fusiond.testing.races import races
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here")]

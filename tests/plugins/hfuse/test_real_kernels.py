@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond.model import Config
-from fusiond.program import Program, SourceLanguage
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program, SourceLanguage
 
 KERNELS = Path(__file__).parent / "kernels"
 COMPILED = ("argmax", "dropout", "eights", "groups", "layernorm", "lud", "mandelbrot", "nbody", "reduce")

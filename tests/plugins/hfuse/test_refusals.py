@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.model import BuildFailed, CompileFacts, Config, Rejection
-from fusiond.program import Program
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.nouns import CompileFacts, Config, Rejection
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond.strategy import Target
 
 HEAD = "__global__ void k(int* out, int n)\n{\n"
@@ -166,7 +167,7 @@ def test_dynamic_shared_memory_beyond_the_block(analyse, strategy, kernel_file):
 
 
 def gpu(facts) -> Target:
-    from fusiond.cuda.limits import limits
+    from fusiond.model.gpu.limits import limits
 
     return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.cuda.limits import limits
-from fusiond.model import CompileFacts, Config
-from fusiond.program import Program
+from fusiond.model.gpu.limits import limits
+from fusiond.model.nouns import CompileFacts, Config
+from fusiond.model.program import Program
 from fusiond.requests.planning import target_for_arch
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.codegen import verify

@@ -10,9 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program
 from fusiond_hfuse.frontend import clang_tree, kernel_parser, slicing
 
 YAML = """\

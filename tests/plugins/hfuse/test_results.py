@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.inputs.fills import fill
-from fusiond.model import Config
-from fusiond.program import Program
+from fusiond.model.inputs.fills import fill
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program
 
 SMALL = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
 

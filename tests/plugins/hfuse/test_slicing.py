@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.model import Config
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program
 from fusiond_hfuse.frontend import cursors, directives, kernel_parser, slicing
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.cuda.occupancy import carveout_pct, occupancy
-from fusiond.errors import RequestError
-from fusiond.model import Config, DeviceLimits
-from fusiond.program import Program, Role
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.occupancy import carveout_pct, occupancy
+from fusiond.model.nouns import Config, DeviceLimits
+from fusiond.model.program import Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import target_for_arch
 from fusiond_hfuse import space

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from fusiond.model import Config
-from fusiond.program import Program, problems
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program, problems
 from fusiond_hfuse.codegen import verify
 from fusiond_hfuse.plugin import KERNELS
 

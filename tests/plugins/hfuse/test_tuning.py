@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.events import Events
-from fusiond.hookspecs import hookimpl
-from fusiond.model import JobState, Outcome
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.outcomes import JobState, Outcome
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.tuning import tuner
 from fusiond_hfuse import plugin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Pipeline
 

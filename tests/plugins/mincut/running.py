@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.build import gxx
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
-from fusiond.inputs import documents
-from fusiond.inputs.fills import initial
-from fusiond.model import Rejection
-from fusiond.program import Launch, Pointer, Program, Source
+from fusiond.build.cpu import commands
+from fusiond.build.cpu.lowering import lower
+from fusiond.devices.cpu import native
+from fusiond.model.inputs import documents
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Launch, Pointer, Program, Source
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.codegen import emit, stages

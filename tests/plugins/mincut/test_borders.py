@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from fusiond.codegen.operators import atom
+from fusiond.model.codegen.operators import atom
 from fusiond_mincut.codegen.addresses import inside
 from fusiond_mincut.frontend import borders
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond.requests import jobs
 from fusiond_mincut import request, strategy
 from fusiond_mincut.analysis import legality

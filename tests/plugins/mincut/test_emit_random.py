@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen import emit, tiles
 from fusiond_mincut.codegen.emit import BlockParams

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fusiond.build.nvcc import NvccFacts
-from fusiond.model import BuildFailed, Rejection
-from fusiond.program import Program
+from fusiond.model.nouns import Rejection
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import emit, tiles

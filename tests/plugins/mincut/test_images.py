@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fusiond.build.nvcc import NvccFacts
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
-from fusiond.model import BuildFailed
-from fusiond.program import Fill, Program
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Fill, Program
 from fusiond_mincut.analysis import blocks, legality
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.codegen import block_configs, emit

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fusiond.devices.cpu import native
-from fusiond.program import Program
+from fusiond.model.program import Program
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import tiles
 from fusiond_mincut.codegen.emit import BlockParams

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.inputs import documents
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs import documents
 from fusiond_mincut.frontend import graph, parser
 from fusiond_mincut.frontend.graph import Border, Pipeline
 

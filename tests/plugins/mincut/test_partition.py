@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond_mincut import plugin
 from fusiond_mincut.analysis import blocks, candidates, exact, legality, partition, partitions_to_measure
 from fusiond_mincut.analysis.benefit import PAPER, PUBLISHED_CODE, BenefitModel

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fusiond.inputs import documents
-from fusiond.program import Program, pitches, unsized
+from fusiond.model.inputs import documents
+from fusiond.model.program import Program, pitches, unsized
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend import parser, printer

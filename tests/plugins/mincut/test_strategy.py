@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, CompileFacts, Config, Job, Record, Rejection, Verdict, Workload
-from fusiond.program import Launch, Program, Source, problems
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, CompileFacts, Config, Job, Rejection, Workload
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.model.program import Launch, Program, Source, problems
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
 from fusiond_mincut import plugin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen import block_configs, emit, separation
 from fusiond_mincut.codegen.emit import BlockParams

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.inputs import documents
+from fusiond.model.inputs import documents
 from fusiond_mincut import plugin
 from fusiond_mincut.analysis import partition
 from fusiond_mincut.analysis.benefit import PAPER

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.events import Events
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs import fills
-from fusiond.model import JobState
-from fusiond.program import Program
-from fusiond.registry import Registry
+from fusiond.model.events import Events
+from fusiond.model.inputs import fills
+from fusiond.model.outcomes import JobState
+from fusiond.model.program import Program
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.tuning import baselines, tuner
 from fusiond_mincut import plugin
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.exporting import pack as writer
-from fusiond.model import Config
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Config
+from fusiond.strategy import recorded_space as writer
 from fusiond_replay import pack, t4
 from fusiond_replay.pack import Row
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from fusiond.cli import main
-from fusiond.errors import RequestError
-from fusiond.events import Events
-from fusiond.model import REPLAYED, BuildFailed, Job, Outcome
-from fusiond.program import Source
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.events import Events
+from fusiond.model.nouns import REPLAYED, Job
+from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.program import Source
 from fusiond.requests import jobs
 from fusiond.requests.planning import choose_device, prepare
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, InProcess, fake_program
 from fusiond.testing.strategies import StrategyContract

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from fusiond.program import Launch, Pointer, Program, Role
+from fusiond.model.program import Launch, Pointer, Program, Role
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from fusiond.devices.compare import compare
-from fusiond.language.narrow import numpy_dtype
-from fusiond.model import Rejection
-from fusiond.program import Program
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Program
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit

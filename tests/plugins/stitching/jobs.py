@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fusiond_stitching.plugin as plugin
-from fusiond.model import DeviceLimits, Job
-from fusiond.registry import Registry
+from fusiond.model.nouns import DeviceLimits, Job
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 
 H100 = DeviceLimits(
     multiprocessors=132,

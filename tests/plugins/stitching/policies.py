@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusiond.model import DeviceLimits
+from fusiond.model.nouns import DeviceLimits
 from fusiond_stitching.analysis.policy import FusionPolicy, paper
 
 LIMITS = DeviceLimits(

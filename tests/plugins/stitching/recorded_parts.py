@@ -7,7 +7,8 @@ import functools
 from pathlib import Path
 
 import fusiond_stitching.plugin as plugin
-from fusiond.model import Analysis, Config, Record, Verdict
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.outcomes import Record, Verdict
 from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching import space

@@ -13,7 +13,7 @@ from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.run import run_checked
-from fusiond.program import Program, problems
+from fusiond.model.program import Program, problems
 
 Arrays = dict[str, NDArray[Any]]
 

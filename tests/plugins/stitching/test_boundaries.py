@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.program import problems
+from fusiond.model.program import problems
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import LibraryCall, StitchingPlan
 from fusiond_stitching.codegen import emit

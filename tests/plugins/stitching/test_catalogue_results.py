@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusiond_stitching
-from fusiond.inputs.fills import fill
+from fusiond.model.inputs.fills import fill
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.frontend import importer
 

@@ -15,7 +15,7 @@ import pytest
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.race import find_in
-from fusiond.program import Program
+from fusiond.model.program import Program
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.analysis.plan import (
     StitchingPlan,

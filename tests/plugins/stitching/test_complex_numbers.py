@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.frontend import importer
 

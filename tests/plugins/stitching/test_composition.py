@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import fusiond_stitching.plugin as plugin
-from fusiond.inputs.fills import fill
-from fusiond.model import Analysis, Config, Rejection
-from fusiond.program import Launch, Program
+from fusiond.model.inputs.fills import fill
+from fusiond.model.nouns import Analysis, Config, Rejection
+from fusiond.model.program import Launch, Program
 from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching import space

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.analysis.plan import (
     StitchingPlan,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.hlo import ArrayShape, Several
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from fusiond.registry import Registry
 from fusiond.requests import jobs, planning
+from fusiond.requests.registry import Registry
 
 from . import oracle
 from .cases import rand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
 

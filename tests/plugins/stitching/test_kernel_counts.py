@@ -9,7 +9,7 @@ import math
 import pytest
 
 import fusiond_stitching.plugin as plugin
-from fusiond.model import Analysis
+from fusiond.model.nouns import Analysis
 from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching import space

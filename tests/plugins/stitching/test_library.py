@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 import fusiond_stitching.plugin as plugin
-from fusiond import events as say
 from fusiond.cli import main
 from fusiond.devices.base import Binary
-from fusiond.events import Events
-from fusiond.hookspecs import hookimpl
-from fusiond.keys import text_key
-from fusiond.model import Record, Verdict
-from fusiond.program import Source
-from fusiond.registry import Registry
+from fusiond.model import events as say
+from fusiond.model.events import Events
+from fusiond.model.keys import text_key
+from fusiond.model.outcomes import Record, Verdict
+from fusiond.model.program import Source
 from fusiond.requests import jobs
 from fusiond.requests.planning import plan, prepare, target_of
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
 from fusiond_stitching import report
@@ -117,7 +117,7 @@ def test_what_is_measured_decides_the_schedules_and_is_there_for_the_next_job(st
 
 @pytest.mark.slow
 def test_a_job_measures_as_many_as_it_may_and_plan_says_what_is_missing(store, registry, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("fusiond.isolation.registry.load", lambda **_: registry)
+    monkeypatch.setattr("fusiond.requests.isolation.registry.load", lambda **_: registry)
     (tmp_path / "j.yaml").write_text("strategy: stitching\nmodule: nmt_fig3\nprobes: 4\ndevice: fake\n")
 
     def said() -> str:

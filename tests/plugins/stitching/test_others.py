@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_stitching.analysis import planner, policy, verify
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer

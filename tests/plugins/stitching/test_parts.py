@@ -12,17 +12,18 @@ import pytest
 
 import fusiond_stitching.plugin as plugin
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.errors import RequestError
-from fusiond.events import Events
-from fusiond.hookspecs import hookimpl
-from fusiond.inputs.fills import fill
-from fusiond.model import Config, Job, JobState
-from fusiond.program import Buffer, Program, Role
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.events import Events
+from fusiond.model.inputs.fills import fill
+from fusiond.model.nouns import Config, Job
+from fusiond.model.outcomes import JobState
+from fusiond.model.program import Buffer, Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
+from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.strategies import StrategyContract
 from fusiond.tuning import tuner
 from fusiond_stitching import space

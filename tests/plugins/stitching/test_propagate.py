@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import schedule
 from fusiond_stitching.analysis.plan import ChunkSchedule, FlatChunk, ScheduleKind
 from fusiond_stitching.analysis.propagate import joined, named, required

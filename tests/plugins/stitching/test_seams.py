@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from fusiond.program import Pointer, Program, Role, Seam, problems
+from fusiond.model.program import Pointer, Program, Role, Seam, problems
 from fusiond_stitching.analysis import planner
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond.codegen.code import Code
-from fusiond.language.narrow import numpy_dtype
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond.model.codegen.code import Code
+from fusiond.model.language.narrow import numpy_dtype
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.codegen.semantics import (
     TYPES,
     Functions,

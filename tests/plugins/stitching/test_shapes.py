@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Rejection
-from fusiond.program import problems
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import problems
 from fusiond_stitching.analysis import planner, split_reductions, verify
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit

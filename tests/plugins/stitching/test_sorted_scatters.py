@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, Workload
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, Workload
 from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching.analysis import forms, planner, traffic, verify

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_stitching.analysis import planner, split_reductions, traffic, verify
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond.requests.planning import prepare
 from fusiond_stitching.frontend import importer, stablehlo
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Job
-from fusiond.program import Fill, Program
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Job
+from fusiond.model.program import Fill, Program
 from fusiond.requests import jobs
 from fusiond.requests.planning import plan, prepare, reference
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
 from fusiond_stitching.strategy import Stitching

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond.counting import apart
-from fusiond.program import Program
+from fusiond.devices.counting import child_process
+from fusiond.model.program import Program
 from fusiond_stitching.analysis import planner, tiles, verify
 from fusiond_stitching.analysis import policy as policies
 from fusiond_stitching.analysis.plan import Split, StitchingPlan
@@ -149,7 +149,7 @@ def test_each_sector_is_read_once_and_written_once(function: Any, shape: Any, dt
     module = importer.read(oracle.lowered(function, jax.ShapeDtypeStruct(shape, dtype)), "m.hlo")
     program = emit.program(module, planner.plan(module, RULES["blocks"], LIMITS).plan)
     assert isinstance(program, Program)
-    (row,) = apart.counted({"turned": program}, model="h100", whole=True, timeout_secs=100.0)
+    (row,) = child_process.counted({"turned": program}, model="h100", whole=True, timeout_secs=100.0)
     sectors = math.prod(shape) * np.dtype(dtype).itemsize // 32
     assert (row["read_sectors"], row["write_sectors"]) == (sectors, sectors)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.policy import unfused
 from fusiond_stitching.frontend import importer, printer

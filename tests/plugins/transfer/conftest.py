@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.inputs.fills import initial
-from fusiond.model import Analysis, BuildFailed, Workload
-from fusiond.program import Program, Role
-from fusiond.registry import Registry
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Analysis, Workload
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Role
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import PROCESSOR
 from fusiond_transfer import plugin

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.model import Config
-from fusiond.program import Program
+from fusiond.model.nouns import Config
+from fusiond.model.program import Program
 
 _CHAIN = """\
 graph: chain

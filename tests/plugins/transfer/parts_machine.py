@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.program import Alloc, Free, HostCall, Launch, Pointer, Program, Role, Scalar
-from fusiond.program import Step as ProgramStep
+from fusiond.model.program import Alloc, Free, HostCall, Launch, Pointer, Program, Role, Scalar
+from fusiond.model.program import Step as ProgramStep
 
 Arrays = dict[str, NDArray[np.float64]]
 LENGTH = 24

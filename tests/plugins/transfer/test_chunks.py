@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond.inputs.fills import initial
-from fusiond.language.extents import text_of
-from fusiond.model import Analysis, Config
-from fusiond.program import Copy, HostCall, Launch, Memory, Program, Role, Scalar, problems
+from fusiond.model.inputs.fills import initial
+from fusiond.model.language.extents import text_of
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Copy, HostCall, Launch, Memory, Program, Role, Scalar, problems
 from fusiond_transfer.analysis import chunks
 from fusiond_transfer.analysis.cost import costs
 from fusiond_transfer.analysis.schedules import Schedules

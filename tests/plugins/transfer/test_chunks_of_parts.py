@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model import Analysis, Config
-from fusiond.program import Copy, Launch, Program, problems
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Copy, Launch, Program, problems
 from fusiond_transfer.analysis import chunks, row_lines
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script

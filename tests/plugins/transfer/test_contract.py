@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.language.extents import text_of
-from fusiond.model import Analysis, Config, Job, Rejection
-from fusiond.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program, SizeError
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.language.extents import text_of
+from fusiond.model.nouns import Analysis, Config, Job, Rejection
+from fusiond.model.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program, SizeError
 from fusiond.requests import jobs
+from fusiond.requests.registry import Registry
 from fusiond.testing.strategies import StrategyContract
 from fusiond_transfer import plugin, space
 from fusiond_transfer.strategy import Transfer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from fusiond.model import Analysis, Config
-from fusiond.program import Copy, Memory, Program, problems
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis import cost, intervals, schedule
 from fusiond_transfer.analysis.cost import GraphCosts, estimate_us
 from fusiond_transfer.analysis.local_search import local_search

@@ -16,14 +16,15 @@ import fusiond_hfuse.plugin
 import fusiond_mincut.plugin
 import fusiond_stitching.plugin
 import fusiond_transfer.plugin
-from fusiond.composition.others import with_others
-from fusiond.errors import RequestError
-from fusiond.events import Events, TrialFinished
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Trial, Verdict
-from fusiond.program import Launch, Pointer, Program
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.events import Events, TrialFinished
+from fusiond.model.nouns import Analysis, Config, Job, Rejection
+from fusiond.model.outcomes import Record, Trial, Verdict
+from fusiond.model.program import Launch, Pointer, Program
 from fusiond.requests import jobs
+from fusiond.requests.other_strategies import with_others
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.tuning import tuner

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model import Analysis
+from fusiond.model.nouns import Analysis
 from fusiond_transfer import delegation
 
 from .test_delegation import ROOTS, all_of_them, analysed, answered, emitted, launches  # noqa: F401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusiond.model import Analysis
+from fusiond.model.nouns import Analysis
 from fusiond_transfer.analysis import describe, schedule
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.model import Analysis, Workload
-from fusiond.registry import Registry
+from fusiond.model.nouns import Analysis, Workload
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
+from fusiond.requests.registry import Registry
 from fusiond_transfer.analysis import schedule
 from fusiond_transfer.codegen import emit, pipeline
 from fusiond_transfer.frontend import parser

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model import Analysis, Rejection
-from fusiond.program import Program
+from fusiond.model.nouns import Analysis, Rejection
+from fusiond.model.program import Program
 from fusiond_transfer.strategy import Transfer
 
 GRAPHS = {

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis
-from fusiond.program import Program, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis
+from fusiond.model.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script

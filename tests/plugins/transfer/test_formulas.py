@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fusiond.model import Workload
+from fusiond.model.nouns import Workload
 from fusiond_transfer.codegen import body
 
 

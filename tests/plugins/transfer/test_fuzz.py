@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.errors import RequestError
-from fusiond.program import problems
+from fusiond.model.errors import RequestError
+from fusiond.model.program import problems
 from fusiond_transfer.analysis.cost import costs
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
@@ -84,7 +84,7 @@ def schedules(graph: Graph) -> list[tuple[str, Schedule]]:
     if schedules.has_paper:
         found += [(name, schedules.grouping(name)) for name in ("paper_greedy", "paper_tight")]
     found.append(("separate early", schedules.separate(early=True)))
-    from fusiond.program import Memory
+    from fusiond.model.program import Memory
 
     found.append(("local_search", schedules.fast(costs(graph, {}), "assumed", memory=Memory.PINNED, overlapped=True)))
     other = reordered(schedules)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, Rejection
-from fusiond.program import Program
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, Config, Rejection
+from fusiond.model.program import Program
 from fusiond_transfer.analysis import intervals, limit, schedule
 from fusiond_transfer.analysis.limit import ResidentBytes
 from fusiond_transfer.analysis.schedules import Schedules, claims

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Analysis, Rejection
-from fusiond.program import Program, problems
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, Rejection
+from fusiond.model.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals, limited_cells
 from fusiond_transfer.analysis.cells import Evict
 from fusiond_transfer.analysis.schedule import at_best_slot

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.inputs.fills import initial
-from fusiond.program import Copy, Role, problems
+from fusiond.model.inputs.fills import initial
+from fusiond.model.program import Copy, Role, problems
 from fusiond_transfer.analysis import intervals
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.exporting.files import export
-from fusiond.model import Analysis
-from fusiond.program import Copy, Memory, Prefetch, Program
+from fusiond.build.exporting.files import export
+from fusiond.model.nouns import Analysis
+from fusiond.model.program import Copy, Memory, Prefetch, Program
 from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.frontend.graph import MANAGED, Graph

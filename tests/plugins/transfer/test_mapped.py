@@ -8,9 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.inputs.fills import initial
-from fusiond.model import Analysis
-from fusiond.program import Alloc, Buffer, Copy, Fill, Launch, Memory, Pointer, Program, Role, Scalar, Source, problems
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Analysis
+from fusiond.model.program import (
+    Alloc,
+    Buffer,
+    Copy,
+    Fill,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    problems,
+)
 from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.frontend.graph import MAPPED, Graph
 from fusiond_transfer.strategy import Transfer

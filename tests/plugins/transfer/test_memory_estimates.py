@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.inputs.fills import initial
-from fusiond.model import Analysis, Config
-from fusiond.program import Copy, Memory, Prefetch, Program, Role
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Copy, Memory, Prefetch, Program, Role
 from fusiond.strategy import Probe
 from fusiond_transfer import memory_estimates
 from fusiond_transfer.analysis import cost, memory_costs

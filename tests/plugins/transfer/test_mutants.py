@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.program import problems
+from fusiond.model.program import problems
 from fusiond_transfer.analysis import interval_stabbing, intervals, script
 from fusiond_transfer.analysis import loops as loop_scripts
 from fusiond_transfer.analysis import schedule as schedules

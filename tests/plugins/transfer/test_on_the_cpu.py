@@ -14,9 +14,9 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from fusiond.devices.base import ExecutionError
-from fusiond.inputs.fills import initial
-from fusiond.model import Analysis, Config
-from fusiond.program import Copy, Program, Role
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Copy, Program, Role
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen.emit import Execution, program
@@ -199,7 +199,7 @@ def made_of(h: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 def plain_run(graph: Graph, data: Arrays) -> Arrays:
     """A graph of default bodies, in NumPy, in one memory."""
-    from fusiond.keys import text_key
+    from fusiond.model.keys import text_key
 
     values = dict(data)
     for kernel in graph.kernels:

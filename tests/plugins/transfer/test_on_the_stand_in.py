@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.inputs.fills import initial
-from fusiond.program import Fill, Program, Role
+from fusiond.model.inputs.fills import initial
+from fusiond.model.program import Fill, Program, Role
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen.emit import Execution, program

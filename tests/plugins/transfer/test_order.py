@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 
-from fusiond.model import Analysis, Config
-from fusiond.program import Program
+from fusiond.model.nouns import Analysis, Config
+from fusiond.model.program import Program
 from fusiond_transfer.analysis import intervals, order, schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.frontend import verify

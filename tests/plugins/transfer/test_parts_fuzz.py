@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fusiond.program import Prefetch, Program, problems
+from fusiond.model.program import Prefetch, Program, problems
 from fusiond_transfer.analysis import mapped_or_managed
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.frontend.row_wise import RowWise, at_rows, row_wise
 from fusiond_transfer.python import KernelGraph

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
+from fusiond.model.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import simulate

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.exporting.files import export
-from fusiond.model import Analysis, Config, Workload
-from fusiond.program import Copy, Memory, Program, problems
+from fusiond.build.exporting.files import export
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Analysis, Config, Workload
+from fusiond.model.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis.intervals import crossings
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script

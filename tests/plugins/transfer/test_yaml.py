@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.errors import RequestError
-from fusiond.model import Workload
-from fusiond.program import Fill
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import Workload
+from fusiond.model.program import Fill
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Formula, Graph
 from fusiond_transfer.python import KernelGraph

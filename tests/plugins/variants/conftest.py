@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.registry import Registry
+from fusiond.requests.registry import Registry
 from fusiond_hfuse import plugin as hfuse
 from fusiond_variants import plugin
 

@@ -7,20 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond.cuda.limits import limits
 from fusiond.devices.compare import compare
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.cpu.provider import LIMITS
-from fusiond.errors import RequestError
-from fusiond.inputs.fills import initial
-from fusiond.model import Analysis, BuildFailed, Config, Job, Rejection
-from fusiond.program import Program, Role
-from fusiond.registry import Registry
+from fusiond.model.errors import RequestError
+from fusiond.model.gpu.limits import limits
+from fusiond.model.inputs.fills import initial
+from fusiond.model.nouns import Analysis, Config, Job, Rejection
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Program, Role
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
-from fusiond.search.space import Parameter, Space, chooser
+from fusiond.requests.registry import Registry
 from fusiond.strategy import NO_ANSWERS, Target
+from fusiond.strategy.space import Parameter, Space, chooser
 from fusiond.testing.strategies import StrategyContract
 from fusiond_variants import space
 from fusiond_variants.strategy import Variants

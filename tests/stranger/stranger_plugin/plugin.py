@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond.hookspecs import hookimpl
-from fusiond.model import Record, Trial
+from fusiond.model.outcomes import Record, Trial
 from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond.strategy.hookspecs import hookimpl
 from stranger_plugin.strategy import SaxpyUnroll
 
 if os.environ.get("STRANGER_BREAKS"):

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.codegen.code import cpp, name
-from fusiond.codegen.statements import Statements, function
-from fusiond.inputs import values
-from fusiond.language.extents import ceil_div, size
-from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
-from fusiond.search.space import Parameter, Space
+from fusiond.model.codegen.code import cpp, name
+from fusiond.model.codegen.statements import Statements, function
+from fusiond.model.inputs import values
+from fusiond.model.language.extents import ceil_div, size
+from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.strategy.space import Parameter, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.drawing import Drawing, LaneDrawing, TimelineLane, TimelineSpan
+from fusiond.model.drawing import Drawing, LaneDrawing, TimelineLane, TimelineSpan
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
 

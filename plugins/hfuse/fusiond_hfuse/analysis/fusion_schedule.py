@@ -1,4 +1,4 @@
-"""How kernels share one launch: which threads, or which blocks, are whose.
+"""How kernels share one launch: the threads or blocks that each of them gets.
 
 FusionSchedule  :=  kind, level, assign, map, FusedSide+ in the order of their threads, or of their blocks
 FusedSide       :=  FusionSlot, block shape, first thread           a slot inside one fused launch
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.program import Dim3
+from fusiond.model.program import Dim3
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.source_kernel import volume
 

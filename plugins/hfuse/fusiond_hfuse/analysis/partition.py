@@ -1,4 +1,4 @@
-"""Who gets which threads and blocks of the fused launch (Li et al., CGO 2022, section III-B)."""
+"""Divides the threads and blocks of the fused launch (Li et al., CGO 2022, section III-B)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 
-from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
-from fusiond.language.extents import ceil_div
-from fusiond.model import Config, DeviceLimits
-from fusiond.program import Dim3
+from fusiond.model.gpu.limits import BARRIER_IDS, STATIC_SHARED_BYTES
+from fusiond.model.language.extents import ceil_div
+from fusiond.model.nouns import Config, DeviceLimits
+from fusiond.model.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup

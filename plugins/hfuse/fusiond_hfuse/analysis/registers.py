@@ -16,8 +16,8 @@ import bisect
 import functools
 from dataclasses import dataclass
 
-from fusiond.cuda.occupancy import occupancy
-from fusiond.model import DeviceLimits
+from fusiond.model.gpu.occupancy import occupancy
+from fusiond.model.nouns import DeviceLimits
 
 SLACK = 6
 """Registers that a fused thread may have beyond the kernel that takes most, for what its side is told; that a resident

@@ -1,4 +1,4 @@
-"""What a job of hfuse asks: its kernels as a group, and the same of parts of it."""
+"""The request of a job for hfuse: its kernels as a group, and parts of the group."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.model import Job, frozen
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.nouns import Job, frozen
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import pairing
 from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionSlot, KernelGroup

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.language.extents import ceil_div, most
-from fusiond.program import Argument as Passed
-from fusiond.program import (
+from fusiond.model.language.extents import ceil_div, most
+from fusiond.model.program import Argument as Passed
+from fusiond.model.program import (
     Buffer,
     FillStep,
     Launch,

@@ -1,4 +1,4 @@
-"""What a fused kernel is handed beside the kernels' own arguments: places in the arena, shares of blocks, counters.
+"""Arguments of a fused kernel beside those of its members: addresses in the arena, shares of blocks, counters.
 
 Their order is that of `fuse.parameters`: offsets, ratios, slices, the number of launched blocks, the counters.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from fusiond.program import Buffer, Bytes, Copy, Launch, Pointer, Role, Step
+from fusiond.model.program import Buffer, Bytes, Copy, Launch, Pointer, Role, Step
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 

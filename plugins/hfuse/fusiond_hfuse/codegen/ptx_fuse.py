@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from fusiond.ptx import printer
+from fusiond.model.ptx import printer
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse

@@ -22,9 +22,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.ptx import printer, rewrite
-from fusiond.ptx.rewrite import Change
-from fusiond.ptx.tree import Function, Instruction, PtxBlock, PtxRegisters, Statement, Variable, instructions
+from fusiond.model.ptx import printer, rewrite
+from fusiond.model.ptx.rewrite import Change
+from fusiond.model.ptx.tree import Function, Instruction, PtxBlock, PtxRegisters, Statement, Variable, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import grid_places, offset_letters, slice_letters
 from fusiond_hfuse.codegen.sides import grid_lengths

@@ -1,5 +1,4 @@
-"""What the device's limits and the compiler's facts say of kernels and of fused blocks: what fits, and which caps bound
-the registers."""
+"""Which fused blocks fit the device's limits, and which caps bound their registers, from the compiler's facts."""
 
 from __future__ import annotations
 
@@ -7,10 +6,11 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
-from fusiond.cuda.limits import STATIC_SHARED_BYTES
-from fusiond.cuda.occupancy import carveout_pct, launch_problem
-from fusiond.model import BuildFailed, CompileFacts, Config, Rejection, Value
-from fusiond.program import Launch, Program
+from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
+from fusiond.model.gpu.occupancy import carveout_pct, launch_problem
+from fusiond.model.nouns import CompileFacts, Config, Rejection, Value
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Launch, Program
 from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import partition, registers

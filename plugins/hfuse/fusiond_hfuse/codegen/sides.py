@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import Dim3
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
 from fusiond_hfuse.frontend import shadows

@@ -1,13 +1,13 @@
-"""What must hold of a fused kernel: of its schedule and Program before it is built, and of its PTX afterwards."""
+"""The invariants of a fused kernel: its schedule and Program before the build, its PTX afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fusiond.cuda.limits import BARRIER_IDS
-from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
-from fusiond.ptx import parser, printer
-from fusiond.ptx.tree import Instruction, PtxError, instructions
+from fusiond.model.gpu.limits import BARRIER_IDS
+from fusiond.model.program import Argument, FillStep, Launch, Pointer, Program, Scalar
+from fusiond.model.ptx import parser, printer
+from fusiond.model.ptx.tree import Instruction, PtxError, instructions
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import hidden_arguments, sides

@@ -1,1 +1,1 @@
-"""From what users write to the graph."""
+"""From source files to the kernels of a job."""

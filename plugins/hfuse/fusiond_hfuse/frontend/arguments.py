@@ -8,13 +8,13 @@ import math
 import re
 from collections.abc import Mapping
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs import values
-from fusiond.inputs.documents import Node
-from fusiond.language import expressions
-from fusiond.language.dtypes import DTYPES, is_float
-from fusiond.language.expressions import Expression, ExpressionError
-from fusiond.program import EQUAL, Buffer, Fill, Role
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs import values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.language import expressions
+from fusiond.model.language.dtypes import DTYPES, is_float
+from fusiond.model.language.expressions import Expression, ExpressionError
+from fusiond.model.program import EQUAL, Buffer, Fill, Role
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend.source_kernel import (
     DeviceVariable,

@@ -1,4 +1,4 @@
-"""Barriers: what becomes a partial barrier, and what acts on the whole block whatever is done.
+"""Barriers: those that become partial, and those that act on the whole block.
 
     __syncthreads()          -->  bar.sync ID, THREADS           over one side (Li et al., CGO 2022, section III-A)
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.shadows import SHADOWED
 

@@ -1,4 +1,4 @@
-"""The tree that libclang makes of a kernel's text, against declarations of CUDA's own, and what was wrong with it."""
+"""The tree that libclang makes of a kernel's text, against CUDA declarations of ours, and its diagnostics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import declarations
 from fusiond_hfuse.frontend.includes import without_comments

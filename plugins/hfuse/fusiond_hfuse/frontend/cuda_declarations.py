@@ -1,4 +1,4 @@
-"""The declarations of CUDA that the front end needs, so that kernels can be read where no toolkit is installed.
+"""The CUDA declarations that the front end needs to read kernels without a toolkit.
 
 Only what shapes the tree must be right here: qualifiers, built-in variables, barriers, vector types. A function that
 is missing does no harm: the front end goes on, and the compiler that builds the kernel has the last word.

@@ -1,5 +1,5 @@
-"""Walking clang's trees. What was asked for once is kept with its unit: a kernel is looked at by many passes, and
-each step through clang's own interface costs ten microseconds."""
+"""Walks clang's trees. Results are kept with their unit: many passes look at a kernel, and each step through clang's
+own interface costs ten microseconds."""
 
 from __future__ import annotations
 

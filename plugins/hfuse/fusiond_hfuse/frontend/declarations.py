@@ -1,5 +1,5 @@
-"""The declarations of a file, as they stay or go when a kernel is cut out of it (slicing.py): what each of them is
-called, which words stand in it, whether only the host can call it."""
+"""The declarations of a file, as units that stay or go when a kernel is cut out of it (slicing.py): name, words, and
+whether only the host can call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`__constant__` and `__device__` variables of a unit: what the host sets, and what a run would find changed."""
+"""`__constant__` and `__device__` variables of a unit: those that the host sets, and those that a run changes."""
 
 from __future__ import annotations
 

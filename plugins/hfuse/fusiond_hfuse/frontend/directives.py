@@ -1,4 +1,4 @@
-"""What a file's preprocessor directives decide and name: conditions, macros, `#error`."""
+"""Preprocessor directives of a file: conditions, macros, `#error`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""A kernel's YAML from its file: the signature, where the file launches it, and `"?"` for the rest."""
+"""Drafts a kernel's YAML from its file: the signature and the launch, and `"?"` for the rest."""
 
 from __future__ import annotations
 
 import re
 from pathlib import PurePath
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.model import NamedPtx
-from fusiond.program import Source
-from fusiond.ptx import parser
-from fusiond.ptx.tree import PtxError
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.nouns import NamedPtx
+from fusiond.model.program import Source
+from fusiond.model.ptx import parser
+from fusiond.model.ptx.tree import PtxError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import (
     clang_tree,

@@ -1,4 +1,4 @@
-"""The text of a drafted YAML file: what a source says of a kernel, and `"?"` for the rest."""
+"""Writes the text of a drafted YAML file, with `"?"` for unknown values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fusiond.inputs.documents import UNKNOWN
-from fusiond.language.dtypes import DTYPES, is_float
+from fusiond.model.inputs.documents import UNKNOWN
+from fusiond.model.language.dtypes import DTYPES, is_float
 from fusiond_hfuse.frontend.launches import LaunchSite
 from fusiond_hfuse.frontend.source_kernel import DeviceVariable, KernelParameter, Parsed, StructField, TranslationUnit
 

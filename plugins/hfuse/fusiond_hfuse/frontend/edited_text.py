@@ -1,4 +1,4 @@
-"""A unit's text with what is done to it: edits by their places in bytes, and reasons to refuse it.
+"""A unit's text with its edits, by byte offsets, and the reasons to refuse it.
 
 The text is looked at in `code`, where comments and the insides of strings are blank and every character is a byte: a
 place in clang's tree is a place there.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterator
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import clang_tree, cursors, directives
 from fusiond_hfuse.frontend.cursors import cindex
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit

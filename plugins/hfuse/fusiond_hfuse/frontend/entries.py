@@ -1,10 +1,10 @@
-"""Finds a kernel among a unit's declarations, and says what is missing where it is not clear which one is meant."""
+"""Finds a kernel among a unit's declarations, and explains an ambiguous name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusiond.errors import RequestError, UnknownName
+from fusiond.model.errors import RequestError, UnknownName
 from fusiond_hfuse.frontend import cursors, instances
 from fusiond_hfuse.frontend.cursors import SCOPES, CursorKind, cindex
 

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fusiond.language import extents
-from fusiond.language.expressions import Expression, Scalar, is_name
-from fusiond.model import Value, frozen
-from fusiond.program import Bytes, Dim3
+from fusiond.model.language import extents
+from fusiond.model.language.expressions import Expression, Scalar, is_name
+from fusiond.model.nouns import Value, frozen
+from fusiond.model.program import Bytes, Dim3
 from fusiond_hfuse.frontend.source_kernel import SourceKernel, volume
 
 SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")

@@ -1,4 +1,4 @@
-"""What a kernel's YAML file says, before its source is read, and what of any source becomes of it."""
+"""The content of a kernel's YAML file before its source is read."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fusiond.errors import RequestError
-from fusiond.inputs.documents import Node
-from fusiond.keys import content_key, plain
-from fusiond.language.expressions import Expression, Scalar
-from fusiond.model import Rejection
-from fusiond.program import Buffer
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.documents import Node
+from fusiond.model.keys import content_key, plain
+from fusiond.model.language.expressions import Expression, Scalar
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Buffer
 from fusiond_hfuse.frontend import ptx_kernel
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,

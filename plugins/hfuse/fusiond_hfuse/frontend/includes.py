@@ -1,4 +1,4 @@
-"""Puts the user's own headers in the places where they are included.
+"""Inlines the user's own headers.
 
     #include "bins.cuh"      -->  the text of bins.cuh      (each slot gets its own copy, inside its own namespace)
     #include <stdint.h>      -->  noted; a compiler gets it back, a fused source has it above the namespaces
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 

@@ -1,4 +1,4 @@
-"""Which instance of a kernel template a draft is of, where the user does not say: the one that the file names.
+"""The instance of a kernel template that a draft is for: the one that the file names.
 
 pool<float, 5><<<grid, block>>>(...)      -->  pool<float, 5>
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 from fusiond_hfuse.frontend import launches
 
 _PLAIN = re.compile(

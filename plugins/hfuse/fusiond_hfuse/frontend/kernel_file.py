@@ -1,4 +1,4 @@
-"""Reads a kernel's YAML file; docs/kernels.md describes the format. What its expressions come to: launch_shapes.py."""
+"""Reads a kernel's YAML file; docs/kernels.md describes the format. launch_shapes.py evaluates its expressions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs import values
-from fusiond.inputs.documents import Node
-from fusiond.language import expressions
-from fusiond.language.expressions import Expression, ExpressionError, Scalar
-from fusiond.model import BuildFailed
-from fusiond.program import Dim3, Source
-from fusiond.ptx.tree import PtxError
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs import values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.language import expressions
+from fusiond.model.language.expressions import Expression, ExpressionError, Scalar
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Dim3, Source
+from fusiond.model.ptx.tree import PtxError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import includes, ptx_kernel, signatures, triton_kernel
 from fusiond_hfuse.frontend.arguments import (

@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
-from fusiond.errors import RequestError, UnknownName
+from fusiond.model.errors import RequestError, UnknownName
 from fusiond_hfuse.frontend import barriers, clang_tree, cursors, entries, recheck, slicing, uniformity
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.clang_tree import MAIN, Reading

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from fusiond.errors import RequestError
-from fusiond.language import expressions
-from fusiond.language.dtypes import DTYPES, is_float, whole_numbers
-from fusiond.language.expressions import Expression, ExpressionError
-from fusiond.language.extents import Extent
-from fusiond.program import Buffer, Bytes, Dim3, Role
+from fusiond.model.errors import RequestError
+from fusiond.model.language import expressions
+from fusiond.model.language.dtypes import DTYPES, is_float, whole_numbers
+from fusiond.model.language.expressions import Expression, ExpressionError
+from fusiond.model.language.extents import Extent
+from fusiond.model.program import Buffer, Bytes, Dim3, Role
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, LaunchShape
 from fusiond_hfuse.frontend.source_kernel import WARP, KernelArgument, SourceKernel, volume
 

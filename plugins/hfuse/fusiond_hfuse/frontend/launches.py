@@ -1,4 +1,4 @@
-"""Where a text launches a kernel, and its lists taken apart at their commas."""
+"""Finds the launch of a kernel in a text, and splits its argument lists."""
 
 from __future__ import annotations
 

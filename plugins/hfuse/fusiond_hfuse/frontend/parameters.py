@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond.language import dtypes
+from fusiond.model.language import dtypes
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.clang_tree import ClangTree
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF

@@ -1,4 +1,4 @@
-"""Who may leave a kernel of PTX while others go on: by the branches that threads of a block may take differently.
+"""Which threads may leave a PTX kernel early, from the branches that threads of a block may take differently.
 
 A register is uniform where all threads of a block have the same in it, warp-uniform where those of a warp have. What
 nobody can say is divergent, so that an answer errs on the side of a barrier that waits for those that have left.
@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.ptx.tree import TOKEN, Directive, Instruction, Label, PtxBlock
+from fusiond.model.ptx.tree import TOKEN, Directive, Instruction, Label, PtxBlock
 
 MEETINGS = frozenset(
     {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"}

@@ -1,4 +1,4 @@
-"""A kernel of PTX, whoever compiled it: what decides whether and how it can be fused.
+"""A kernel of PTX, from any compiler, with the facts that decide how it can be fused.
 
 Nothing is run and nothing is assumed of who wrote it. What stands here is read by `codegen/ptx_side.py`, which
 rewrites the names that a module shares, the registers and barriers that belong to a block, the places of shared memory.
@@ -11,13 +11,13 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs.documents import Node
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.expressions import Expression
-from fusiond.model import Rejection
-from fusiond.ptx import parser, rewrite
-from fusiond.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs.documents import Node
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.expressions import Expression
+from fusiond.model.nouns import Rejection
+from fusiond.model.ptx import parser, rewrite
+from fusiond.model.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
 from fusiond_hfuse.frontend import ptx_divergence
 from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, Parsed, PtxText, StructMember
 

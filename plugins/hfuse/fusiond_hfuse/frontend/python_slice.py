@@ -1,4 +1,4 @@
-"""A function of a Python file with what it needs, and nothing else of the file.
+"""Cuts a function with its dependences out of a Python file.
 
     norm.py, rms_norm  -->  {"ops/norm.py": the kernel, its helpers, the constants and imports they name, ...}
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from fusiond.errors import RequestError, UnknownName
+from fusiond.model.errors import RequestError, UnknownName
 from fusiond.strategy import Inputs
 
 CONVENTIONS = {

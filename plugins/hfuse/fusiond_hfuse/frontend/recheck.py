@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import cursors, shadows
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN, ClangTree, Reading
 from fusiond_hfuse.frontend.source_kernel import Parsed, TranslationUnit

@@ -1,10 +1,10 @@
-"""A kernel's YAML file as JSON Schema, for editors; `kernel.read` is what counts."""
+"""A kernel's YAML file as JSON Schema, for editors. `kernel_file.read` decides."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fusiond.inputs.schemas import (
+from fusiond.model.inputs.schemas import (
     COMPARISON,
     DTYPE,
     EXPRESSION,
@@ -16,7 +16,7 @@ from fusiond.inputs.schemas import (
     list_of,
     mapping_of,
 )
-from fusiond.program import Role
+from fusiond.model.program import Role
 from fusiond_hfuse.frontend.kernel_file import FLAGS, MAX_BLOCK
 
 _IDENTIFIER = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]{0,63}\s*$"}

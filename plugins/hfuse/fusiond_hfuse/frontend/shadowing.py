@@ -1,4 +1,4 @@
-"""Puts the shadow parameters where they are declared and handed on: see shadows.py.
+"""Declares the shadow parameters and passes them on (shadows.py).
 
 __global__ void __launch_bounds__(256) k(T* p, int n)  -->  __device__ __forceinline__ void k(SHADOWS, T* p, int n)
 extern "C" { ... }                                     -->  ...

@@ -1,4 +1,4 @@
-"""Who must be handed the shadow parameters: every function that sees the block, directly or through another one.
+"""Finds the functions that need shadow parameters: those that see the block, directly or through a call.
 
     __device__ int lane() { return threadIdx.x % 32; }   -->   __device__ int lane(FUSIOND_SHADOWS) { ... }
     ... lane() ... row<4>(1) ...                         -->   ... lane(FUSIOND_PASSED) ... row<4>(FUSIOND_PASSED, 1)

@@ -1,5 +1,5 @@
-"""Shared arrays of a kernel: the dynamic ones become pointers into a side's part of the arena, and so do static ones
-where they are moved.
+"""Shared arrays of a kernel: dynamic ones, and static ones that are moved, become pointers into a side's part of the
+arena.
 
     extern __shared__ float tile[];   -->   float* const tile = reinterpret_cast<float*>(fusiond_shared);
     __shared__ int cells[64];         -->   using fusiond_cells = int[64]; fusiond_cells& cells = ...;     (moved)

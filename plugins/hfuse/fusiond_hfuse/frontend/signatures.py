@@ -12,7 +12,7 @@ import ctypes
 import re
 from collections.abc import Sequence
 
-from fusiond.ptx import parser
+from fusiond.model.ptx import parser
 from fusiond_hfuse.frontend import launches
 from fusiond_hfuse.frontend.source_kernel import KernelParameter
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from clang import cindex
 
-from fusiond.errors import RequestError, UnknownName
+from fusiond.model.errors import RequestError, UnknownName
 from fusiond_hfuse.frontend import clang_tree, cursors, directives
 from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration, grouped
 from fusiond_hfuse.frontend.includes import HOISTED, without_comments

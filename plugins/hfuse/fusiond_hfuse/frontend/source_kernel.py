@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.language.expressions import Expression, Scalar
-from fusiond.model import Rejection
-from fusiond.program import Buffer, Dim3
-from fusiond.ptx.tree import Function, Instruction, Module, Variable
+from fusiond.model.language.expressions import Expression, Scalar
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Buffer, Dim3
+from fusiond.model.ptx.tree import Function, Instruction, Module, Variable
 
 WARP = 32
 UNREAD = "unread"

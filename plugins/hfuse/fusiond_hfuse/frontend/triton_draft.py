@@ -1,5 +1,4 @@
-"""Drafts the YAML of a kernel in Triton from its Python: parameters, what of them is memory, and which values of
-`triton.autotune` it is meant for."""
+"""Drafts the YAML of a Triton kernel from its Python: parameters, memory, and values of `triton.autotune`."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs.documents import UNKNOWN
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs.documents import UNKNOWN
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend.draft_yaml import named
 from fusiond_hfuse.frontend.python_slice import last_name

@@ -1,4 +1,4 @@
-"""A kernel in Triton, as its YAML file describes it: which constants, warps and stages, and what Triton makes of each.
+"""A Triton kernel as its YAML file describes it: constants, warps and stages, and Triton's PTX for each.
 
 source: norm.py    entry: rms_norm    constants: {BLOCK: [512, 1024], EPS: 1e-6}    warps: [2, 4, 8]    stages: 3
 """
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.errors import RequestError
-from fusiond.inputs.documents import Node
-from fusiond.language import expressions
-from fusiond.language.dtypes import is_float
-from fusiond.language.expressions import Expression, ExpressionError, Scalar
-from fusiond.model import BuildFailed
-from fusiond.program import Buffer, Dim3, Role
-from fusiond.ptx.tree import PtxError
-from fusiond.ptx.triton import Constant, TritonConfig, TritonKernel, TritonSource
+from fusiond.model.errors import RequestError
+from fusiond.model.inputs.documents import Node
+from fusiond.model.language import expressions
+from fusiond.model.language.dtypes import is_float
+from fusiond.model.language.expressions import Expression, ExpressionError, Scalar
+from fusiond.model.outcomes import BuildFailed
+from fusiond.model.program import Buffer, Dim3, Role
+from fusiond.model.ptx.tree import PtxError
+from fusiond.model.ptx.triton import Constant, TritonConfig, TritonKernel, TritonSource
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import ptx_kernel, python_slice
 from fusiond_hfuse.frontend.arguments import IDENTIFIER, matching

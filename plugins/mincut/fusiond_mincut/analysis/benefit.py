@@ -1,4 +1,4 @@
-"""What fusing an edge saves, by the model of Qiao et al. (CGO 2019, section II-C, equations 3 to 12).
+"""The benefit of fusing an edge, by the model of Qiao et al. (CGO 2019, section II-C, equations 3 to 12).
 
 A weight is in cycles per pixel: all images of a block have one size, so the paper's iteration space size IS is the
 number of images. For an edge from k_s to k_d over the image i_e:

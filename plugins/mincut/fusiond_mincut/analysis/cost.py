@@ -1,4 +1,4 @@
-"""What a block asks of a GPU per pixel as its kernel is emitted, and the time that this takes at least.
+"""The cost of a block per pixel as its kernel is emitted, and a lower bound of its time.
 
     bytes       DRAM: every image that is read once and every image that is stored (halos lie in the L2)
     operations  those of the bodies, each as often as the kernel computes it: a stage with a halo is computed on the
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock, block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Pipeline

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.drawing import DrawnGraph, DrawnNode, Edge
-from fusiond.words import counted
+from fusiond.model.drawing import DrawnGraph, DrawnNode, Edge
+from fusiond.model.english import counted
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline

@@ -1,4 +1,4 @@
-"""The best partition there is, out of blocks of which each has its own cost.
+"""The best partition into blocks, each with its own cost.
 
 Blocks launched one after the other cost the sum of their costs, so the best partition is a shortest path: from nothing
 done, through sets of kernels that are complete (with every kernel all that it waits for), to everything done; a step is

@@ -31,8 +31,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.model import Rejection
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import benefit
 from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.frontend.graph import Pipeline

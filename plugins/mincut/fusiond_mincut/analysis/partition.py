@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.model import Rejection
+from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import blocks, cuts, legality
 from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.analysis.blocks import Partition

@@ -1,9 +1,9 @@
-"""Where a pixel lies: elements of images in global memory, cells of tiles, coordinates of images of other pixels."""
+"""Addresses of pixels: in global memory, in tiles, and in images of another size."""
 
 from __future__ import annotations
 
-from fusiond.codegen.code import Code, cpp
-from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast
+from fusiond.model.codegen.code import Code, cpp
+from fusiond.model.codegen.operators import PRECEDENCE, Term, atom, binary, cast
 from fusiond_mincut.codegen.tiles import SharedTile
 from fusiond_mincut.frontend.graph import PipelineImage, SamplingStep
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from fusiond.model import Config, Value
-from fusiond.search.space import Parameter, Space
+from fusiond.model.nouns import Config, Value
+from fusiond.strategy.space import Parameter, Space
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen import emit

@@ -1,12 +1,12 @@
-"""What the kernels of boundaries have in common: they compute a stage at pixel number i of an image."""
+"""The common part of boundary kernels: they compute a stage at pixel number i of an image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusiond.codegen.code import Code, call
-from fusiond.codegen.statements import Statements, function
-from fusiond.program import Buffer
+from fusiond.model.codegen.code import Code, call
+from fusiond.model.codegen.statements import Statements, function
+from fusiond.model.program import Buffer
 from fusiond_mincut.codegen import stages
 from fusiond_mincut.codegen.stages import STORED, image_of, stage_of
 from fusiond_mincut.frontend import expr as tree

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.cuda.limits import MOST_GRID_Y, MOST_SHARED_BYTES, MOST_THREADS
-from fusiond.language.extents import ceil_div, size
-from fusiond.model import Rejection
-from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
+from fusiond.model.gpu.limits import MOST_GRID_Y, MOST_SHARED_BYTES, MOST_THREADS
+from fusiond.model.language.extents import ceil_div, size
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import KernelBlock, Partition
 from fusiond_mincut.codegen import histograms, hysteresis, reductions, scans, source, strips, windows
 from fusiond_mincut.codegen.boundary_stages import CudaLaunch

@@ -1,5 +1,4 @@
-"""Statements that compute stages at a pixel: what each of them reads, from memory, tiles or other stages, at the pixel
-that its border means."""
+"""Statements that compute stages at a pixel, from memory, tiles or other stages, with borders applied."""
 
 from __future__ import annotations
 
@@ -7,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fusiond.codegen.code import Code, call, cpp, joined
-from fusiond.codegen.code import name as named
-from fusiond.codegen.operators import Term, atom, binary
-from fusiond.codegen.statements import Statements, wrapped
+from fusiond.model.codegen.code import Code, call, cpp, joined
+from fusiond.model.codegen.code import name as named
+from fusiond.model.codegen.operators import Term, atom, binary
+from fusiond.model.codegen.statements import Statements, wrapped
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import COLUMN, ROW, TX, TY, X0, Y0, X, Y, cell, inside, plus, stepped
 from fusiond_mincut.codegen.stages import TYPES, constant, image_of, offset_name, pixels, stage_of

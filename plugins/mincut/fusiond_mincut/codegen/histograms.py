@@ -9,9 +9,9 @@ Counts are integers, so the order in which they are added does not matter.
 
 from __future__ import annotations
 
-from fusiond.codegen.code import cpp
-from fusiond.codegen.statements import Statements
-from fusiond.language.extents import ceil_div, least
+from fusiond.model.codegen.code import cpp
+from fusiond.model.codegen.statements import Statements
+from fusiond.model.language.extents import ceil_div, least
 from fusiond_mincut.codegen import boundary_stages
 from fusiond_mincut.codegen.boundary_stages import CudaLaunch, Written
 from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD

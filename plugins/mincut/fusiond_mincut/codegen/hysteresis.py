@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.codegen.code import Code, cpp
-from fusiond.codegen.statements import Statements
-from fusiond.language.extents import ceil_div
-from fusiond.program import Buffer, Role
+from fusiond.model.codegen.code import Code, cpp
+from fusiond.model.codegen.statements import Statements
+from fusiond.model.language.extents import ceil_div
+from fusiond.model.program import Buffer, Role
 from fusiond_mincut.codegen import boundary_stages
 from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.stages import STORED, TYPES

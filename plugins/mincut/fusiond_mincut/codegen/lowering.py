@@ -1,5 +1,4 @@
-"""The functions of a fused kernel: its two ways, the interior, where no index is ever outside, and the border; and what
-these call to compute a stage at any pixel.
+"""The functions of a fused kernel: the interior, where no index is outside, the border, and the stages that both call.
 
 In the interior, an access is a load at a constant distance. At the border, the index is exchanged first, by the mode
 that the *reader* gives the image; then the pixel that it means is taken
@@ -18,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusiond.codegen.code import Code, call, cpp
-from fusiond.codegen.literals import literal
-from fusiond.codegen.operators import Term, atom, binary, cast, prefix
-from fusiond.codegen.statements import Statements, function, wrapped
+from fusiond.model.codegen.code import Code, call, cpp
+from fusiond.model.codegen.literals import literal
+from fusiond.model.codegen.operators import Term, atom, binary, cast, prefix
+from fusiond.model.codegen.statements import Statements, function, wrapped
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import TX, TY, X0, Y0, X, Y, cell, element, inside, plus, stepped

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.model import DeviceLimits
-from fusiond.program import EQUAL, Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.nouns import DeviceLimits
+from fusiond.model.program import EQUAL, Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.strategy import Probe
 from fusiond_mincut.analysis.benefit import BenefitModel
 

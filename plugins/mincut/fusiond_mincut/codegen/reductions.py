@@ -8,11 +8,11 @@ The order of the operations is fixed by the shape of the launch, so a float sum 
 
 from __future__ import annotations
 
-from fusiond.codegen.code import Code, call, cpp
-from fusiond.codegen.operators import atom, cast
-from fusiond.codegen.statements import Statements, function
-from fusiond.language.extents import ceil_div, least
-from fusiond.program import Buffer, Role
+from fusiond.model.codegen.code import Code, call, cpp
+from fusiond.model.codegen.operators import atom, cast
+from fusiond.model.codegen.statements import Statements, function
+from fusiond.model.language.extents import ceil_div, least
+from fusiond.model.program import Buffer, Role
 from fusiond_mincut.codegen import boundary_stages, stages
 from fusiond_mincut.codegen.boundary_stages import CudaLaunch, Written
 from fusiond_mincut.codegen.stages import STORED, TYPES, constant, offset_name

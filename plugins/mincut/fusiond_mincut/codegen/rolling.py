@@ -25,9 +25,9 @@ import math
 from collections.abc import Collection
 from itertools import groupby
 
-from fusiond.codegen.code import call
-from fusiond.codegen.statements import Statements, function
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.codegen.code import call
+from fusiond.model.codegen.statements import Statements, function
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen.lowering import StageFunctions
 from fusiond_mincut.codegen.stages import STORED, TYPES, image_of, pixels, stage_of

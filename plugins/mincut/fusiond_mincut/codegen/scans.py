@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.codegen.code import cpp
-from fusiond.codegen.operators import atom, cast
-from fusiond.codegen.statements import Statements
-from fusiond.language.extents import ceil_div
+from fusiond.model.codegen.code import cpp
+from fusiond.model.codegen.operators import atom, cast
+from fusiond.model.codegen.statements import Statements
+from fusiond.model.language.extents import ceil_div
 from fusiond_mincut.codegen import boundary_stages, stages
 from fusiond_mincut.codegen.boundary_stages import Written
 from fusiond_mincut.codegen.stages import STORED, TYPES

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fusiond.codegen.code import call
-from fusiond.codegen.statements import Statements, function
+from fusiond.model.codegen.code import call
+from fusiond.model.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen import rolling, stages
 from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle

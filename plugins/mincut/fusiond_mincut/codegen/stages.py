@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from fusiond.codegen.code import Code, bare, call, cpp
-from fusiond.codegen.literals import literal
-from fusiond.codegen.operators import ATOM, UNARY, Term, atom, binary, choice, prefix
-from fusiond.codegen.statements import Statements, folded, function, wrapped
+from fusiond.model.codegen.code import Code, bare, call, cpp
+from fusiond.model.codegen.literals import literal
+from fusiond.model.codegen.operators import ATOM, UNARY, Term, atom, binary, choice, prefix
+from fusiond.model.codegen.statements import Statements, folded, function, wrapped
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.borders import FUNCTIONS, MAPPED
 from fusiond_mincut.frontend.expr import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.program import Launch, Pointer, Program, Role
+from fusiond.model.program import Launch, Pointer, Program, Role
 
 
 def concurrent(program: Program, *, issue: str = "streams") -> Program:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline

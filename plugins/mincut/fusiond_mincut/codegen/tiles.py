@@ -1,4 +1,4 @@
-"""Where the stages of a block live: in registers, or in shared-memory tiles that are filled in rounds.
+"""Places the stages of a block: in registers, or in shared-memory tiles that are filled in rounds.
 
 A block of threads computes a rectangle of `width` x `height` pixels of every output. An image that is read round these
 pixels is needed on the rectangle and a halo, and the halos of a chain add up: an image's halo is the largest sum of
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Pipeline, PipelineImage

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.codegen.separation import Number, Source, Taps, gathered, linear
 from fusiond_mincut.frontend import expr as tree

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fusiond.inputs.documents import Node
+from fusiond.model.inputs.documents import Node
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
 from fusiond_mincut.frontend.graph import WIDEST_IMAGE, Area, PipelineImage, SamplingStep

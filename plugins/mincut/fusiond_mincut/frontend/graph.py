@@ -41,8 +41,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from fusiond.language.extents import least, most
-from fusiond.program import Fill
+from fusiond.model.language.extents import least, most
+from fusiond.model.program import Fill
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Expr, Fetch, Operations, PixelAccess
 

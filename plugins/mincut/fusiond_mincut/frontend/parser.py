@@ -36,10 +36,10 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from fusiond.errors import UnknownName
-from fusiond.inputs import values
-from fusiond.inputs.documents import Node
-from fusiond.program import Fill
+from fusiond.model.errors import UnknownName
+from fusiond.model.inputs import values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.program import Fill
 from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem

@@ -1,4 +1,4 @@
-"""Pipelines as the YAML text that `parser` reads: reading what is written gives the same pipeline again.
+"""Pipelines as YAML text: `parser` reads the same pipeline from it.
 
 Implicit conversions are left out where C makes them anyway, and written as casts where it would not.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from fusiond.language.dtypes import is_float
+from fusiond.model.language.dtypes import is_float
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.areas import WHOLE
 from fusiond_mincut.frontend.expr import (

@@ -1,10 +1,10 @@
-"""A pipeline's YAML file as JSON Schema, for editors; `parser.read` is what counts."""
+"""A pipeline's YAML file as JSON Schema, for editors. `parser.read` decides."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fusiond.inputs.schemas import FILL, NUMBER, TEXT, Schema, closed, document, list_of, mapping_of, names
+from fusiond.model.inputs.schemas import FILL, NUMBER, TEXT, Schema, closed, document, list_of, mapping_of, names
 from fusiond_mincut.frontend import expr, graph, masks, syntax
 
 _DTYPE: Schema = {"enum": list(expr.DTYPES)}

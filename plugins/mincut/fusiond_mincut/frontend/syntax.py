@@ -27,8 +27,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusiond.errors import UnknownName
-from fusiond.language.grammar import Call, Grammar, GrammarError, Literal, Name, Node
+from fusiond.model.errors import UnknownName
+from fusiond.model.language.grammar import Call, Grammar, GrammarError, Literal, Name, Node
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem

@@ -1,4 +1,4 @@
-"""Pipelines as Python functions: what they do to images is written down as the graph that a YAML file would give.
+"""Pipelines as Python functions, traced into the graph that a YAML file would give.
 
     @stage(mask=(3, 1), border="mirror")
     def derive(image):

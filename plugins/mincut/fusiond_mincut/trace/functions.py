@@ -1,4 +1,4 @@
-"""What bodies of stages use: `C` with C's functions, casts and window operations; masks and tables of constants."""
+"""Functions for bodies of stages: `C` with C functions, casts and window operations; masks and tables of constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline that is being traced: what its function has made so far, and what it may say of images."""
+"""The state of a pipeline while it is traced."""
 
 from __future__ import annotations
 

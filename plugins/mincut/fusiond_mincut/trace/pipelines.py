@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fusiond.program import Fill
+from fusiond.model.program import Fill
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import graph
 from fusiond_mincut.frontend.expr import TypeProblem

@@ -1,4 +1,4 @@
-"""Stages: functions of pixels, each of which is a kernel of the pipeline wherever it is called."""
+"""Stages: functions of pixels, each a kernel of the pipeline at every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launches of their own (scatters in place, scans) compute themselves of what they read."""
+"""Values that launches of their own (scatters in place, scans) compute instead of reading."""
 
 from __future__ import annotations
 

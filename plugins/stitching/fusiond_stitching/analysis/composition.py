@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.model import Config, DeviceLimits
+from fusiond.model.nouns import Config, DeviceLimits
 from fusiond_stitching.analysis import parts, planner
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.analysis.plan import (

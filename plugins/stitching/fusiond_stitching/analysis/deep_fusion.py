@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import side_by_side
 from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.absorption import absorbed

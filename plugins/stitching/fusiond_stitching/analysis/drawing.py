@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from fusiond.drawing import MOST_NODES, DrawnGraph, DrawnNode, Edge
-from fusiond.words import counted
+from fusiond.model.drawing import MOST_NODES, DrawnGraph, DrawnNode, Edge
+from fusiond.model.english import counted
 from fusiond_stitching.analysis.fusion import Fusion
 from fusiond_stitching.frontend.graph import HloModule
 

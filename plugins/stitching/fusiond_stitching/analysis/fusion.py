@@ -1,4 +1,4 @@
-"""What fusion decides (section 3.2): groups of instructions, the order in which they run, and who is in no group.
+"""The result of fusion (section 3.2): groups of instructions, their order, and instructions without a group.
 
 `deep_fusion` makes it. A place is (level, phase), compared as pairs. Without grid barriers each step up is a level, and
 levels are launches. With them a step up is a phase inside the level, and only a library call between begins a new
@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule, base_of
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule

@@ -1,5 +1,4 @@
-"""Which element of which value is seen where: indices, followed through what only moves elements, and the border by
-which an image shows what they see."""
+"""Follows indices through data movement, and recognises the border mode of an image."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.composition import MADE
-from fusiond.keys import text_key
-from fusiond.model import Job, Rejection, frozen
-from fusiond.program import Launch, Pointer, Program, Role
-from fusiond.program.formulas import replaced
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Job, Rejection, frozen
+from fusiond.model.program import Launch, Pointer, Program, Role
+from fusiond.model.program.formulas import replaced
 from fusiond.strategy import Answers, Asked, Others
+from fusiond.strategy.composition import MADE
 from fusiond_stitching.analysis import image_indices, image_values
 from fusiond_stitching.analysis.image_indices import Axis, Entry, Index, Seen, axes
 from fusiond_stitching.analysis.image_values import DTYPES, NoPipeline

@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
 
 LEAST_ROW = 16_384

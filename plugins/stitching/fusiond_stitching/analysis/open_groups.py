@@ -1,4 +1,4 @@
-"""Groups while fusion is under way: their candidates, and what they need of instructions that are in no group yet.
+"""Groups while fusion is under way: their candidates, and what they need of ungrouped instructions.
 
 A candidate is a schedule of the root, and by propagation (`propagate.required`) the chunk of every member, and of what
 these read. SchdConsistent asks of each candidate, for a new member: does a block get at most `grain` elements (or are

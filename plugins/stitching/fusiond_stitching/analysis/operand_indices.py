@@ -1,4 +1,4 @@
-"""Where an instruction reads its operands for one of its elements, in the algebra of indices (`indexing`)."""
+"""The operand indices that one element of an instruction reads, in the algebra of `indexing`."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.errors import RequestError
-from fusiond.keys import content_key, text_key
-from fusiond.model import DeviceLimits, frozen
-from fusiond.program import Fill
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import content_key, text_key
+from fusiond.model.nouns import DeviceLimits, frozen
+from fusiond.model.program import Fill
 from fusiond_stitching.analysis import performance_library, planner
 from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.plan import BlockProgram

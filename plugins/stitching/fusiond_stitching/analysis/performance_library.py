@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusiond.keys import content_key
+from fusiond.model.keys import content_key
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
 from fusiond_stitching.analysis.plan import BoxChunk, Chunk
 from fusiond_stitching.analysis.policy import FusionPolicy

@@ -1,4 +1,4 @@
-"""The plan: which instructions are computed where. What fusion decides and what the emitter writes out.
+"""The plan: where each instruction is computed. Fusion makes it and the emitter writes it out.
 
     StitchingPlan  := steps in order: StitchedKernel | LibraryCall
     StitchedKernel := one launch: phases, with a barrier across the grid between two (an ordinary kernel has one phase)
@@ -69,7 +69,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 

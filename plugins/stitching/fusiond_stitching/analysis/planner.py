@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.model import DeviceLimits, frozen
+from fusiond.model.nouns import DeviceLimits, frozen
 from fusiond_stitching.analysis import performance_library, row_groups, rows, scan_memory, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
 from fusiond_stitching.analysis.fusion import Fusion, FusionCandidate, FusionGroup, LaunchPlace

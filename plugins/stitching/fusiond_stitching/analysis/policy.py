@@ -1,4 +1,4 @@
-"""What fusion may do: the paper's rules, or more. One frozen value, made from a config."""
+"""The rules of fusion, the paper's or wider ones, as one frozen value made from a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that fusion kept apart, put together where their rows fit into registers side by side.
+"""Joins groups that fusion kept apart where their rows fit into registers side by side.
 
 Fusion (section 3.2) joins an instruction to its readers when one schedule suits everybody. Rows in registers ask for
 less: groups over the same rows can be one whatever schedules they had, as long as nothing outside stands between them.
@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import row_shapes, rows
 from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, FusionGroup, LaunchPlace
 from fusiond_stitching.analysis.policy import FusionPolicy

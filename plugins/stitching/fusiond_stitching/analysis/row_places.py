@@ -1,4 +1,4 @@
-"""Where the values of a group lie whose rows are in registers, and in which sweep each can be computed.
+"""Where the values of a row group lie, and in which sweep each can be computed.
 
 A reduction ends a sweep over what a thread holds. Everything rests on places: a value is read where it was written, by
 the same thread, which the algebra of indices proves for each read.

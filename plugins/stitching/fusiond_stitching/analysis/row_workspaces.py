@@ -1,4 +1,4 @@
-"""Shared memory of rows in registers: where parts of reductions meet, and what is held of rows that are too long."""
+"""Shared memory of row groups: partial results of reductions, and parts of rows that are too long."""
 
 from __future__ import annotations
 

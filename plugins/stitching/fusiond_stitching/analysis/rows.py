@@ -1,4 +1,4 @@
-"""A group as rows held in registers (persistent rows): each input read once, whatever depends on a row's reduction.
+"""A group as rows held in registers (persistent rows): each input is read once.
 
 Softmax, layer normalisation and their like walk over a row several times: its maximum, its sum, the result. Where the
 values of a row fit into the registers of a warp or of a block, one read and one write of global memory do. The paper

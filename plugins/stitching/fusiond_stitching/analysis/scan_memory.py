@@ -1,4 +1,4 @@
-"""Shared memory of a loop that blocks run: the state twice, before and after a trip, and what is kept in each trip."""
+"""Shared memory of a loop that a block runs: the state before and after a trip, and the values of each trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared-memory planning (section 5.1): who gets a buffer, who may share one, and what goes when space is short.
+"""Shared-memory planning (section 5.1): allocates, shares and gives up buffers.
 
 Buffers live from the stage that writes them to the last stage that reads them. Two may share space when their lives
 do not overlap; or when the later one is written in place, element for element, by the only and last reader of the

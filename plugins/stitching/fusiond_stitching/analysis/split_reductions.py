@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.row_shapes import interleaving
 from fusiond_stitching.analysis.schedule import divisors

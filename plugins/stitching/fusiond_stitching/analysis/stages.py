@@ -1,4 +1,4 @@
-"""A group and one of its candidates as a block program: what is stored where, and in which loop nests.
+"""A group and one of its candidates as a block program: stored values and loop nests.
 
 Stored values (`stored_values`) are put into stages: a value joins the stage of one that it reads at the same index, or
 another loop nest over the same chunk. Barriers stand where a stage reads what another thread wrote since the last one,

@@ -1,4 +1,5 @@
-"""Which values of a group are stored (size requirements, section 5.1.1); all others are computed where they are read.
+"""Decides which values of a group are stored (size requirements, section 5.1.1); others are computed where they are
+read.
 
 Stored is what others read through global memory, every reduce, scatter and dot, and every element-wise value whose
 recomputation would cost more than a buffer and a barrier: with several readers, or read once by something that reads it

@@ -1,4 +1,4 @@
-"""Which kernels have the same code, told before it is written: layers repeat, and writing is what takes time.
+"""Tells which kernels will have the same code before it is written, because layers repeat.
 
 A key describes all that the emitter looks at: launch shape, stages, chunks, homes, and the instructions behind them
 down to what lies in buffers, with numbers in place of names. Kernels with equal keys have equal code over the buffers

@@ -1,4 +1,4 @@
-"""Whether a plan computes what its module says: proved from the plan alone, with nothing that made it.
+"""Checks a plan against its module, sharing no code with the planner.
 
     exact cover     every output reaches its buffer; nothing is computed in two places; a value that is read has been
                     computed before, in another launch, behind a grid barrier, or earlier in the same block program

@@ -1,4 +1,4 @@
-"""Checks of block programs whose rows are in registers: their geometry, sizes and order, with nothing of `rows`.
+"""Checks row groups: geometry, sizes and order, sharing no code with `rows`.
 
 That each value is read where it lies is shown by running a plan, and not here.
 """

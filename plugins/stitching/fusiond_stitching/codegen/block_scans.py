@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fusiond.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis import scan_memory
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import Stage

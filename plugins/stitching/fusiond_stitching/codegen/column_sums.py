@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fusiond.codegen.code import Code, cpp
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import RowPlace, Stage
 from fusiond_stitching.analysis.row_workspaces import Workspace

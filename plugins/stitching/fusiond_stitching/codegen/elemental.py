@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
-from fusiond.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.operand_indices import operand_index
 from fusiond_stitching.codegen import semantics

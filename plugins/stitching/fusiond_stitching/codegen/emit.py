@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.model import Rejection
-from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.model.nouns import Rejection
+from fusiond.model.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.analysis import structural_hash
 from fusiond_stitching.analysis.plan import (
     BlockProgram,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fusiond.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, number
 from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, Write, combine, loop, type_of
 from fusiond_stitching.codegen.scope import Scope

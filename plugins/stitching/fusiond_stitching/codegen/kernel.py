@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from fusiond.codegen.code import Code, call, cpp, filled, hole, joined
-from fusiond.codegen.statements import Statements, indented
+from fusiond.model.codegen.code import Code, call, cpp, filled, hole, joined
+from fusiond.model.codegen.statements import Statements, indented
 from fusiond_stitching.analysis.plan import BlockProgram, Phase, StitchedKernel
 from fusiond_stitching.codegen.block_scans import BlockScans
 from fusiond_stitching.codegen.loop_nests import LoopNests, index_type

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import BlockProgram, BoxChunk, Chunk, FlatChunk, Global, Shared, Stage, StageResult
 from fusiond_stitching.codegen import elemental, indexed

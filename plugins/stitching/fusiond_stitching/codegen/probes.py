@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.model import Rejection, frozen
-from fusiond.program import Fill, Program
+from fusiond.model.nouns import Rejection, frozen
+from fusiond.model.program import Fill, Program
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
 from fusiond_stitching.analysis.performance_library import Key
 from fusiond_stitching.analysis.plan import (

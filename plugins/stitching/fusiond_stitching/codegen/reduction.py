@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond.codegen.code import Code, cpp
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.indexing import Index, delinear
 from fusiond_stitching.analysis.plan import LaneExchange, Reduction, Stage

@@ -1,4 +1,4 @@
-"""Where the code stands that is being written for rows in registers: which row, pack and column a thread is at.
+"""The position in the code that is being written for rows: row, pack and column of a thread.
 
     for each round of rows (one, mostly)
         for k in steps                     lane l has pack k * lanes + l of the row
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fusiond.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, number
 from fusiond_stitching.analysis.plan import BlockProgram, RowPlace
 from fusiond_stitching.analysis.row_shapes import interleaved

@@ -1,4 +1,4 @@
-"""Where code for rows in registers finds its values: kept in registers, held in shared memory, or in global memory.
+"""Where code for rows finds its values: in registers, shared memory or global memory.
 
 Memory is read and written in packs of up to 16 bytes wherever the place of a value is `pack` times something, plus the
 column inside the pack.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fusiond.codegen.code import Code, cpp, hole
+from fusiond.model.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import Index, linear
 from fusiond_stitching.analysis.plan import BlockProgram, Registers, StageResult
 from fusiond_stitching.analysis.row_workspaces import held_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import WARP
 from fusiond_stitching.analysis.row_workspaces import Workspace

@@ -1,4 +1,4 @@
-"""Rows in registers as statements (`analysis.rows`): a loop per sweep over what a thread holds, shuffles behind it.
+"""Rows in registers as statements (`analysis.rows`): one loop per sweep, shuffles behind it.
 
     for each round of rows (one, mostly)
         for k in steps                     lane l has pack k * lanes + l of the row
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import delinear, number
 from fusiond_stitching.analysis.plan import BlockProgram, Registers, RowPlace, Rows, Stage, StageResult
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, workspaces

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusiond.codegen.code import Code, cpp, hole
+from fusiond.model.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import WARP, StageResult
 from fusiond_stitching.codegen import semantics

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, linear, number
 from fusiond_stitching.analysis.plan import Stage
 from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, type_of

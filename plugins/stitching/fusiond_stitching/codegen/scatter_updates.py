@@ -1,4 +1,4 @@
-"""A scatter in place as statements: each thread takes some updates, and puts each where its index says.
+"""A scatter in place as statements: each thread applies some updates.
 
 Where updates are sorted, the first of those that fall on one element applies all of them, in order:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, linear, number
 from fusiond_stitching.analysis.plan import Global, Stage
 from fusiond_stitching.codegen import semantics

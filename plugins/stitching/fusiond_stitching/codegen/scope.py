@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fusiond.codegen import code
-from fusiond.codegen.code import Code, bare, cpp, joined
-from fusiond.codegen.statements import Statements
+from fusiond.model.codegen import code
+from fusiond.model.codegen.code import Code, bare, cpp, joined
+from fusiond.model.codegen.statements import Statements
 from fusiond_stitching.analysis import indexing
 from fusiond_stitching.analysis.indexing import Index, Quotient, Remainder, Symbol, symbol
 from fusiond_stitching.codegen import semantics

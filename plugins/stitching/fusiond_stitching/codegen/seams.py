@@ -1,4 +1,4 @@
-"""Where a program of the user's has a library compute something: dots, and what this strategy knows no code for.
+"""Seams of a module: the dots and other operations that a library computes in the user's program.
 
 A dot is a launch too, a plain kernel that stands in for the library's. A foreign call has none: it is done as late as
 can be, before the first launch that reads what it gives, or before the call that does, so all that it reads is there.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fusiond.program import Launch, Pointer, Seam
+from fusiond.model.program import Launch, Pointer, Seam
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 

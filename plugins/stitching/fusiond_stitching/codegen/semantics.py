@@ -1,4 +1,4 @@
-"""What HLO's scalar operations mean, in CUDA C++: one expression each, and the device functions that they call.
+"""HLO's scalar operations in CUDA C++: one expression each, and the device functions that they call.
 
 Floats of 8 and 16 bits are computed in `float` and rounded after each operation, as XLA does on a processor; everything
 else is computed in its own type. Where C leaves a result open and HLO does not (a division by zero, a shift by the
@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.codegen import literals
-from fusiond.codegen.code import Code, bare, call, cpp
-from fusiond.codegen.statements import Statements, function
-from fusiond.language import dtypes
+from fusiond.model.codegen import literals
+from fusiond.model.codegen.code import Code, bare, call, cpp
+from fusiond.model.codegen.statements import Statements, function
+from fusiond.model.language import dtypes
 from fusiond_stitching.frontend.graph import DTYPES
 
 

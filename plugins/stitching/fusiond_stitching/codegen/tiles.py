@@ -1,12 +1,11 @@
-"""Transposes as statements: a tile of each operand that lies across is read along its own neighbours, put into shared
-memory, and found there by those who write along the result's."""
+"""Transposes as statements: tiles of operands go through shared memory, so that reads and writes coalesce."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis import tiles
 from fusiond_stitching.analysis.indexing import Index, delinear, linear
 from fusiond_stitching.analysis.plan import BoxChunk, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fusiond.program import Compare
+from fusiond.model.program import Compare
 from fusiond_stitching.codegen.semantics import TYPES
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 

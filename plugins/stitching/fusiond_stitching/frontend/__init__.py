@@ -1,1 +1,1 @@
-"""From what users write to the graph."""
+"""From HLO text to the graph."""

@@ -1,4 +1,4 @@
-"""Which instructions are left to a library, and why; and which do something even where nobody reads their result."""
+"""Finds the instructions that are left to a library, with the reason, and those with side effects."""
 
 from __future__ import annotations
 

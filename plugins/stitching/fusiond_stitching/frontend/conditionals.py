@@ -1,4 +1,4 @@
-"""A `conditional` whose branches are cheap, as selects: all branches are computed, and what was asked for is taken.
+"""Turns a `conditional` with cheap branches into selects: all branches are computed.
 
     y = conditional(p, a, b), true_computation=f, false_computation=g   -->   y = select(p, f(a), g(b))
     y = conditional(i, a, b, c), branch_computations={f, g, h}          -->   f where i is 0, g where it is 1, else h

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, topological
 
 _DROPPED_FROM = ELEMENTWISE | {"broadcast", "reshape", "transpose", "reduce", "constant"}

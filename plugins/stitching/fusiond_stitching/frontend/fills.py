@@ -1,4 +1,4 @@
-"""What a module's inputs hold while it is measured: as the job says, else by what the module does with them.
+"""The data in a module's inputs while it is measured: as the job says, or as the module's use of them suggests.
 
 Floats are uniform in -1 .. 1. Whole numbers that index something (a gather, a scatter, a dynamic-slice) stay inside
 it, those that are compared with an iota inside that; others are 0 .. 9. Stand-ins for what a foreign instruction would
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from fusiond.inputs import values
-from fusiond.inputs.documents import Node
-from fusiond.program import Fill
+from fusiond.model.inputs import values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.program import Fill
 from fusiond_stitching.frontend.graph import DTYPES, HloInstruction, HloModule
 
 MOST = 9

@@ -55,8 +55,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.language import dtypes
-from fusiond.model import frozen
+from fusiond.model.language import dtypes
+from fusiond.model.nouns import frozen
 
 DTYPES: Mapping[str, str] = {
     "pred": "bool",

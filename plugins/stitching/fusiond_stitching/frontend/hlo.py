@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusiond.errors import RequestError
-from fusiond.model import frozen
+from fusiond.model.errors import RequestError
+from fusiond.model.nouns import frozen
 
 Number: TypeAlias = bool | int | float
 

@@ -1,4 +1,4 @@
-"""Raw HLO to the graph: calls inlined, tuples resolved, short loops written out, what is dead dropped.
+"""Raw HLO to the graph: inlines calls, resolves tuples, unrolls short loops, drops dead instructions.
 
 What cannot be written as code becomes a boundary with its reason. A `bitcast` between layouts becomes transposes and a
 reshape: everything is in row-major order from here on. `passes` brings the graph into its canonical form.
@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fusiond.errors import RequestError
-from fusiond.keys import content_key
-from fusiond.model import frozen
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import (
     bitcasts,
     boundaries,

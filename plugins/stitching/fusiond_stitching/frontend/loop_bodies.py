@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.scan_loop import Loop
 

@@ -1,4 +1,4 @@
-"""Results of a loop that need no loop: what each trip stores without the state is a map.
+"""Moves results that do not need the state out of a loop, as maps.
 
     ys = while(x), body: ys' = ys with sigmoid(x[i]) at i
       -->  ys = sigmoid(x)                     an ordinary value, computed where it is read
@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced
 
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})

@@ -1,4 +1,4 @@
-"""The whole numbers of a loop, run by themselves: how many trips there are, and where each of them reads and writes."""
+"""Evaluates the whole numbers of a loop: trip count, and the places of reads and writes."""
 
 from __future__ import annotations
 

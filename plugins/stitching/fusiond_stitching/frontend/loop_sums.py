@@ -1,4 +1,4 @@
-"""What a loop only adds up, or only stores, leaves it: its trips store the parts, and one product or sum follows.
+"""Moves pure sums out of a loop: its trips store the terms, and one product or sum follows.
 
     (w, ...) = while(w0, ...), body: w' = w + dot(x[t], d)        contracting the batch: a gradient of weights
       -->  ds = scan of d,   w~ = w0 + dot(x, ds)                 contracting the trips and the batch
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 

@@ -1,4 +1,4 @@
-"""What is done to a graph between its text and its plan: a literal list of passes, each followed by the verifier.
+"""The passes between a graph's text and its plan, as a literal list; the verifier runs after each.
 
     select_scatters      scatters of which at most one update falls on an element become selects
     place_windows        one window that is scattered is put in by its place; a slice whose place is known is cut there
@@ -24,8 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.keys import content_key
-from fusiond.model import frozen
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
 from fusiond_stitching.frontend import (
     scatter_updates,

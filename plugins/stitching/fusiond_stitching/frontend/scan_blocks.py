@@ -1,4 +1,4 @@
-"""Loops whose state is too much for a thread: a block has some rows of it, in shared memory.
+"""Loops whose state is too large for a thread: a block keeps some rows of it in shared memory.
 
 What is multiplied by a matrix, or reduced, is stored whole before it is read crosswise; so is what comes of it. All
 else of a trip is element by element, and computed where it is read.

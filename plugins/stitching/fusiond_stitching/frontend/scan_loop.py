@@ -1,4 +1,4 @@
-"""A loop that is one launch: its body, what it carries from trip to trip, and which axes threads or blocks have."""
+"""A loop that is one launch: its body, its carried values, and the axes that threads or blocks divide."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.keys import content_key
-from fusiond.model import frozen
+from fusiond.model.keys import content_key
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import Computation, HloModule
 
 

@@ -1,4 +1,4 @@
-"""What comes behind a loop joins it: its results are stored directly, and what nobody else reads is not stored.
+"""Joins users of a loop to it: results are stored directly, and unused values are not stored.
 
     z = convert(ys * gate + x)                 element by element of what the loop's trips store
       -->  z = scan of convert(y * gate[i] + x[i])
@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced, topological
 from fusiond_stitching.frontend.scan_loop import Loop
 

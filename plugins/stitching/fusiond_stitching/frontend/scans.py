@@ -1,4 +1,4 @@
-"""Loops that run a known number of times and whose state can be divided among threads, or among blocks: scans.
+"""Scans: loops with a known trip count whose state can be divided among threads or blocks.
 
     (i, h, ys) = while(0, h0, ys0), i < 1000, body: h' = f(h, xs[i]); ys' = ys with g(h') at i
       -->  h~ = scan(h0, xs), ys~ = scan(h0, xs)          two results of one loop, `Loop` in their attributes
@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import loop_bodies, loop_numbers, scan_blocks
 from fusiond_stitching.frontend.constant_numbers import BITS
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule

@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Container, Mapping
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import sorted_scatters
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, topological
 

@@ -1,4 +1,4 @@
-"""Scatters of which at most one update can fall on an element, as selects.
+"""Turns scatters into selects where at most one update can reach an element.
 
 The gradient of `take_along_axis` (of a cross-entropy with integer labels, say) adds one number to each row:
 
@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 

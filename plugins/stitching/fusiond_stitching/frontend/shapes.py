@@ -1,4 +1,4 @@
-"""Whether an instruction's shape follows from its operands': what is wrong is a text, for one line of message.
+"""Checks an instruction's shape against its operands, with one line for a mistake.
 
 `importer` asks this of everything that it puts into a graph, and `passes` of all that each pass gives, so that planning
 and code generation meet only graphs whose shapes are right.

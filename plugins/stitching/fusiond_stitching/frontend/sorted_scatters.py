@@ -1,4 +1,4 @@
-"""Scatters whose updates have to meet in order: sorted by where they fall, and added up run by run.
+"""Scatters with ordered updates: sorted by target, and summed run by run.
 
     y = scatter(x, indices, u)
       -->  order = the updates' numbers, sorted by the row that each falls on; equal rows keep their order
@@ -19,7 +19,7 @@ import dataclasses
 import math
 from typing import Any
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import BYTES, Computation, HloInstruction, HloModule
 
 FEW = 4096

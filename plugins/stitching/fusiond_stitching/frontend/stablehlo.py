@@ -1,4 +1,4 @@
-"""StableHLO as text (what jax prints by default, and what exporters of PyTorch write) as HLO text, by jaxlib.
+"""Converts StableHLO text (from jax or exporters of PyTorch) to HLO text, by jaxlib.
 
 jaxlib is not a dependency: where it is missing, the text is refused and the message says what to install.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fusiond.errors import RequestError
+from fusiond.model.errors import RequestError
 
 _BEGINS = re.compile(r"\s*(?:(?://|#)[^\n]*\n\s*)*(?:module\b|func\.func\b|\"builtin\.module\")")
 _PRINT_HLO = "print HLO text instead (jax: lowered.as_text(dialect='hlo'))"

@@ -1,4 +1,4 @@
-"""Windows of which there is one, or whose places are known, without a scatter or a look-up.
+"""Replaces scatters and look-ups of known windows by plain data movement.
 
     dynamic-slice(x, 3, 0), the numbers known           -->   slice(x)
     y = scatter(x, (1, 1), u), one window in all        -->   y = dynamic-update-slice(x, f(x[window], u), 1, 1)
@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 from fusiond_stitching.frontend.selected_scatters import REACH, Expansion

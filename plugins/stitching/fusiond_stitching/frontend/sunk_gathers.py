@@ -1,4 +1,4 @@
-"""Look-ups in what is computed, as what is computed of look-ups: of a row's log-probabilities the label's alone, say.
+"""Moves look-ups below computation: of a row's log-probabilities only the label's is computed.
 
     gather(x - broadcast(m), labels)   -->   gather(x, labels) - broadcast(m)
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fusiond.model import frozen
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 

@@ -1,4 +1,4 @@
-"""`topk` of few as so many reductions: the largest, then the largest of what comes after it, and so on.
+"""`topk` of few elements as a sequence of reductions.
 
     order    a before b  :=  a > b, or a is NaN and b is not; of equals, the one with the lower index
     step t   (value, index) of the first, in this order, of those elements that the last step's element is before
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusiond.language.dtypes import is_float
-from fusiond.model import frozen
+from fusiond.model.language.dtypes import is_float
+from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 from fusiond_stitching.frontend.windows import Add

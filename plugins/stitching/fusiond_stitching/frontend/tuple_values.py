@@ -1,4 +1,4 @@
-"""What an instruction of the text stands for in the graph: one result, the two of a complex number, or a tuple."""
+"""The graph value of an instruction: one result, the two of a complex number, or a tuple."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reduce-window` and small convolutions as a `reduce` over what their windows read: pooling, filters, running sums.
+"""`reduce-window` and small convolutions as a `reduce` over their windows: pooling, filters, running sums.
 
     window(x, value) := f32[out..., window...]    element [o..., w...] is x[o * stride + w * dilation - low], or `value`
                                                   where that lies outside x or between its elements (interior padding)

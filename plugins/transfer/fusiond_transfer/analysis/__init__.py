@@ -1,1 +1,1 @@
-"""What may be fused, and what it is worth."""
+"""Legality and worth of fusions."""

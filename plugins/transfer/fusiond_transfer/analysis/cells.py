@@ -1,4 +1,4 @@
-"""What a script is made of: cells, and the ops that move and compute what is in them.
+"""The elements of a script: cells, and the ops that move and compute them.
 
 Vectors that are cut have a cell for each piece; what these are together is a Whole.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Vector
 

@@ -1,4 +1,4 @@
-"""Which cells of a script are cut into chunks, and where: rows that belong together are cut at the same places.
+"""Chooses the cells of a script that are cut into chunks, at the same rows where they belong together.
 
 Kernels that work row by row (`frontend.row_wise`) and what they split form connected lines of rows: `row_lines` says
 where on its line each cell lies. A line is cut into chunks of about equal length, which begin at bytes that are
@@ -17,8 +17,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.language.extents import ceil_div
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.language.extents import ceil_div
 from fusiond_transfer.analysis.cells import Move, Script
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.analysis.row_lines import OnLine, RowLine, lines

@@ -1,4 +1,4 @@
-"""The fewest messages where the layout is in the way: storage shared in place, vectors that must be neighbours.
+"""The fewest messages under layout constraints: storage shared in place, and vectors that must be neighbours.
 
 A cell that several vectors use in turn, or that has its neighbours given, can be side by side with one group and not
 with the next; then a point in time is not a message any more. What decides is the slot of each crossing, the layout,

@@ -1,4 +1,4 @@
-"""What a message and a kernel cost on the device at hand, and what a schedule comes to.
+"""The cost of a message, a kernel and a schedule on the device at hand.
 
 A message of n bytes takes startup + n / bandwidth (Kessler, section 2), other constants for each direction, kind of
 memory and range of sizes: so it is measured at a few sizes (probes of one copy each), and interpolated between them.
@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.keys import content_key
-from fusiond.program import Memory
+from fusiond.model.keys import content_key
+from fusiond.model.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis.schedule import Message, Schedule
 from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.drawing import MOST_SPANS, LaneDrawing, TimelineLane, TimelineSpan
-from fusiond.words import counted
+from fusiond.model.drawing import MOST_SPANS, LaneDrawing, TimelineLane, TimelineSpan
+from fusiond.model.english import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import Schedule

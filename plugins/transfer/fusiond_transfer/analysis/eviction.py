@@ -1,4 +1,4 @@
-"""Which vectors leave the device for a while, where its memory does not hold all that is needed later.
+"""Chooses the vectors that leave the device for a while when its memory is too small.
 
 A vector that is evicted between two kernels that use it comes up again before the second: one more upload. If nothing
 else brings it to the host (it was made on the device and nobody there wants it), it also has to go down before it

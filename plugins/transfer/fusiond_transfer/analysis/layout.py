@@ -1,4 +1,4 @@
-"""Where the cells lie in memory, and which messages a group of crossings takes there.
+"""The layout of cells in memory, and the messages of a group of crossings.
 
 What crosses together is one message where it lies side by side. A cell that is in one group only (the usual case)
 makes no conflict: the groups are laid out one after the other. Storage that is shared, and vectors that the user wants
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from fusiond.language.extents import ceil_div
+from fusiond.model.language.extents import ceil_div
 
 ALIGNMENT = 256
 """Bytes: what cudaMalloc gives, so that a kernel sees no other alignment than with an allocation of its own."""

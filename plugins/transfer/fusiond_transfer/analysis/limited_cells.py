@@ -1,4 +1,4 @@
-"""Schedules under a limit where cells are shared in place, or vectors have their neighbours given.
+"""Schedules under a memory limit for cells that are shared in place or have fixed neighbours.
 
 There a group of crossings is not an allocation by itself: a cell can be in several groups, which then share one, and a
 layout decides which of them are messages. So what is on the device is counted on the script, op by op, as it will be

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusiond.program import Memory
+from fusiond.model.program import Memory
 from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, estimate_us
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.limit import ResidentBytes

@@ -1,4 +1,4 @@
-"""The script of a loop: its iterations one after the other, between what is put in its place before and fetched behind.
+"""The script of a loop: its iterations in order, with uploads before and downloads behind.
 
 A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read.
 """

@@ -1,4 +1,4 @@
-"""What it costs that vectors lie in one memory for both sides (`mapped_or_managed`).
+"""The cost of vectors in one memory for both sides (`mapped_or_managed`).
 
     prefetch    as a message: startup and bytes, measured at the sizes of copies. Not measured: as a pinned copy
     mapped      a kernel whose operands are mapped takes another time, which depends on how it uses them: so each is
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusiond.program import Memory
+from fusiond.model.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, mapped_or_managed
 from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, Points

@@ -1,4 +1,4 @@
-"""Rows that belong together: where on a line of rows each cell and each call lies.
+"""Rows that belong together: the position of each cell and call on a line of rows.
 
     low:  y[0:512] = 2 * x[0:512]         x  0 .... 512 .... 1024
     high: y[512:]  = x[512:] + 1    -->   y  0 .... 512 .... 1024     one line of 1024 rows, on which low has the first
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusiond.language import expressions
-from fusiond.language.extents import Extent, quotient, text_of
+from fusiond.model.language import expressions
+from fusiond.model.language.extents import Extent, quotient, text_of
 from fusiond_transfer.analysis.cells import KernelCall, Script
 from fusiond_transfer.frontend.graph import Graph, Vector
 from fusiond_transfer.frontend.row_wise import RowWise, row_wise

@@ -1,4 +1,4 @@
-"""From intervals to a schedule: at which slot every vector crosses, in which message, and where it lies.
+"""From intervals to a schedule: the slot, message and address of every crossing.
 
     separate        each vector by itself, uploads at their latest slot, downloads after the last use on the device (the
                     paper's baseline); `separate_early`: each as soon as it can

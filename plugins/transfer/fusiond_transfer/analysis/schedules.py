@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.program import Memory
-from fusiond.words import counted
+from fusiond.model.english import counted
+from fusiond.model.program import Memory
 from fusiond_transfer.analysis import (
     cost,
     eviction,

@@ -1,4 +1,4 @@
-"""A schedule as a straight list of moves and calls over cells: what devices, the simulator and exported code carry out.
+"""A schedule as a list of moves and calls over cells, for devices, the simulator and exports.
 
 In a graph without a loop a cell is where a vector lies. A loop is unrolled: a carried vector has two cells that take
 turns, so that the next value can arrive while the last one is still read; what is in its place before the steady state

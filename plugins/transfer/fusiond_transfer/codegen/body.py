@@ -1,4 +1,4 @@
-"""What kernels compute, as text: a CUDA kernel for the device, a C++ function for the host.
+"""Kernel bodies as text: a CUDA kernel for the device, a C++ function for the host.
 
 Every entry takes pointers to what it reads, then to what it writes, then scalars. The default body (`Mix`) hashes all
 inputs into every output element, with the number of the kernel and of the output, so that a value that is old, or not
@@ -12,14 +12,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusiond.codegen.code import Code, call, cpp
-from fusiond.codegen.literals import literal
-from fusiond.codegen.operators import Term, atom, binary, cast, choice, prefix
-from fusiond.codegen.statements import Statements
-from fusiond.keys import text_key
-from fusiond.language.extents import ceil_div, least, most
-from fusiond.language.grammar import Literal, Name, Node
-from fusiond.program import Argument, Pointer, Scalar, Source, SourceKind
+from fusiond.model.codegen.code import Code, call, cpp
+from fusiond.model.codegen.literals import literal
+from fusiond.model.codegen.operators import Term, atom, binary, cast, choice, prefix
+from fusiond.model.codegen.statements import Statements
+from fusiond.model.keys import text_key
+from fusiond.model.language.extents import ceil_div, least, most
+from fusiond.model.language.grammar import Literal, Name, Node
+from fusiond.model.program import Argument, Pointer, Scalar, Source, SourceKind
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored

@@ -1,4 +1,4 @@
-"""Where the cells of a script lie: buffers on both sides, the arenas that they share, and their parts.
+"""The buffers of a script's cells on both sides, with their arenas and parts.
 
 A cell A is the buffer `A` on the host and `A@device` on the device. A vector that is cut is one buffer, of which its
 pieces are parts; on the device, where allocations count, only the pieces that something touches are there, those that
@@ -11,8 +11,8 @@ import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import Buffer, Memory, Role
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import Buffer, Memory, Role
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut

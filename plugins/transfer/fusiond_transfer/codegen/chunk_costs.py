@@ -1,11 +1,11 @@
-"""What cutting into chunks comes to by the costs of the device: the span of a Program in time, and the ideal."""
+"""The estimated span of a chunked Program by the device's costs, and its ideal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from fusiond.program import Buffer, HostCall, Launch, Memory, Pointer, Program, timeline
+from fusiond.model.program import Buffer, HostCall, Launch, Memory, Pointer, Program, timeline
 from fusiond_transfer.analysis import chunks
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.cost import ASSUMED_LAUNCH_US, GraphCosts

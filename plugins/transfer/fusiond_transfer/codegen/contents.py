@@ -1,4 +1,4 @@
-"""What memory holds in the simulator: ranges of elements, each of a value that has a name.
+"""Memory of the simulator: ranges of elements, each of a named value.
 
     x[0:512] holds elements 0 to 511 of `input x`; y, of which two kernels made a half each, holds 512 of the one's
     result and then 512 of the other's
@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from fusiond.keys import text_key
+from fusiond.model.keys import text_key
 
 POISON = "poison"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A script as a Program: buffers on both sides, messages as copies, allocations, streams and what waits for what.
+"""A script as a Program: buffers on both sides, copies, allocations, streams and waits.
 
 issue        one_stream   every step on one stream, in the order of time
              overlapped   kernels, uploads, downloads and host work on a stream each; a step waits for those that write
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusiond.program import (
+from fusiond.model.program import (
     Alloc,
     Buffer,
     Copy,

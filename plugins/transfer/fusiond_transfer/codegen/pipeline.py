@@ -1,4 +1,4 @@
-"""The ops of a script as items: what is cut comes once for each chunk, in an order in which chunks can overlap.
+"""The ops of a script as items, one per chunk, in an order in which chunks can overlap.
 
     depth_first     chunk by chunk: its uploads, its kernels, its downloads, then the next one's
     breadth_first   op by op: all chunks of the first, then all of the second

@@ -1,10 +1,10 @@
-"""What is measured once on a device: copies of some sizes, and the kernels of a graph by themselves."""
+"""Probes of a device: copies of some sizes, and the kernels of a graph by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
+from fusiond.model.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
 from fusiond.strategy import Probe
 from fusiond_transfer.analysis import mapped_or_managed, memory_costs
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key

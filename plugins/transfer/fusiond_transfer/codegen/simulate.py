@@ -1,4 +1,4 @@
-"""A small simulator: carries out a Program with values that are names of what was computed, both memories poisoned.
+"""A simulator that runs a Program on named values, with both memories poisoned.
 
 Every buffer starts as poison, but for the inputs. A copy carries values over, a kernel makes new ones out of what it
 reads (its entry, its scalars, and which output it is), an allocation poisons its arena. Whoever reads poison, touches
@@ -16,8 +16,8 @@ import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import (
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import (
     Alloc,
     Argument,
     Free,

@@ -1,1 +1,1 @@
-"""From what users write to the graph."""
+"""From YAML to the graph of kernels."""

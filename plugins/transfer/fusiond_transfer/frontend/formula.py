@@ -1,4 +1,4 @@
-"""What a kernel computes, as a small expression over the vectors that it reads, element by element.
+"""A kernel's computation as an element-wise expression over the vectors that it reads.
 
     formula  :=  "sum" "(" sum ")" | sum             sum(...) adds over all elements into an output of one element
     sum      :=  product (("+" | "-") product)*
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond.language.grammar import Call, Grammar, GrammarError, Name, Node, walk
+from fusiond.model.language.grammar import Call, Grammar, GrammarError, Name, Node, walk
 
 LANES = 256
 """Threads of a sum, and of a block."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import is_float, whole_numbers
-from fusiond.program import Fill
+from fusiond.model.language.dtypes import is_float, whole_numbers
+from fusiond.model.program import Fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph, GraphKernel, Vector
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from fusiond.composition.fragments import Fragment
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import EQUAL, Compare, Fill
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import EQUAL, Compare, Fill
+from fusiond.strategy.composition.fragments import Fragment
 
 HOST, DEVICE = "host", "device"
 MEMORIES = COPIED, MAPPED, MANAGED = "copied", "mapped", "managed"

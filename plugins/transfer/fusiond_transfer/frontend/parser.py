@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.inputs import documents, values
-from fusiond.inputs.documents import Node
-from fusiond.language import expressions, extents
-from fusiond.language.dtypes import DTYPES
-from fusiond.program import default_compare
+from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.inputs import documents, values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.language import expressions, extents
+from fusiond.model.language.dtypes import DTYPES
+from fusiond.model.program import default_compare
 from fusiond.strategy import Inputs
 from fusiond_transfer.frontend import generator, regions, row_wise, single_assignment, sub_vectors, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill

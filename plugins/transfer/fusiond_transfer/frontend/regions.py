@@ -1,4 +1,4 @@
-"""Reads a region of a graph's file: a document that says what several kernels compute, for another strategy.
+"""Reads a region of a graph's file: a document for another strategy that describes several kernels.
 
 - pipeline: ./sharpen.yaml                    # the kind of the document, and where it is
   keys: {block: [smooth, sharp]}              # other keys of the job that is asked
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 
-from fusiond.errors import UnknownName
-from fusiond.inputs import values
-from fusiond.inputs.documents import Node
-from fusiond.model import frozen
+from fusiond.model.errors import UnknownName
+from fusiond.model.inputs import values
+from fusiond.model.inputs.documents import Node
+from fusiond.model.nouns import frozen
 from fusiond_transfer.frontend.graph import RegionDocument, Vector
 from fusiond_transfer.frontend.sub_vectors import whole_name
 

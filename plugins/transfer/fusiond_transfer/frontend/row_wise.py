@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fusiond.language import expressions, extents
-from fusiond.language.extents import Extent, text_of
-from fusiond.words import counted
+from fusiond.model.english import counted
+from fusiond.model.language import expressions, extents
+from fusiond.model.language.extents import Extent, text_of
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Text
 

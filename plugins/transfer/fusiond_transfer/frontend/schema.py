@@ -1,10 +1,10 @@
-"""A kernel graph's YAML file as JSON Schema, for editors; `parser.read` is what counts."""
+"""A kernel graph's YAML file as JSON Schema, for editors. `parser.read` decides."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fusiond.inputs.schemas import (
+from fusiond.model.inputs.schemas import (
     COMPARISON,
     EXPRESSION,
     FILL,
@@ -17,7 +17,7 @@ from fusiond.inputs.schemas import (
     mapping_of,
     names,
 )
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.frontend.graph import DEVICE, HOST, MEMORIES
 from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
 

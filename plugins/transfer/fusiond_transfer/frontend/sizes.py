@@ -17,9 +17,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from fusiond.language import expressions
-from fusiond.language.extents import text_of
-from fusiond.program.formulas import replaced
+from fusiond.model.language import expressions
+from fusiond.model.language.extents import text_of
+from fusiond.model.program.formulas import replaced
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Mix
 from fusiond_transfer.frontend.sub_vectors import whole_name

@@ -16,9 +16,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fusiond.language.expressions import ExpressionError
-from fusiond.language.extents import text_of
-from fusiond.model import frozen
+from fusiond.model.language.expressions import ExpressionError
+from fusiond.model.language.extents import text_of
+from fusiond.model.nouns import frozen
 from fusiond_transfer.frontend import formula
 from fusiond_transfer.frontend.graph import CutVector, Graph, GraphKernel, RegionDocument, Vector
 

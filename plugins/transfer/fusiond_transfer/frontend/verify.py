@@ -1,4 +1,4 @@
-"""What must hold of a kernel graph, each broken rule one line with the place that breaks it.
+"""The invariants of a kernel graph; each broken rule is one line with its place.
 
 names        of vectors and kernels are identifiers, and each stands once
 sizes        at least one element, a known type
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusiond.language.dtypes import DTYPES
+from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Text, in_formulas
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

@@ -1,7 +1,6 @@
-"""A variant's program over the arguments of the reference: what they hold, how they are compared and which role they
-have is the reference's to say.
+"""A variant's program over the arguments of the reference, which decides their contents, comparison and roles.
 
-    y: output, rtol 10, filled with zeros     -->     y: output, as the reference compares it, poisoned
+y: output, rtol 10, filled with zeros     -->     y: output, as the reference compares it, poisoned
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fusiond.language import expressions, extents
-from fusiond.language.extents import Extent
-from fusiond.program import Buffer, Program, Role, sized
-from fusiond.program.formulas import replaced
+from fusiond.model.language import expressions, extents
+from fusiond.model.language.extents import Extent
+from fusiond.model.program import Buffer, Program, Role, sized
+from fusiond.model.program.formulas import replaced
 
 
 def mismatch(reference: Program, program: Program) -> str:

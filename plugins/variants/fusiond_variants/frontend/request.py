@@ -1,4 +1,4 @@
-"""A job of variants: which documents, and by what they are judged.
+"""The request of a job for variants: its documents and the reference.
 
 variants: [./reference.yaml, ./a.yaml, hist]
 reference: ./a.yaml                 # one of them (the first, without this key), or a function of a Python file:
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusiond.errors import RequestError
-from fusiond.keys import text_key
-from fusiond.model import Job, ReferenceFunction, Workload, frozen
+from fusiond.model.errors import RequestError
+from fusiond.model.keys import text_key
+from fusiond.model.nouns import Job, ReferenceFunction, Workload, frozen
 from fusiond.strategy import Inputs, Strategy
 
 KIND = "kernel"

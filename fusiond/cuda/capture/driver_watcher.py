@@ -1,0 +1,77 @@
+"""Runs a program on a GPU under a small library that records its driver calls (runtime/watcher)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fusiond.build import compiler as compilers
+from fusiond.build import gxx
+from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.working import working_folder
+from fusiond.cuda.capture.origins import XLA_FOLDER
+from fusiond.devices.counting.model import GPUS
+from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
+from fusiond.model.errors import DeviceError
+from fusiond.model.keys import content_key
+
+RUNTIME = Path(__file__).parent / "runtime"
+_FLAGS = (
+    *("-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"),
+    # A program may bring another libstdc++ than this machine's.
+    *("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic"),
+)
+_TIMEOUT_SECS = 120.0
+
+
+def library(*, cache: BuildCache | None = None) -> Path:
+    """The library, built on first use. DeviceError where there is no g++, or it does not build it."""
+    cache = cache or of_folder(default_folder())
+    compiler = gxx.find()
+    if compiler is None:
+        raise DeviceError(gxx.missing() or "no g++")
+    files = sorted([*(RUNTIME / "watcher").iterdir(), RUNTIME / "trace.h"])
+    texts = [(each.name, each.read_text()) for each in files]
+    key = content_key(["watcher", compilers.ask([compiler, "--version"]), _FLAGS, texts])
+    with cache.turn(key, ".so") as found:
+        if found is not None:
+            return found
+        with working_folder("watcher") as work:
+            out = work / "watcher.so"
+            sources = [str(each) for each in files if each.suffix == ".cpp"]
+            done = compilers.run(
+                [compiler, *_FLAGS, *sources, "-ldl", "-lpthread", "-o", str(out)], work, _TIMEOUT_SECS
+            )
+            if done.returncode != 0:
+                raise DeviceError(f"the library that notes launches does not build: {done.stderr.strip()[:500]}")
+            return cache.put(key, ".so", out.read_bytes())
+
+
+def environment(given: Mapping[str, str], out: Path, built: Path | None = None) -> dict[str, str]:
+    """What a program needs beside `FUSIOND_CAPTURE_OUT` and its like so that its traces come to lie in a folder.
+    `built`: the library, where it was built before.
+
+    The library goes before the driver by LD_PRELOAD: CUDA's runtime takes the driver's functions when it is first used,
+    and what CUDA_INJECTION64_PATH names is loaded after that.
+    """
+    ours = str(built or library())
+    if re.search(r"[\s:]", ours):
+        raise DeviceError(
+            f"{ours}: LD_PRELOAD takes no path with spaces or colons; set FUSIOND_CACHE to another folder"
+        )
+    found = {**given, "LD_PRELOAD": ":".join([ours, *filter(None, [given.get("LD_PRELOAD")])])}
+    flags = found.get("XLA_FLAGS", "")
+    if "xla_dump_to" not in flags:  # or nobody would know the PTX of what XLA compiles
+        found["XLA_FLAGS"] = f"{flags} --xla_dump_to={out / XLA_FOLDER}".strip()
+    found.setdefault("CUPY_CACHE_IN_MEMORY", "1")  # CuPy's cache holds cubins only: NVRTC has their PTX
+    return found
+
+
+def device() -> str | None:
+    """The first GPU, as `fusiond.devices.counting` calls it where it knows it; None where there is none."""
+    try:
+        name = Driver().name(0)
+    except (DriverMissing, DriverError):
+        return None
+    return next((each for each in GPUS if each in name.lower().replace(" ", "")), name)

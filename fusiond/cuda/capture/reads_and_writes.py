@@ -1,0 +1,94 @@
+"""Which memory each event of a captured program reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond.cuda.capture.code import code_of
+from fusiond.cuda.capture.regions import Region, Regions
+from fusiond.cuda.capture.trace import (
+    CapturedCopy,
+    CapturedEvent,
+    CapturedFill,
+    CapturedKernel,
+    CapturedLaunch,
+    CapturedPlace,
+    CapturedTrace,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Memory, from `low` to `high` in an allocation or a variable."""
+
+    where: object
+    """The allocation's number; of a variable whose place is not known, its module and name."""
+    low: int
+    high: int
+    read: bool
+    written: bool
+
+    def conflicts(self, other: Touched) -> bool:
+        apart = self.where != other.where or self.high <= other.low or other.high <= self.low
+        return not apart and (self.written or other.written)
+
+
+class CapturedMemory:
+    """What the events of a trace touch."""
+
+    def __init__(self, trace: CapturedTrace) -> None:
+        self._regions, self._allocations = Regions(trace), trace.allocations
+        self._variables: dict[str, list[tuple[object, int]]] = {}
+        for each in trace.allocations:
+            if each.name:
+                self._variables.setdefault(each.name, []).append((each.number, each.size_bytes))
+
+    def touched(self, event: CapturedEvent) -> tuple[Touched, ...] | None:
+        """None: everything."""
+        if isinstance(event, CapturedLaunch):
+            return self.by(event) if not _anywhere(event.kernel) else None
+        if isinstance(event, CapturedCopy):
+            ends = ((event.source_place, False), (event.destination_place, True))
+            return tuple(_range(place, event.size_bytes, written) for place, written in ends if place is not None)
+        if isinstance(event, CapturedFill) and event.place is not None:
+            return (_range(event.place, event.size_bytes, True),)
+        return ()
+
+    def by(self, launch: CapturedLaunch) -> tuple[Touched, ...]:
+        """By the addresses that it is handed, and the variables of its module."""
+        code = code_of(launch.kernel)
+        found = []
+        for number, argument in enumerate(launch.arguments):
+            use = None if isinstance(code, str) else code.uses.parameters[number]
+            for _, place in argument.places:
+                if use is None or use.read or use.written:
+                    region = self._regions.of(place)
+                    read, written = (True, True) if use is None else (use.read, use.written)
+                    found.append(Touched(region.allocation, region.low, region.high, read, written))
+        if not isinstance(code, str):
+            for name, use in code.uses.variables.items():
+                if use.written or use.read:
+                    for where, size in self._variables.get(name, [((launch.kernel.module, name), 0)]):
+                        found.append(Touched(where, 0, max(size, 1), use.read, use.written))
+        return tuple(found)
+
+    def region(self, touched: Touched) -> Region:
+        """Of what is in an allocation."""
+        assert isinstance(touched.where, int)
+        return self._regions.of(CapturedPlace(self._allocations[touched.where - 1], touched.low))
+
+
+def _anywhere(kernel: CapturedKernel) -> bool:
+    code = code_of(kernel)
+    return not isinstance(code, str) and code.uses.anywhere
+
+
+def _range(place: CapturedPlace, size_bytes: int, written: bool) -> Touched:
+    return Touched(place.allocation.number, place.offset, place.offset + size_bytes, not written, written)
+
+
+def needs(one: tuple[Touched, ...] | None, other: tuple[Touched, ...] | None) -> bool:
+    """Whether the order of two events matters."""
+    if one is None or other is None:
+        return True
+    return any(each.conflicts(beside) for each in one for beside in other)

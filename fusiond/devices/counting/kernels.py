@@ -1,0 +1,395 @@
+"""The kernels of a source, and one launch of one of them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.devices.counting import calls, layout, sampling, translate
+from fusiond.devices.counting.code import PtxCode
+from fusiond.devices.counting.layout import PtxImage
+from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
+from fusiond.devices.counting.model import Gpu
+from fusiond.model.ptx import flat, parser
+
+WORKSPACE_BYTES = 4096
+TURN = 256
+"""Instructions of a warp until it is the next one's turn."""
+_NEARLY = 0.95
+_WORTH_THREADS = 128
+"""Warps from which on several threads run them: to begin a thread takes as long as tens of warps."""
+_FIELDS: tuple[str, ...] = COUNTS.names or ()
+_MOST_PREPARED = 64
+_ROOM_BYTES = 1 << 30
+"""For the registers of the blocks that run together."""
+
+
+class CountError(Exception):
+    """A launch that cannot be counted, or failed; one line that says where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedShape:
+    """How a kernel is launched."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    """Dynamic shared memory."""
+    cooperative: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountLimits:
+    """How much of a launch is run, in instructions of warps."""
+
+    budget: int | None = None
+    """From here on a launch is sampled; None: never."""
+    most: int = 0
+    """A launch that takes more is given up; 0: none is."""
+    backwards: bool = False
+    """The last blocks, and the last warps of each, begin first: whatever then comes out otherwise goes by their
+    order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCounts:
+    """What one launch did. `counts` has a row for each instruction of `code`."""
+
+    code: PtxCode
+    counts: NDArray[np.void]
+    compulsory_read_sectors: int
+    compulsory_write_sectors: int
+    dram_correction: tuple[int, int]
+    """Bytes read and written that the blocks that were not run would have added to the L2's account."""
+    shortest_block: int
+    """Instructions of warps of the block that has the fewest, of those that were run."""
+    resident: int
+    least: Mapping[str, float]
+    """Field of COUNTS -> what its sum is not below, as far as one can tell."""
+    sampled: float
+    error: float
+    """Relative, as far as sampling makes one, of all but the DRAM bytes."""
+    dram_error: float
+    """The same of the DRAM bytes, as far as they differ from place to place."""
+    seen_read_sectors: int
+    """Distinct ones of the blocks that were run."""
+    seen_write_sectors: int
+    overlapping: bool
+    """How many sectors the blocks that were not run share with others is not known."""
+    alike: bool
+    """All blocks at once, or as good as: those of one wave end together."""
+    settled: bool
+    """The blocks that were run found the L2 as it would be."""
+    renewed: bool
+    """The L2 holds nothing from before the launch, and what it would hold had all blocks run."""
+    steered: bool = False
+    """What blocks do depends on values in memory."""
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedLaunch:
+    """What came of a launch that was not counted, beside what it wrote."""
+
+    failed: str | None
+    """Why it did not run to its end, and where."""
+    printed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What launches of one kernel and shape have in common; the request points to the rest."""
+
+    request: CountRequest
+    parameters: NDArray[np.uint8]
+    blocks: NDArray[np.int64]
+    cache: Cache
+
+
+class LoadedPtx:
+    """One source's PTX: its variables are in memory as long as this lives."""
+
+    def __init__(
+        self, text: str, library: CountingLibrary, allocate: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> None:
+        """`allocate`: where its variables lie (as PtxImage has it)."""
+        tree = parser.parse(text)
+        self.module = calls.expanded(flat.flattened(tree))
+        self.clusters = {
+            name: (*(each.directive("reqnctapercluster") or ()), 1, 1, 1)[:3] for name, each in tree.entries.items()
+        }
+        """How many blocks a cluster of each kernel has."""
+        self.image = PtxImage(self.module, allocate)
+        self._library = library
+        self._workspace = layout.aligned(WORKSPACE_BYTES)
+        self._codes: dict[str, PtxCode] = {}
+        self._prepared: dict[object, _Prepared] = {}
+        self._places: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+
+    def code(self, kernel: str) -> PtxCode:
+        """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
+        if kernel not in self._codes:
+            found = self.module.kernels[kernel]
+            workspace = int(self._workspace.ctypes.data)
+            self._codes[kernel] = translate.translate(
+                self.module, found, self.image, self._library.operation, workspace=workspace
+            )
+        return self._codes[kernel]
+
+    def launch(
+        self,
+        kernel: str,
+        shape: CountedShape,
+        arguments: Sequence[bytes],
+        memory: Sequence[NDArray[np.uint8]],
+        cache: Cache,
+        gpu: Gpu,
+        *,
+        registers: int = 0,
+        barriers: int = 0,
+        limits: CountLimits = CountLimits(),
+    ) -> LaunchCounts:
+        """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
+        module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
+        the arguments are not those of the kernel."""
+        known = [*memory, *self.image.globals.values(), self._workspace]
+        places = sorted({(int(each.ctypes.data), int(each.ctypes.data) + each.nbytes) for each in known if each.nbytes})
+        code, blocks = self.code(kernel), math.prod(shape.grid)
+        parameters = self._parameters(kernel, arguments)
+        request = self._request(kernel, shape, parameters, gpu, registers, barriers)
+        request.backwards, request.limit = limits.backwards, limits.most
+        self._workspace[:] = 0
+        together, resident = math.prod(self.clusters[kernel]), request.resident
+        budget = None if shape.cooperative else limits.budget
+        running = _Running(
+            self._library,
+            cache,
+            request,
+            np.array(places, np.uint64),
+            len(code.instructions),
+            limits.backwards,
+            together,
+        )
+        failed, dram = None, np.zeros(2)
+        try:
+            found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
+            dram = found.dram - running.dram
+        except sampling.Failed as problem:
+            found, failed = sampling.nothing(len(code.instructions), len(_FIELDS)), self._said(code, problem)
+        finally:
+            running.close()
+        counts = np.zeros(len(code.instructions), COUNTS)
+        for k, name in enumerate(_FIELDS):
+            counts[name] = sampling.rounded(found.counts[:, k])
+        return LaunchCounts(
+            code=code,
+            counts=counts,
+            compulsory_read_sectors=round(found.read_sectors.sum()),
+            compulsory_write_sectors=round(found.write_sectors.sum()),
+            dram_correction=(round(dram[0]), round(dram[1])),
+            shortest_block=found.shortest_block // together,
+            resident=resident,
+            least=dict(zip(_FIELDS, found.least, strict=True)),
+            sampled=found.sampled,
+            error=found.error,
+            dram_error=found.dram_error,
+            seen_read_sectors=round(found.seen_read_sectors),
+            seen_write_sectors=round(found.seen_write_sectors),
+            overlapping=found.overlapping,
+            alike=found.alike,
+            settled=found.settled,
+            renewed=found.renewed,
+            failed=failed,
+        )
+
+    def execute(
+        self,
+        kernel: str,
+        shape: CountedShape,
+        arguments: Sequence[bytes],
+        places: NDArray[np.uint64],
+        gpu: Gpu,
+    ) -> ExecutedLaunch:
+        """Run all of a launch for what it computes, and count nothing, on all processors. `places`: begins and ends of
+        all that it may touch beside the module's own variables, shape (n, 2); an array that was handed over is not
+        changed any more. Only from one thread at a time. CountError as in `launch`."""
+        key = kernel, shape, self.clusters[kernel]
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _MOST_PREPARED:
+                for each in self._prepared.values():
+                    each.cache.close()
+                self._prepared.clear()
+            prepared = self._prepared[key] = self._prepare(kernel, shape, gpu)
+        request, known = prepared.request, self._reachable(places)
+        self._put(kernel, arguments, prepared.parameters)
+        self._workspace[:] = 0
+        request.allocations, request.allocation_count = known.ctypes.data, len(known)
+        failed = self._library.launch(prepared.cache, request)
+        said = None if failed is None else self._said(self.code(kernel), sampling.Failed(*failed))
+        return ExecutedLaunch(failed=said, printed=self._library.printed())
+
+    def _prepare(self, kernel: str, shape: CountedShape, gpu: Gpu) -> _Prepared:
+        parameters = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)
+        request = self._request(kernel, shape, parameters, gpu, 0, 0)
+        blocks = np.arange(math.prod(shape.grid), dtype=np.int64)
+        warps = len(blocks) * -(-math.prod(shape.block) // 32)
+        request.threads = len(os.sched_getaffinity(0)) if warps >= _WORTH_THREADS else 1
+        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
+        return _Prepared(request, parameters, blocks, Cache(self._library, 0))
+
+    def _reachable(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """These, the module's variables and what the driver keeps for it, in order; the same ones often come again."""
+        if self._places is None or self._places[0] is not places:
+            own = (*self.image.globals.values(), self._workspace)
+            ends = np.array([(each.ctypes.data, each.ctypes.data + each.nbytes) for each in own], np.uint64)
+            self._places = places, np.unique(np.concatenate([places, ends]), axis=0)
+        return self._places[1]
+
+    def _request(
+        self,
+        kernel: str,
+        shape: CountedShape,
+        parameters: NDArray[np.uint8],
+        gpu: Gpu,
+        registers: int,
+        barriers: int,
+    ) -> CountRequest:
+        """A launch but for its memory and its counts; what it points to has to live as long as it. CountError."""
+        code, cluster = self.code(kernel), self.clusters[kernel]
+        shared_bytes = code.layout.shared_bytes + shape.shared_bytes
+        threads, together = math.prod(shape.block), math.prod(cluster)
+        if any(length % each for length, each in zip(shape.grid, cluster, strict=True)):
+            raise CountError(
+                f"{kernel} has clusters of {cluster} blocks, of which a grid of {shape.grid} is no multiple"
+            )
+        room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
+        resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), math.prod(shape.grid))
+        return CountRequest(
+            code=code.instructions.ctypes.data,
+            instructions=len(code.instructions),
+            register_bytes=code.register_bytes,
+            constants=code.constants.ctypes.data,
+            specials=code.specials.ctypes.data,
+            special_count=len(code.specials),
+            parameters=parameters.ctypes.data,
+            parameter_bytes=code.layout.parameter_bytes,
+            constant_bank=self.image.bank.ctypes.data,
+            constant_bank_bytes=self.image.bank.nbytes,
+            local_bytes=code.layout.local_bytes,
+            shared_bytes=shared_bytes,
+            dynamic_shared_bytes=shape.shared_bytes,
+            grid=(ctypes.c_uint32 * 3)(*shape.grid),
+            block=(ctypes.c_uint32 * 3)(*shape.block),
+            cluster=(ctypes.c_uint32 * 3)(*cluster),
+            resident=max(resident // together, 1) * together,
+            multiprocessors=gpu.multiprocessors,
+            cooperative=shape.cooperative,
+            turn=TURN,
+        )
+
+    def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
+        """The bank of a kernel's parameters. CountError."""
+        found = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)
+        self._put(kernel, arguments, found)
+        return found
+
+    def _put(self, kernel: str, arguments: Sequence[bytes], bank: NDArray[np.uint8]) -> None:
+        parameters, places = self.module.kernels[kernel].parameters, self.code(kernel).layout.parameters
+        if len(parameters) != len(arguments):
+            raise CountError(f"{kernel} takes {len(parameters)} arguments, not {len(arguments)}")
+        room = bank.data
+        for each, data in zip(parameters, arguments, strict=True):
+            begin = places[each.name]
+            room[begin : begin + len(data)] = data
+
+    def _said(self, code: PtxCode, problem: sampling.Failed) -> str:
+        source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None
+        return problem.reason if source is None else f"{self.place(source)}: {source.opcode}: {problem.reason}"
+
+    def place(self, instruction: flat.PtxInstruction) -> str:
+        """Where an instruction comes from: `file:line` of the source, else the line of the PTX."""
+        if instruction.file in self.module.files and instruction.source_line:
+            return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"
+        return f"PTX line {instruction.line}"
+
+
+class _Running:
+    """A launch, some of its blocks at a time."""
+
+    def __init__(
+        self,
+        library: CountingLibrary,
+        cache: Cache,
+        request: CountRequest,
+        allocations: NDArray[np.uint64],
+        instructions: int,
+        backwards: bool,
+        together: int,
+    ) -> None:
+        self._library, self._cache, self._request, self._backwards = library, cache, request, backwards
+        self._together = together
+        self._allocations, self._instructions = allocations, instructions
+        self._footprint = Footprint(library, allocations)
+        request.footprint = self._footprint.handle
+        request.allocations, request.allocation_count = allocations.ctypes.data, len(allocations)
+        cache.begin_launch()
+        self._number = cache.launches - 1
+
+    def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
+        begins, ends = self._allocations.reshape(-1, 2).T
+        return sampling.Runs(
+            blocks=blocks // self._together,
+            resident=self._request.resident // self._together,
+            run=self._run,
+            mark=self._cache.mark,
+            renewed=lambda: self._cache.renewed,
+            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64),
+            l2_sectors=l2_sectors,
+            hold=self._hold,
+        )
+
+    @property
+    def dram(self) -> NDArray[np.float64]:
+        """Bytes read and written on the account of this launch."""
+        return np.array(self._cache.dram_bytes(self._number), np.float64)
+
+    def close(self) -> None:
+        self._footprint.close()
+
+    def _run(self, begin: int, end: int) -> sampling.Piece:
+        request, before = self._request, self.dram
+        blocks = np.arange(begin * self._together, end * self._together, dtype=np.int64)
+        if self._backwards:
+            blocks = blocks[::-1].copy()
+        counts = np.zeros(self._instructions, COUNTS)
+        read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))
+        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
+        request.counts = counts.ctypes.data
+        request.new_read_sectors, request.new_write_sectors = read.ctypes.data, written.ctypes.data
+        request.shortest_block = 2**62
+        failed = self._library.launch(self._cache, request)
+        fields = counts.view(np.uint64).reshape(self._instructions, -1)
+        return sampling.Piece(
+            counts=fields.astype(np.float64),
+            read_sectors=read.astype(np.float64),
+            write_sectors=written.astype(np.float64),
+            dram=self.dram - before,
+            issued=int(counts["warps"].sum()),
+            shortest_block=int(request.shortest_block) * self._together,
+            failed=failed,
+        )
+
+    def _hold(self, read: NDArray[np.float64], written: NDArray[np.float64]) -> None:
+        """Of the allocations of which (nearly) every sector was touched; which ones of another, nobody knows."""
+        for (begin, end), reads, writes in zip(self._allocations.tolist(), read, written, strict=True):
+            sectors = (end - begin) / 32
+            if max(reads, writes) >= _NEARLY * sectors:
+                self._cache.hold(begin, end, written=bool(writes >= _NEARLY * sectors))

@@ -1,0 +1,345 @@
+"""Counts a launch of many blocks from some of its waves.
+
+A wave is as many neighbouring blocks as run together. Segments of waves in a row are run: at the begin, at places
+between, and up to the last block. In the first and the last, waves run until they have touched as many lines as the L2
+holds: whatever came before, an LRU then holds what it would hold if every block before had run. Those between begin
+with an L2 that is full of what is as old, and warm up for some waves; what they lack of the waves right before them
+shows as a distance from the other places. The waves behind that are measured: instructions and accesses, sectors that
+no wave before had touched, traffic to DRAM. Between two measured places the counts of a wave are interpolated over its
+number, so that what depends on the block's index (edges, triangles) is followed; the distinct sectors of a buffer are
+at most all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_WAVES = 12
+"""A launch with fewer is run whole."""
+_BETWEEN = 3
+"""Places between the begin and the end; of one wave behind one, where all would not stay within the budget."""
+_MEASURED = 2
+"""Waves at each place."""
+_WARM = 2
+"""Waves before them, at least."""
+
+_SLIGHT = 0.02
+"""Relative; of edges that no wave that was run has."""
+_ALIKE = 0.9
+"""The shortest block's instructions against the average of its wave."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What some neighbouring blocks did. Arrays of whole numbers, as float64."""
+
+    counts: Floats
+    """(instructions, fields of COUNTS)."""
+    read_sectors: Floats
+    """Of each allocation, those that were touched for the first time."""
+    write_sectors: Floats
+    dram: Floats
+    """Read and written, bytes."""
+    issued: int
+    """Instructions of warps."""
+    shortest_block: int
+    failed: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEstimate:
+    """The whole launch."""
+
+    counts: Floats
+    read_sectors: Floats
+    write_sectors: Floats
+    dram: Floats
+    shortest_block: int
+    least: Floats
+    """(fields of COUNTS): what no count is below, if waves that were not run do no less than the least one that was."""
+    sampled: float
+    """The part of the blocks that was run."""
+    error: float
+    """Relative, of the count that it is largest for; of DRAM apart."""
+    dram_error: float
+    seen_read_sectors: float
+    seen_write_sectors: float
+    """Distinct sectors of the blocks that were run."""
+    overlapping: bool
+    """Blocks that are far from one another touch the same sectors, and nobody knows how many of those that were not run
+    do: more were estimated than there are, or the places differ."""
+    alike: bool
+    """The blocks ran all at once, or those of each wave do the same, so that they would end together."""
+    settled: bool
+    """What was run found the L2 as it would be, and left it so."""
+    renewed: bool
+    """The L2 holds what it would hold, whatever was in it before."""
+
+
+def nothing(instructions: int, fields: int) -> LaunchEstimate:
+    """Of a launch that failed."""
+    return LaunchEstimate(
+        counts=np.zeros((instructions, fields)),
+        read_sectors=np.zeros(0),
+        write_sectors=np.zeros(0),
+        dram=np.zeros(2),
+        shortest_block=0,
+        least=np.zeros(fields),
+        sampled=0.0,
+        error=0.0,
+        dram_error=0.0,
+        seen_read_sectors=0.0,
+        seen_write_sectors=0.0,
+        overlapping=False,
+        alike=True,
+        settled=True,
+        renewed=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """How the blocks of a launch are run; the clusters, of one that has such."""
+
+    blocks: int
+    resident: int
+    run: Callable[[int, int], Piece]
+    """The blocks from one number up to another."""
+    mark: Callable[[], None]
+    renewed: Callable[[], bool]
+    """Whether the L2 holds nothing from before the mark."""
+    allocation_sectors: Floats
+    l2_sectors: int
+    hold: Callable[[Floats, Floats], None]
+    """Given the estimated distinct sectors (read, written) of each allocation: put into the L2 what the blocks that
+    were not run have touched."""
+
+
+class Failed(Exception):
+    """A block failed: the instruction, and why."""
+
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.at, self.reason = at, reason
+
+
+def estimate(runs: Runs, budget: int | None) -> LaunchEstimate:
+    """The counts of a launch; whole where that takes no more than `budget` instructions of warps (None: in any case),
+    or where it has too few waves. Failed where a block fails."""
+    waves = -(-runs.blocks // runs.resident)
+    runs.mark()
+    if budget is None or waves < LEAST_WAVES:
+        return _whole(runs)  # also: in one go
+    pieces = list[Piece]()
+    for wave in range(waves):
+        pieces.append(_ran(runs, wave))
+        if pieces[-1].issued * waves > budget and wave < waves // 2:
+            return _Sampler(runs, pieces, waves, budget).estimate()
+    return _together(pieces, alike=_alike(pieces, runs), renewed=runs.renewed())
+
+
+def _ran(runs: Runs, wave: int) -> Piece:
+    piece = runs.run(wave * runs.resident, min(runs.blocks, (wave + 1) * runs.resident))
+    if piece.failed is not None:
+        raise Failed(*piece.failed)
+    return piece
+
+
+def _whole(runs: Runs) -> LaunchEstimate:
+    piece = runs.run(0, runs.blocks)
+    if piece.failed is not None:
+        raise Failed(*piece.failed)
+    return _together([piece], alike=True, renewed=runs.renewed())
+
+
+def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
+    """Whether the blocks of each wave take about as many instructions; the last wave may be at the edge."""
+    inner = pieces[:-1] or pieces
+    return all(each.shortest_block * runs.resident >= _ALIKE * each.issued for each in inner)
+
+
+def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchEstimate:
+    return LaunchEstimate(
+        counts=_sum([each.counts for each in found]),
+        read_sectors=_sum([each.read_sectors for each in found]),
+        write_sectors=_sum([each.write_sectors for each in found]),
+        dram=_sum([each.dram for each in found]),
+        shortest_block=min(each.shortest_block for each in found),
+        least=_sum([each.counts for each in found]).sum(axis=0),
+        sampled=1.0,
+        error=0.0,
+        dram_error=0.0,
+        seen_read_sectors=sum(each.read_sectors.sum() for each in found),
+        seen_write_sectors=sum(each.write_sectors.sum() for each in found),
+        overlapping=False,
+        alike=alike,
+        settled=alike,
+        renewed=renewed,
+    )
+
+
+def _sum(arrays: Sequence[Floats]) -> Floats:
+    found: Floats = np.sum(np.stack(arrays), axis=0)
+    return found
+
+
+class _Sampler:
+    def __init__(self, runs: Runs, pieces: Sequence[Piece], waves: int, budget: int) -> None:
+        self._runs, self._waves = runs, waves
+        self._budget = budget
+        self._filling = 1  # waves that it takes to fill the L2
+        self._pieces = dict(enumerate(pieces))
+        self._warm: set[int] = set()  # waves that ran before the L2 was as it should be
+        self._places: list[list[int]] = []  # measured waves in a row
+        self._filled = True
+
+    def estimate(self) -> LaunchEstimate:
+        self._begin()
+        if 4 * self._least_waves() > 3 * self._waves:  # to run them all costs a third more at most
+            for wave in range(len(self._pieces), self._waves):
+                self._run(wave)
+            found = [self._pieces[wave] for wave in range(self._waves)]
+            return _together(found, alike=_alike(found, self._runs), renewed=self._runs.renewed())
+        spent = sum(each.issued for each in self._pieces.values())
+        each = max(1, spent // len(self._pieces))
+        left = self._budget - spent - (self._filling + _MEASURED + 1) * each
+        thin = left < _BETWEEN * (_WARM + _MEASURED) * each
+        for place in range(1, _BETWEEN + 1):
+            self._place(place * (self._waves - 1) // (_BETWEEN + 1), thin=thin)
+        self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
+        if len(self._pieces) == self._waves:
+            found = [self._pieces[wave] for wave in range(self._waves)]
+            return _together(found, alike=_alike(found, self._runs), renewed=self._filled)
+        return self._estimate()
+
+    def _least_waves(self) -> int:
+        """How many will be run."""
+        return 2 * (self._filling + _MEASURED) + 2 * _BETWEEN
+
+    def _run(self, wave: int) -> int:
+        """Its instructions of warps."""
+        self._pieces[wave] = _ran(self._runs, wave)
+        return self._pieces[wave].issued
+
+    def _begin(self) -> None:
+        """The first waves, all as they are."""
+        wave, spent = len(self._pieces), self._pieces[0].issued
+        while not self._runs.renewed() and spent < 2 * self._budget // 5 and wave < self._waves - _MEASURED:
+            spent += self._run(wave)
+            wave += 1
+        self._filled &= self._runs.renewed()
+        self._filling = wave
+        measured = list(range(wave, min(wave + _MEASURED, self._waves)))
+        for each in measured:
+            self._run(each)
+        self._places.append(measured)
+
+    def _place(self, start: int, *, thin: bool = False, to_end: bool = False) -> None:
+        """Warm up from `start`, then measure; on to the last wave where it is the end."""
+        after = max(self._pieces) + 1
+        joined = start <= after
+        start = max(start, after)
+        self._runs.mark()
+        spent, measured = 0, list[int]()
+        for wave in range(start, self._waves):
+            near = wave >= self._waves - 1 - _MEASURED
+            enough = wave > start if thin else spent >= self._budget // 20 and wave - start >= _WARM
+            ready = joined or self._runs.renewed() or (near if to_end else enough)
+            if to_end and ready and not measured:
+                self._filled &= joined or self._runs.renewed()
+            spent += self._run(wave)
+            if ready:
+                measured.append(wave)
+            else:
+                self._warm.add(wave)
+            if len(measured) == (1 if thin else _MEASURED) and not to_end:
+                break
+        # The last wave is at the edge, and seldom a whole one: it stands for itself alone, as the first one does.
+        inner = [each for each in measured if each < self._waves - 1]
+        if inner:
+            self._places.append(inner[-_MEASURED:])
+
+    def _estimate(self) -> LaunchEstimate:
+        runs, pieces = self._runs, self._pieces
+        whole = [wave for wave in pieces if wave not in self._warm]
+        missing = np.array([wave for wave in range(self._waves) if wave not in pieces])
+        cold = np.concatenate([missing, np.array(sorted(self._warm))])
+        at = np.array([np.mean(each) for each in self._places])
+
+        def totals(of: Callable[[Piece], Floats], *, past_warm: bool) -> Floats:
+            exact = _sum([of(pieces[wave]) for wave in (whole if past_warm else pieces)])
+            nodes = np.stack([_sum([of(pieces[wave]) for wave in each]) / len(each) for each in self._places])
+            unknown = cold if past_warm else missing
+            weights = np.stack([np.interp(unknown, at, row).sum() for row in np.eye(len(at))])
+            return exact + np.tensordot(weights, nodes, axes=1)
+
+        fully_read = totals(lambda piece: piece.read_sectors, past_warm=True)
+        fully_written = totals(lambda piece: piece.write_sectors, past_warm=True)
+        read, written = (np.minimum(each, runs.allocation_sectors) for each in (fully_read, fully_written))
+        distinct = read.sum() + written.sum()
+        dram = totals(lambda piece: piece.dram, past_warm=True)
+        errors = self._errors(at, len(cold))
+        overlapping = fully_read.sum() + fully_written.sum() > (1 + _SLIGHT) * distinct or errors[-2] > _SLIGHT
+        if not self._filled and max(read.sum(), written.sum()) <= runs.l2_sectors:
+            dram[0] = min(dram[0], 32 * read.sum())
+            runs.hold(read, written)
+        alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
+        ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
+        return LaunchEstimate(
+            counts=totals(lambda piece: piece.counts, past_warm=False),
+            read_sectors=read,
+            write_sectors=written,
+            dram=dram,
+            shortest_block=min(each.shortest_block for each in pieces.values()),
+            least=self._least(len(missing)),
+            sampled=ran / runs.blocks,
+            error=float(errors[:-1].max()),
+            dram_error=float(errors[-1]),
+            seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
+            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()),
+            overlapping=overlapping,
+            alike=alike,
+            settled=alike and self._filled,
+            renewed=self._filled,
+        )
+
+    def _least(self, missing: int) -> Floats:
+        ran = {wave: each.counts.sum(axis=0) for wave, each in self._pieces.items()}
+        least = np.stack([each for wave, each in ran.items() if wave < self._waves - 1]).min(axis=0)  # the last: a part
+        found: Floats = _sum(list(ran.values())) + missing * least
+        return found
+
+    def _errors(self, at: Floats, unknown: int) -> Floats:
+        """How far a place is from the line between its neighbours (two alone: from their middle), and the waves of one
+        place from one another; over the waves that are interpolated, against all. Of each count, then of distinct
+        sectors, then of DRAM."""
+
+        def figures(piece: Piece) -> Floats:
+            memory = [piece.read_sectors.sum() + piece.write_sectors.sum(), piece.dram.sum()]
+            return np.concatenate([piece.counts.sum(axis=0), memory])
+
+        waves = [np.stack([figures(self._pieces[wave]) for wave in each]) for each in self._places]
+        nodes = np.stack([each.mean(axis=0) for each in waves])
+        apart = np.zeros(nodes.shape[1])
+        if len(at) == 2:
+            apart = np.abs(nodes[1] - nodes[0]) / 2
+        for k in range(1, len(at) - 1):
+            share = (at[k] - at[k - 1]) / (at[k + 1] - at[k - 1])
+            line = nodes[k - 1] + share * (nodes[k + 1] - nodes[k - 1])
+            apart = np.maximum(apart, np.abs(nodes[k] - line))
+        spread = np.max([np.abs(each[0] - each[-1]) / 2 for each in waves], axis=0)
+        typical = nodes.mean(axis=0)
+        relative = np.divide(apart + spread, typical, out=np.zeros_like(apart), where=typical > 0)
+        found: Floats = relative * unknown / self._waves
+        return found
+
+
+def rounded(values: Floats) -> NDArray[np.uint64]:
+    """As whole numbers."""
+    return np.rint(np.maximum(values, 0)).astype(np.uint64)

@@ -1,1 +1,0 @@
-"""What users write beside code: documents, values, and what buffers are filled with."""

@@ -1,0 +1,1 @@
+"""Documents and values that users write beside code, and the data in buffers."""

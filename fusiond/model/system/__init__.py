@@ -1,0 +1,1 @@
+"""Access to the operating system: processes, files, memory, and their faults."""

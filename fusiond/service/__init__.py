@@ -1,0 +1,1 @@
+"""fusiond for others: the daemon, its pages, clients in programs, and boxes that work together."""

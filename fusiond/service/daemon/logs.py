@@ -1,0 +1,129 @@
+"""The daemon's log: `2026-01-31T12:00:00Z INFO worker cuda:0: fusiond.service.daemon.worker: ...` on standard error.
+
+One message is one line, whatever names and compilers' texts are in it, so that none can pretend to be another message;
+only a traceback takes more, and its lines are indented. As JSON (`--log json`) every message is one object on one line,
+with the device, job and trial that its thread works on. Messages of one kind are written at most 60 times a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fusiond.model.english import shown
+from fusiond.model.events import Event, JobEnded, JobStarted, TrialFinished
+
+FORMAT = "%(asctime)sZ %(levelname)s %(threadName)s: %(name)s: %(message)s"
+
+
+class LogLines(logging.Formatter):
+    """Times in UTC, escaped lines."""
+
+    converter = staticmethod(time.gmtime)
+
+    def __init__(self) -> None:
+        super().__init__(FORMAT, "%Y-%m-%dT%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        return _indented(stack_info)
+
+
+class About(threading.local):
+    """What a thread works on, for the fields of its messages."""
+
+    device: str | None = None
+    job: str | None = None
+    trial: int | None = None
+
+
+about = About()
+
+
+def follow(event: Event) -> None:
+    """Keep `about` for the thread in which a job runs; events are published there."""
+    if isinstance(event, JobStarted):
+        about.device, about.job, about.trial = event.device, event.job, None
+    elif isinstance(event, TrialFinished):
+        about.trial = event.done
+    elif isinstance(event, JobEnded):
+        about.device = about.job = about.trial = None
+
+
+class Objects(logging.Formatter):
+    """A JSON object a line: `time`, `level`, `thread`, `module`, `message`; `device`, `job`, `trial` where the thread
+    works on one; `traceback` where there is one."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        found: dict[str, object] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
+            "level": record.levelname.lower(),
+            "thread": record.threadName,
+            "module": record.name,
+            "message": record.getMessage(),
+        }
+        working_on = {"device": about.device, "job": about.job, "trial": about.trial}
+        found |= {name: value for name, value in working_on.items() if value is not None}
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+class Limit(logging.Filter):
+    """Lets a kind of message (a module's, of one template) pass `most` times a minute; the first one of the next minute
+    says how many were left out."""
+
+    def __init__(self, most: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        """Kind -> when its minute began, and how many there were in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.CRITICAL:
+            return True
+        key, now = (record.name, str(record.msg)), self._clock()
+        with self._lock:
+            if len(self._seen) > 1000:
+                self._seen = {kind: each for kind, each in self._seen.items() if now - each[0] < 60}
+            began, count = self._seen.get(key, (now, 0))
+            left_out = max(0, count - self._most)
+            if now - began >= 60:
+                began, count = now, 0
+            else:
+                left_out = 0
+            self._seen[key] = began, count + 1
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} such messages were left out in the minute before)"
+        return count < self._most
+
+
+def to_stderr(level: str, form: str = "text") -> None:
+    """Log everything from `level` (a name of logging's) on, as `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Objects() if form == "json" else LogLines())
+    handler.addFilter(Limit())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    for noisy in ("uvicorn", "uvicorn.error", "asyncio", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {shown(line)}" for line in text.split("\n"))

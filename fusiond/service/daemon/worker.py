@@ -1,0 +1,160 @@
+"""One device's worker: claims the next job that this device may run, runs it, and so on until asked to stop.
+
+Nothing that a job does may end the loop. A strategy that raises is logged and written into the job; what the machine
+lacks makes the job wait. How a job ended is kept in memory for as long as the store takes no word of it, and the loop
+goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusiond.model.errors import DeviceSick, FusiondError, RequestError, StoreError
+from fusiond.model.events import Events, JobEnded
+from fusiond.model.nouns import DeviceInfo
+from fusiond.model.outcomes import JobState
+from fusiond.model.system import faults
+from fusiond.service.daemon.repeated_errors import Complaints
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+
+log = logging.getLogger(__name__)
+
+Stop: TypeAlias = Callable[[], bool]
+RunJob: TypeAlias = Callable[[JobRow, DeviceInfo, Events, Stop], JobState]
+"""(claimed job, device, events, stop) -> how it ended; QUEUED when `stop()` asked for it and it was put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A job that this worker runs no more, and what the store has to be told of it."""
+
+    job: str
+    state: JobState
+    """FAILED or WAITING."""
+    reason: str
+
+
+class DeviceWorker:
+    """`accepts` are the device requests that it may serve; `hold` says why the
+    device must not be used now, or None."""
+
+    def __init__(
+        self,
+        *,
+        device: DeviceInfo,
+        owner: str,
+        accepts: Collection[str],
+        store: Store,
+        run_job: RunJob,
+        events: Events,
+        stopping: threading.Event,
+        poll_secs: float,
+        hold: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.device = device
+        self.job: str | None = None
+        """The job that runs now."""
+        self.held: str | None = None
+        """Why the device is not used now."""
+        self._told: str | None = None
+        self._owner = owner
+        self._accepts = accepts
+        self._store = store
+        self._run_job = run_job
+        self._events = events
+        self._stopping = stopping
+        self.poll_secs = poll_secs
+        self._hold = hold
+        self._bell = threading.Event()
+        self._left: list[_Left] = []
+        """What the store takes no word of yet: nobody else would ever end these jobs, or go on with them."""
+        self._complaints = Complaints(log)
+
+    def wake(self) -> None:
+        """There may be a job: look now."""
+        self._bell.set()
+
+    def loop(self) -> None:
+        """Claim and run until asked to stop."""
+        while not self._stopping.is_set():
+            self._bell.clear()
+            try:
+                worked = self._turn()
+            except Exception as problem:
+                worked = False
+                fault = faults.of(problem)
+                self.held = str(fault or problem)
+                text = f"{self.device.name}: {fault}; trying again" if fault else f"{self.device.name}: going on"
+                self._complaints.add(text, None if fault else problem)
+            if not worked:
+                self._bell.wait(self.poll_secs)
+
+    def _turn(self) -> bool:
+        """Look for one job and run it; False when there was nothing to do, or it went wrong."""
+        self._write_down()
+        self.held = held = self._hold()
+        if held != self._told:
+            log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
+            self._told = held
+        if held:
+            return False
+        row = self._store.claim(self._owner, devices=self._accepts)
+        return row is not None and self._run(row)
+
+    def _run(self, row: JobRow) -> bool:
+        self.job = row.id
+        log.info("%s: job %s begins: %s", self.device.name, row.id, row.workload_name)
+        try:
+            state = self._run_job(row, self.device, self._events, self._stopping.is_set)
+        except DeviceSick as problem:  # the job is in the queue again, and waits
+            log.error("%s: job %s waits: %s", self.device.name, row.id, problem)
+            return False
+        except (Exception, SystemExit) as problem:
+            self._ran_into(row.id, problem)
+            return False
+        finally:
+            self.job = None
+        why = self._store.job(row.id) if state is JobState.WAITING else None
+        reason = f" for the machine: {why.waiting_for}" if why is not None else ""
+        log.log(
+            logging.WARNING if reason else logging.INFO,
+            "%s: job %s is %s%s", self.device.name, row.id, state.value, reason,
+        )  # fmt: skip
+        return True
+
+    def _ran_into(self, job: str, problem: BaseException) -> None:
+        """Log it, and write it into the job: one that fails, or that waits where the machine is to blame."""
+        text = " ".join(str(problem).split())
+        fault = faults.of(problem)
+        if fault is not None:
+            self._left.append(_Left(job=job, state=JobState.WAITING, reason=str(fault)))
+        elif isinstance(problem, FusiondError):
+            log.error("%s: job %s failed: %s", self.device.name, job, text)
+            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
+        else:
+            log.error("%s: job %s failed", self.device.name, job, exc_info=problem)
+            text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
+            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
+        self._write_down()
+
+    def _write_down(self) -> None:
+        for left in list(self._left):
+            try:
+                if left.state is JobState.WAITING:  # it has waited for the store already
+                    self._store.wait(left.job, left.reason, secs=0)
+                else:
+                    self._store.finish(left.job, left.state, left.reason)
+            except RequestError:
+                log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
+            except StoreError as problem:
+                if faults.of(problem) is not None:
+                    raise
+                self._complaints.add(f"{self.device.name}: how job {left.job} ended is not kept yet: {problem}")
+                continue  # a damaged row, perhaps: no reason to leave the others
+            self._left.remove(left)
+            self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

@@ -1,1 +1,0 @@
-"""What fusiond asks of the operating system: processes, files, memory, and their faults."""

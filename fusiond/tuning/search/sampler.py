@@ -1,0 +1,297 @@
+"""The sampler: expected improvement over the valid points of a space. The second of two homes of Optuna.
+
+What it asks for is a pure function of its seed, of what was told, and of what is out, in the order of asks:
+
+    start      else the first START asks lie as far as can be from each other, among SPREAD points that are drawn
+    donors     where something is known of the same points elsewhere (another device, other sizes), the best by it come
+               first, and what it says of each point is a trend of the model, with a weight that is fitted
+    columns    facts of points (registers, occupancy, spills) are trends, too, and say nothing of what is fast
+    model      a Gaussian process over the values of all asks; failures count as the slowest of what was measured, and
+               asks that are out are believed to be what the model makes of them
+    choice     the point of the pool whose expected improvement, times the chance that it does not fail, is largest
+    move       where the last STALL trials brought nothing better, one ask in MOVES is the best neighbour of the best
+
+The pool is the space itself up to POOL points, else points drawn uniformly from it and the neighbours of the best. The
+lengths of the model are fitted again each time that a fifth more was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from fusiond.model.nouns import Config
+from fusiond.model.system import blas
+from fusiond.strategy.space import Parameter
+from fusiond.tuning.search import gaussian
+from fusiond.tuning.search.asks import Asks
+from fusiond.tuning.search.donors import LEAST_DONATED, Donor, DonorTrials
+from fusiond.tuning.search.features import features, rough, squared
+from fusiond.tuning.search.gaussian import Reals, Trends
+from fusiond.tuning.search.models import Model
+from fusiond.tuning.search.points import Levels, Points
+from fusiond.tuning.search.safety import Safety
+
+SPREAD_OF = "spread"
+"""The attribute of an Optuna trial that holds the standard error of its value."""
+START = 10
+"""Asks before the model is used."""
+SPREAD = 1000
+ABOUT = 0.2
+"""What is about as good elsewhere, in standard deviations of what was found there."""
+POOL = 50_000
+"""A space of no more points is its own pool."""
+DRAWN = 10_000
+"""Points of the pool of a larger one."""
+NEAR_BEST, NEIGHBOURS = 3, 400
+"""Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
+STALL, MOVES = 30, 5
+"""Where so many trials that were told brought nothing better, one ask in MOVES is the best neighbour of the best."""
+
+
+class PointSampler(optuna.samplers.BaseSampler):
+    """See the module. One for each study: it keeps what it has calculated, which changes nothing of what it asks."""
+
+    def __init__(
+        self,
+        points: Points,
+        distributions: Mapping[str, BaseDistribution],
+        seed: int,
+        donors: Sequence[Donor] = (),
+        columns: Sequence[Donor] = (),
+    ) -> None:
+        """`donors` and `columns`: as `fusiond.tuning.search.study.Study` has them."""
+        self.chosen: Config | None = None
+        """What the last ask was for; None when no point is left."""
+        self._points = points
+        self._distributions = dict(distributions)
+        self._seed = seed
+        self._features = features(points.parameters)
+        self._levels = [_positions(each) for each in points.parameters]
+        generator = np.random.default_rng((seed, 0))
+        self._whole = points.count is not None and points.count <= POOL
+        self._pool = points.all() if self._whole else np.unique(_drawn(points, DRAWN, generator), axis=0)
+        guesses = [DonorTrials(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
+        facts = [
+            DonorTrials(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED
+        ]
+        self._guesses = len(guesses)
+        """So many of what is known, the first ones, say what is fast."""
+        self._known = [*guesses, *facts]
+        self._trends = Trends(self._at, self._pool) if self._known else None
+        self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
+        self._taken = np.zeros(len(self._pool), np.bool_)
+        self._asks = Asks()
+        self._safety = Safety(self._features, self._pool)
+        self._models = [Model(each, self._pool, self._trends) for each in (self._features, rough(self._features))]
+
+    # --- Optuna's interface ---
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if "fixed_params" in trial.system_attrs:  # somebody else chose
+            return {}
+        self._look(study.get_trials(deepcopy=False)[: trial.number])
+        with blas.one_thread():
+            point = self._choose()
+        self.chosen = None if point is None else self._points.config(point)
+        return {name: value for name, value in (self.chosen or {}).items() if name in search_space}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"{param_name} is part of what is chosen")
+
+    # --- what is known ---
+
+    def _look(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in what was asked and told since the last time."""
+        for trial in trials[self._asks.seen :]:
+            row = self._row(trial.params)
+            self._taken[self._found(row)] = True
+            self._asks.add(trial.number, row)
+        for index in list(self._asks.out):
+            trial = trials[self._asks.numbers[index]]
+            if trial.state is not TrialState.RUNNING:
+                value = trial.value if trial.state is TrialState.COMPLETE else None
+                self._asks.tell(index, value, trial.user_attrs.get(SPREAD_OF, 0.0))
+                self._safety.tell(self._asks.rows[index], value is not None)
+
+    def _row(self, params: Mapping[str, Any]) -> Levels:
+        levels = [
+            where[type(params[name]), params[name]] if name in params else -1
+            for name, where in zip((each.name for each in self._points.parameters), self._levels, strict=True)
+        ]
+        return np.array(levels, np.int16)
+
+    def _found(self, row: Levels) -> NDArray[np.intp]:
+        """Where a row is in the pool: one place, or none."""
+        left = np.flatnonzero(self._columns[0] == row[0]) if self._columns else np.arange(len(self._pool))
+        for column, level in zip(self._columns[1:], row[1:], strict=True):
+            left = left[column[left] == level]
+        return left
+
+    # --- choosing ---
+
+    def _choose(self) -> Levels | None:
+        asks = self._asks
+        generator = np.random.default_rng((self._seed, 1 + asks.seen))
+        measured = int(np.isfinite(asks.values).sum())
+        if not len(self._pool):
+            return self._untried(generator)
+        if measured < 3 and self._guesses and asks.seen < START:
+            return self._best_elsewhere()
+        if measured < 3 or (asks.seen < START and not self._guesses):
+            for each in (*self._models, *self._models):
+                each.work(asks)
+            return self._spread()
+        model = self._models[asks.seen % len(self._models)]
+        process, values = model.process(asks)
+        extra = None if self._whole else self._near(generator)
+        mean, deviation = process.expected(process.believed(values), extra)
+        self._safety.look()
+        any(each.work(asks) for each in self._models)
+        so_far = float(np.nanmax(values))
+        best = None
+        if self._stalled():
+            best = self._best(mean, deviation, so_far, extra, self._beside(extra))
+        if best is None:
+            best = self._best(mean, deviation, so_far, extra)
+        if best is None:
+            return self._untried(generator)
+        own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
+        return own
+
+    def _stalled(self) -> bool:
+        """Whether this ask is a move: one in MOVES, where the last STALL that were told brought nothing better."""
+        told = self._asks.told
+        values = np.array(self._asks.values)[told]
+        return len(told) - 1 - int(np.nanargmax(values)) >= STALL and self._asks.seen % MOVES == 0
+
+    def _beside(self, extra: Levels | None) -> NDArray[np.bool_]:
+        """Which points of the pool, then of `extra`, are one parameter away from the best that still has such ones that
+        were not asked for; none of them where the best few have none."""
+        values = np.array(self._asks.values)
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
+        found = np.zeros(len(self._pool) + (0 if extra is None else len(extra)), np.bool_)
+        for index in order:
+            row = self._asks.rows[index]
+            found = _one_apart(self._columns, row) & ~self._taken
+            if extra is not None:
+                found = np.append(found, _one_apart(list(extra.T), row))
+            if found.any():
+                break
+        return found
+
+    def _best(
+        self,
+        mean: Reals,
+        deviation: Reals,
+        so_far: float,
+        extra: Levels | None,
+        among: NDArray[np.bool_] | None = None,
+    ) -> int | None:
+        """Where the expected improvement times the chance not to fail is largest, of what was not asked for."""
+        above = (mean - so_far) / deviation
+        if among is not None:
+            above[~among] = -np.inf
+        above[: len(self._taken)][self._taken] = -np.inf
+        likely = int(np.argmax(above))
+        if above[likely] == -np.inf:
+            return None
+        log_chance = np.log(self._safety.chance(extra)) if self._safety.failures else np.zeros(len(above))
+        least = gaussian.log_improvement(mean[likely, None], deviation[likely, None], so_far)[0] + log_chance[likely]
+        some = gaussian.promising(above, float(least), float(deviation.max()))
+        score = gaussian.log_improvement(mean[some], deviation[some], so_far) + log_chance[some]
+        return int(some[np.argmax(score)])
+
+    def _at(self, points: Levels) -> Reals:
+        return np.stack([each.at(points) for each in self._known], axis=1)
+
+    def _best_elsewhere(self) -> Levels | None:
+        """The point of the pool that is best on the average of what is known elsewhere; then, of the untried ones that
+        are about as good as the best of them, the one that is farthest from its nearest ask."""
+        assert self._trends is not None
+        mean = self._trends.pool[:, : self._guesses].mean(axis=1)
+        likely = int(np.argmax(mean))
+        if not self._taken[likely]:
+            best: Levels = self._pool[likely]
+            return best
+        mean[self._taken] = -np.inf
+        order = np.argsort(-mean, kind="stable")[:SPREAD]
+        some = self._pool[order[mean[order] >= mean[order[0]] - ABOUT]]
+        farthest: Levels = some[int(np.argmax(self._apart(some)))]
+        return farthest
+
+    def _apart(self, some: Levels) -> Reals:
+        """How far points are from the nearest of what was asked for, squared."""
+        rows = np.stack(self._asks.rows)
+        apart = sum((squared(each, some, rows) for each in self._features), start=np.zeros((len(some), len(rows))))
+        nearest: Reals = apart.min(axis=1)
+        return nearest
+
+    def _spread(self) -> Levels | None:
+        """Of points that are drawn once for all, the one that is farthest from its nearest ask."""
+        generator = np.random.default_rng((self._seed, 1))
+        some = self._pool[generator.permutation(len(self._pool))[:SPREAD]]
+        if not self._asks.rows:
+            found: Levels = some[0]
+            return found
+        nearest = self._apart(some)
+        farthest: Levels = some[int(np.argmax(nearest))]
+        return farthest if nearest.max() > 0 else self._untried(generator)
+
+    def _untried(self, generator: np.random.Generator) -> Levels | None:
+        """A point that was not asked for; None where none is found."""
+        left = np.flatnonzero(~self._taken)
+        if len(left):
+            found: Levels = self._pool[generator.choice(left)]
+            return found
+        if self._whole:
+            return None
+        known = {each.tobytes() for each in self._asks.rows}
+        drawn = _drawn(self._points, SPREAD, generator)
+        return next((each for each in drawn if each.tobytes() not in known), None)
+
+    def _near(self, generator: np.random.Generator) -> Levels:
+        """Neighbours of the best that were not asked for."""
+        values = np.array(self._asks.values)
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
+        rows = [self._points.neighbours(self._asks.rows[each], generator, NEIGHBOURS) for each in order]
+        known = {each.tobytes() for each in self._asks.rows}
+        found = [each for each in np.unique(np.concatenate(rows), axis=0) if each.tobytes() not in known]
+        return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))
+
+
+def _one_apart(columns: Sequence[Levels], row: Levels) -> NDArray[np.bool_]:
+    """Where points differ from this one in a single parameter that both have."""
+    apart = np.zeros(len(columns[0]), np.int16)
+    for column, level in zip(columns, row, strict=True):
+        if level >= 0:
+            apart += (column != level) & (column >= 0)
+    found: NDArray[np.bool_] = apart == 1
+    return found
+
+
+def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:
+    """So many points, or fewer where next to nothing that is drawn is one."""
+    while many:
+        try:
+            return points.draw(many, generator)
+        except ValueError:
+            many //= 10
+    return np.empty((0, len(points.parameters)), np.int16)
+
+
+def _positions(parameter: Parameter) -> dict[tuple[type, Any], int]:
+    return {(type(value), value): k for k, value in enumerate(parameter.values)}

@@ -7,7 +7,7 @@
     probes.py    micro-measurements
     profiles.py  what programs ask of a GPU, counted or by its counters
     records.py   the answers and their history (answers.py: their lists, and how one is given up)
-    said.py      what the plugins said: versions, documents, the catalogue
+    plugin_listing.py  what the plugins registered: versions, documents, the catalogue
     serving.py   the daemon that serves, and its lock file
 
 A method returns when what it wrote is on disk. Any thread may call any method at any time; transactions are short, and

@@ -2,7 +2,7 @@
 
 A row that is damaged already is never sealed again: a statement that would change it fails. `sums` holds for each
 table how many rows it has and the sum of their digests, so that a row that has vanished shows; and, as `commits`, how
-many transactions there were, with a number of the store's own (`acknowledged.py`).
+many transactions there were, with a number of the store's own (`last_commit.py`).
 """
 
 from __future__ import annotations

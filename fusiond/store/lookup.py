@@ -2,7 +2,7 @@
 
 What can be served, of all current records: not those of a version that its strategy calls wrong; of another version
 than today's only those whose Program is stored, and these are `stale`. What the plugins say of that is in the store
-(`said.py`): a lookup loads none.
+(`plugin_listing.py`): a lookup loads none.
 
 What a name stands for (pairs are unordered) is a content: a family of workloads that differ in their sizes alone.
 

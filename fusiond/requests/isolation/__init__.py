@@ -8,7 +8,7 @@
     start.py      starting that process, quickly
     zygote.py     the process that has loaded the plugins, and forks the children
     child.py      what a child does
-    lines.py      which line of a file crashes a parser
+    crashing_line.py  which line of a file crashes a parser
     messages.py   what they say to each other
 
 A strategy is a pure function of its arguments (`fusiond.strategy`), so a child that died is replaced by another one

@@ -431,7 +431,7 @@ def test_a_search_that_is_ended_goes_on_to_its_finals(store: Store, fakes: Regis
     record = answer(store, fakes, row)
     assert 9 <= record.trials < 20
     assert record.processes == 5
-    assert record.ended == f"the search ended after {record.trials} of 64 trials, as somebody asked"
+    assert record.ended == f"the search ended after {record.trials} of 64 trials, as asked"
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_a_device_is_not_sick_because_somebody_kills_its_workers(store: Store, f
     state, _ = run(store, fakes, row, runner=Killed)
     (info,) = fakes.providers["fake"].devices()
     assert state is JobState.WAITING
-    assert store._known(row.id).waiting_for.startswith("fake: somebody kills the workers")
+    assert store._known(row.id).waiting_for.startswith("fake: workers are killed from outside")
     assert store.sick(info.key, info.uuid) is None
     assert run(store, fakes, row)[0] is JobState.DONE
     assert {each.outcome for each in store.trials(row.id, None)} == {Outcome.MEASURED}

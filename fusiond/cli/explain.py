@@ -196,7 +196,7 @@ def _print(
     if history:
         _print_record(history[0], told=told)
     for newer, older in itertools.pairwise(history):
-        why = newer.replaced or "nobody wrote down why"
+        why = newer.replaced or "no reason was recorded"
         output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")
 
 

@@ -145,7 +145,9 @@ class StrategyContract:
         named = self.strategy().names
         assert set(named.values()) <= set(self.strategy().job_keys)
         assert not kinds or set(named) <= kinds | {IMPLEMENTATION}, "documents of this kind have no names"
-        assert kinds <= {kind for each in registry.strategies.values() for kind in each.names}, "nobody takes this kind"
+        assert kinds <= {kind for each in registry.strategies.values() for kind in each.names}, (
+            "no strategy takes this kind"
+        )
 
     # --- Job -> Workload ---
 

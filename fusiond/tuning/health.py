@@ -79,9 +79,7 @@ def condemn(context: Context, last: MeasureFailed) -> NoReturn:
     """Write the device down as sick. Raises DeviceSick; MachineFault where no device is to blame."""
     if last.outcome is Outcome.WORKER_DIED:
         name = context.device.name
-        raise MachineFault(
-            f"{name}: somebody kills the workers even while they run what is known to be good: {last.reason}"
-        )
+        raise MachineFault(f"{name}: workers are killed from outside even while they run a good program: {last.reason}")
     reason = f"a program known to be good failed {STRIKES} times, lastly: {last.outcome.value}: {last.reason}"
     context.store.set_sick(context.device.key, context.device.uuid, reason)
     context.events.publish(DeviceTurnedSick(job=context.row.id, device=context.device, reason=reason))

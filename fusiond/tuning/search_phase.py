@@ -114,7 +114,7 @@ class _Search:
             return _trial(*own, self._baseline, self._best or None, self._pruning)
 
         if self._context.finish():
-            self._ended = "as somebody asked"
+            self._ended = "as asked"
         else:
             self._ahead.begin()
         for lane, candidate, trial in self._lanes.each(following, try_out, self._work):
@@ -137,7 +137,7 @@ class _Search:
         """What ends the search now; empty where it goes on."""
         asked = self._context.search
         if self._context.finish():
-            return "as somebody asked"
+            return "as asked"
         if asked.patience is not None and self._best and self._idle >= asked.patience:
             return f"since {counted(self._idle, 'trial')} in a row brought no gain"
         return f"after {asked.timeout_secs:.0f} s, as the job asks" if time.monotonic() > deadline else ""

@@ -186,7 +186,7 @@ def test_the_unfused_way_is_said_with_its_shapes_and_caps() -> None:
 
 
 def test_how_the_search_and_the_finals_went_is_said() -> None:
-    ended = "the search ended after 20 of 40 trials, as somebody asked"
+    ended = "the search ended after 20 of 40 trials, as asked"
     text = answer.lines({**DOCUMENT, "processes": 5, "ended": ended})
     assert "note      the verdict is from 5 fresh processes" in text
     assert f"note      {ended}" in text

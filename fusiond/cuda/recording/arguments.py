@@ -91,7 +91,7 @@ def read(value: Any, *, widen: bool) -> Argument:
                 f"numpy.float32(...) or what the kernel takes"
             )
         return number(_widened(value))
-    raise Unseen(f"is a {type(value).__name__}, of which nobody can tell where its memory lies")
+    raise Unseen(f"is a {type(value).__name__}, whose memory cannot be located")
 
 
 def _widened(value: bool | int | float | complex) -> np.generic:

@@ -162,7 +162,7 @@ def _argument(argument: Argument, parameter: RecordedParameter, value: Any, leas
         if argument.dtype == SCRATCH:
             return {"dtype": "uint8", "elements": str(value), "role": "scratch"}
         if not isinstance(argument, Array):
-            raise Unaskable("is an address by itself; nobody can tell how much lies there")
+            raise Unaskable("is a bare address, whose extent is unknown")
         return _buffer(argument, parameter, least)
     if isinstance(argument, Struct):
         held = {str(place): _buffer(each, parameter, least) for place, each in argument.arrays}

@@ -40,7 +40,7 @@ def _handed(kernel: Any, kind: Any, value: Any) -> Iterator[Argument]:
         for each, held in zip(kind, value, strict=True):
             yield from _handed(kernel, each, held)
     elif kinds & {"CPointer", "Record"}:
-        raise Unseen(f"is {kind}, an address of which nobody can tell how much lies there")
+        raise Unseen(f"is {kind}, an address whose extent is unknown")
     else:
         found: list[Any] = []
         kernel._prepare_args(kind, value, 0, [], found)

@@ -62,5 +62,5 @@ def _line(row: Mapping[str, Any]) -> str:
     said = f"{begin}: {', '.join(figures)}, at least {row['bound_us']:,.2f} us ({row['binding']})"
     if row["sampled"] == 1.0 and row["error"] == 0.0:
         return said
-    off = "nobody knows how far off" if row["error"] is None else f"up to {row['error']:.1%} off"
+    off = "an unknown error" if row["error"] is None else f"up to {row['error']:.1%} off"
     return f"{said}, {row['sampled']:.1%} of the blocks run: {off}"

@@ -452,7 +452,7 @@ class _Run:
 
 
 def _least(result: LaunchCounts, total: Mapping[str, int]) -> dict[str, int]:
-    """The counts as a bound may take them where nobody knows how far off all of them are: less what sampling says of
+    """The counts as a bound may take them where an unknown error all of them are: less what sampling says of
     itself, and where that is too much, what is certain."""
     if result.error > MOST_ERROR:
         return {name: int(min(result.least[name], value)) for name, value in total.items()}

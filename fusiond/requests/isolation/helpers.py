@@ -29,7 +29,7 @@ class Files:
                 return inputs.compiled(source)
             case "triton", (source,):
                 return inputs.triton(source)
-        raise LookupError(f"nobody here does {name}")
+        raise LookupError(f"{name} is not done here")
 
 
 class Compiler:
@@ -40,5 +40,5 @@ class Compiler:
 
     def __call__(self, name: str, arguments: Sequence[Any]) -> object:
         if name != "facts":
-            raise LookupError(f"nobody here does {name}")
+            raise LookupError(f"{name} is not done here")
         return self._target.facts(arguments[0])

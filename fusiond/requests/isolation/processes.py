@@ -71,7 +71,7 @@ def how(status: int | None) -> str:
 
 
 def nobody(name: str, arguments: Sequence[Any]) -> object:
-    raise LookupError(f"nobody here does {name}")
+    raise LookupError(f"{name} is not done here")
 
 
 class DiedLoading(Exception):

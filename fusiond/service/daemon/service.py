@@ -297,7 +297,7 @@ class Service:
             self._complaints.add(str(problem))
             return
         if found:
-            log.warning("queued again, since nobody runs them: %s", ", ".join(found))
+            log.warning("queued again, since no process runs them: %s", ", ".join(found))
             self._wake()
 
     def _still_ours(self) -> bool:

@@ -368,7 +368,7 @@ class _Checking:
                     self._read(say, _Place(here.step, here.phase, here.program, number, at), result, name, same, reads)
                     continue
                 if self.module.library(source) or source.opcode == "scatter":
-                    say(f"{result.instruction} reads {name}, which nobody computes: {source.opcode} is not inlined")
+                    say(f"{result.instruction} reads {name}, which nothing computes: {source.opcode} is not inlined")
                     continue
                 stack += [(each, same and source.elementwise) for each in reversed(source.operands)]
         return reads

@@ -171,6 +171,6 @@ class _Reading:
             elif instruction.opcode in SOURCES or self.outside(result, name):
                 continue
             if instruction.opcode in ("reduce", "scatter", "dot") or name in self.module.foreign:
-                yield f"{result.instruction} reads {name}, which nobody computes"
+                yield f"{result.instruction} reads {name}, which nothing computes"
                 continue
             stack += [(operand, behind) for operand in instruction.operands]

@@ -46,11 +46,11 @@ MUTANTS = [
     ("codegen/buffers.py", "for each in bounds[first:last])", "for each in [at])", "chunks"),
     ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),
     ("analysis/eviction.py", "if graph.cell[old] in there and new in uses.of:", "if False:", "limited_cells"),
-    ("analysis/eviction.py", "here = stays[0] if placed else", "here = stays[-1] if placed else", "limited_cells"),
+    ("analysis/eviction.py", "here = stays[0] if placed else", "here = stays[-1] if placed else", "eviction"),
     ("analysis/limited_cells.py", "<= limit:", "<= 2 * limit:", "limited_cells"),
     ("codegen/emit.py", ' and execution.allocation != "one":', ":", "limited_cells"),
     ("delegation.py", "for reader in graph.readers[old]", "for reader in ()", "delegation"),
-    ("analysis/heuristic.py", "return not self._needed or a.latest == b.latest", "return True", "interval_stabbing"),
+    ("analysis/heuristic.py", "siblings and a.latest == b.latest", "siblings", "interval_stabbing"),
 ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ gpu-box: $(STAMP)
 		--python $(or $(PYTHON_THERE),3.12) $(if $(WHEELS),--wheels $(WHEELS))
 
 gpu-results: $(STAMP)
-	$(BIN)/python -m tools.gpu_box.home $(or $(RESULTS),results.tar.gz)
+	$(BIN)/python -m tools.gpu_box.results_import $(or $(RESULTS),results.tar.gz)
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -78,14 +78,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(given: argparse.Namespace) -> int:
-    from benchmarks.headlines import field
+    from benchmarks.headlines import headline_programs
     from fusiond.requests.registry import Registry
 
     unknown = sorted(set(given.only or ()) - set(ORDER))
     if unknown:
         raise RequestError(f"unknown headline {unknown[0]!r}; there are {', '.join(ORDER)}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        failed = field.write_all(Registry.load(), given.folder, given.arch, given.only or ORDER, pool)
+        failed = headline_programs.write_all(Registry.load(), given.folder, given.arch, given.only or ORDER, pool)
     for line in failed:
         say(f"not built: {line}")
     return int(bool(failed))

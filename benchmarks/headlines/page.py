@@ -16,7 +16,7 @@ from benchmarks import counters, runs
 from benchmarks.agreement import RULERS, shown
 from benchmarks.headlines.catalogue import HEADLINES
 from benchmarks.pages import DOCS, table
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.runs import RESULTS, Run
 
 NOT_YET = "not yet measured on a GPU"
@@ -141,7 +141,7 @@ def cells(found: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     if result is None:
         return "", "", "", "", found.get("problem", "cut before its verdict")
     low, high = result["ci95"]
-    rival = asking.best(list(found["rivals"].values()))
+    rival = rival_rows.best(list(found["rivals"].values()))
     beside = (
         f"{rival['ratio']:.2f} ({rival['name']}{', wall clock' if rival['clock'] == 'wall' else ''})" if rival else ""
     )
@@ -274,7 +274,7 @@ def draw(lease: Lease, where: Path) -> bool:
         error = [[result["speedup"] - low], [high - result["speedup"]]]
         axes.errorbar(result["speedup"], place, xerr=error, fmt="o", color="C0", capsize=3,
                       label="fused" if place == 0 else None)  # fmt: skip
-        rival = asking.best(list(found["rivals"].values()))
+        rival = rival_rows.best(list(found["rivals"].values()))
         if rival is not None:  # as a speed over the same unfused way
             axes.plot(result["speedup"] / rival["ratio"], place, "x", color="C1")
             axes.annotate(rival["name"], (result["speedup"] / rival["ratio"], place), xytext=(4, 5),

@@ -21,11 +21,11 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.headlines.catalogue import HEADLINES, Headline
 from benchmarks.headlines.functions import EPSILON, FUNCTIONS, Function
-from benchmarks.rivals import asking, child, hfuse, mincut
-from benchmarks.rivals.asking import Row
+from benchmarks.rivals import child, hfuse, mincut, rival_rows
 from benchmarks.rivals.base import About, Rival
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import Framework, Jax, Torch, lacks
+from benchmarks.rivals.rival_rows import Row
 from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import MORE, Loaded
 from fusiond.devices.cuda.description import index_of
@@ -205,7 +205,7 @@ class Group:
         missing = rival.missing()
         rows[rival.name] = row | ({"problem": missing} if missing else self._measured(headline, rival, found))
         runs.write(where, found)
-        self._say(f"{headline.name}: {rival.name}: {asking.said(rows[rival.name])}")
+        self._say(f"{headline.name}: {rival.name}: {rival_rows.said(rows[rival.name])}")
         return True
 
     def _measured(self, headline: Headline, rival: Rival, found: Mapping[str, Any]) -> Row:

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.benches import TunedBench, answer, problem
 from benchmarks.hfuse import pairs
 from benchmarks.hfuse.pairs import Pair
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from fusiond.devices.cuda import counters
 from fusiond.devices.timing import Sampling
 from fusiond.model.nouns import Config, Job
@@ -214,12 +214,12 @@ def _speedup(found: Trial | None, over_streams: float | None) -> dict[str, Any] 
     }
 
 
-def rivals(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job]) -> list[asking.Row]:
+def rivals(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job]) -> list[rival_rows.Row]:
     """What CUDA offers beside fusing, each beside the answer (the fused kernel, or the fastest unfused way) at the
     point where the two kernels take most equally long."""
     number = most_equal(points)
     if number is None:
-        return asking.without("hfuse", "there is no answer to stand beside")
+        return rival_rows.without("hfuse", "there is no answer to stand beside")
     prepared = prepare(bench.registry, jobs_[number])
     record = bench.store.record(prepared.workload.key, bench.device.key)
     assert record is not None  # the point has its answer
@@ -231,7 +231,7 @@ def rivals(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job])
     programs = {name: bench.store.program(key) for name, key in wanted.items() if key is not None}
     fused = record.program_key if record.verdict.wins else record.baseline_program_key
     with bench.measurer() as measurer:
-        return asking.rows(
+        return rival_rows.rows(
             bench,
             measurer,
             "hfuse",

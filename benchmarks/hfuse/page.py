@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.hfuse import paper, static
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.pages import DOCS, table
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.runs import Run, newest
 
 PAGE = DOCS / "results-hfuse.md"
@@ -64,7 +64,7 @@ def _measured(run: Run) -> str:
         gain = "" if given["speedup"] is None else f"{given['speedup']:.3f}"
         interval = "" if given["ci95"] is None else f"{given['ci95'][0]:.3f} to {given['ci95'][1]:.3f}"
         rows.append([
-            each["pair"], f"{at['ratio']:.2f}", given["verdict"], gain, interval, asking.cell(each.get("rivals")),
+            each["pair"], f"{at['ratio']:.2f}", given["verdict"], gain, interval, rival_rows.cell(each.get("rivals")),
             *(_over_streams(at.get(key)) for key in ("hfuse_free", "hfuse_capped", "naive", "naive_r0", "vertical")),
             *_paper(each["pair"]),
         ])  # fmt: skip
@@ -86,7 +86,7 @@ Rivals issue the unfused kernels in the ways that CUDA offers; the fastest of th
 
 def _absent(run: Run) -> str:
     """The rivals without a figure."""
-    return asking.told_absent((each["pair"], each.get("rivals")) for each in run["pairs"])
+    return rival_rows.told_absent((each["pair"], each.get("rivals")) for each in run["pairs"])
 
 
 def _over_streams(entry: dict[str, Any] | None) -> str:

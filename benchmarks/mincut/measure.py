@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.benches import TunedBench, answer
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from fusiond.model.outcomes import JobState, Outcome, Record, Trial
 from fusiond.requests import jobs
 from fusiond.requests.planning import prepare, target_of
@@ -62,12 +62,12 @@ def application(bench: Bench, name: str) -> dict[str, Any]:
     return row
 
 
-def rivals(bench: Bench, name: str, record: Record) -> list[asking.Row]:
+def rivals(bench: Bench, name: str, record: Record) -> list[rival_rows.Row]:
     """What users have today, each beside the answer: the fused kernels, or the fastest unfused way."""
     key = record.program_key if record.verdict.wins else record.baseline_program_key
     about = {"application": name, "width": record.sizes["width"], "height": record.sizes["height"]}
     with bench.measurer() as measurer:
-        return asking.rows(bench, measurer, "mincut", None if key is None else bench.store.program(key), about)
+        return rival_rows.rows(bench, measurer, "mincut", None if key is None else bench.store.program(key), about)
 
 
 def partitions(report: Any, trials: Iterable[Trial]) -> dict[str, str]:

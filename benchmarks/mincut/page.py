@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.mincut import counted, paper
 from benchmarks.pages import DOCS, table
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.runs import Run, newest
 
 COUNTS = ("ptx_instructions", "instructions", "global_accesses", "shared_wavefronts", "dram_bytes", "spill_bytes")
@@ -67,7 +67,7 @@ def _measured(run: Run) -> str:
         gap = f"{100 * (chosen / min(sums.values()) - 1):.1f}" if chosen else ""
         rows.append([
             each["application"], found["verdict"], gain, interval, found["baseline"],
-            asking.cell(each.get("rivals")),
+            rival_rows.cell(each.get("rivals")),
             *(_number((given.get(name) or {}).get("over_given")) for name in METHODS),
             _number((given.get("algorithm1") or {}).get("best_over_given")), gap, *_paper(each["application"]),
         ])  # fmt: skip
@@ -83,7 +83,7 @@ default shapes, over the unfused kernels one after the other at default shapes, 
 Rivals are array frameworks that run the same pipeline; the fastest of them is named, beside the answer.
 
 {table(head, rows)}
-{asking.told_absent((each["application"], each.get("rivals")) for each in run["applications"])}"""
+{rival_rows.told_absent((each["application"], each.get("rivals")) for each in run["applications"])}"""
 
 
 def _number(value: float | None) -> str:

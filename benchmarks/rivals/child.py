@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.rivals.base import About, Rival, difference
 from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices.base import ExecutionError, Executor, Loaded
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         program, binaries = read_bundle(given.bundle)
         executor = CudaExecutor.open(index_of(given.device), primary=True)
-        rival = asking.named(given.rival)
+        rival = rival_rows.named(given.rival)
         plan = Sampling(purpose=Purpose.BASELINE, pairs=given.pairs)
         found = measured(executor, program, binaries, rival, json.loads(given.about), plan=plan)
     except Exception as problem:  # whatever another's library raises is its reason

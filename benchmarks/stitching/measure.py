@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
-from benchmarks.rivals import asking, named
+from benchmarks.rivals import named_rivals, rival_rows
 from benchmarks.stitching import beside, modules, paper, xla
 from fusiond.model.keys import plain
 from fusiond.model.nouns import Rejection
@@ -51,8 +51,8 @@ def _plans(bench: Bench, measurer: Measurer, name: str) -> Row:
     theirs = row.get("xla", {})
     times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
     bench.say(f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
-    why = "not timed in this run" if not bench.emulated else asking.NO_GPU
-    return {"module": name, **row, "rivals": named.stitching(row, why=why)}
+    why = "not timed in this run" if not bench.emulated else rival_rows.NO_GPU
+    return {"module": name, **row, "rivals": named_rivals.stitching(row, why=why)}
 
 
 def _programs(bench: Bench, name: str) -> dict[str, Program | Rejection]:

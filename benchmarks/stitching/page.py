@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from benchmarks.pages import DOCS, table
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.runs import Run, newest
 from benchmarks.stitching import paper, static
 from benchmarks.stitching.modules import PLANS
@@ -205,7 +205,7 @@ def _measured(run: Run) -> str:
             _time(theirs, "fusable_us"), str(theirs.get("kernels", "")), _time(theirs, "call_us"),
             "{:.3f} ({:.3f} to {:.3f})".format(over_theirs["fusion_speedup"], *over_theirs["interval"])
             if over_theirs else "",
-            f"{over_theirs['end_to_end']:.3f}" if over_theirs else "", asking.cell(each.get("rivals")),
+            f"{over_theirs['end_to_end']:.3f}" if over_theirs else "", rival_rows.cell(each.get("rivals")),
         ])  # fmt: skip
     mean = f"{static.geometric_mean(speedups):.2f}" if speedups else "not known"
     head = ("module", *(f"{TITLES[plan]}, us" for plan in PLANS), "fastest stitched", "fusable ratio",
@@ -230,7 +230,7 @@ otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its
 
 def _absent(run: Run) -> str:
     """The rivals without a figure."""
-    return asking.told_absent((each["module"], each.get("rivals")) for each in run["measured"])
+    return rival_rows.told_absent((each["module"], each.get("rivals")) for each in run["measured"])
 
 
 def _today(run: Run, speedups: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
-from benchmarks.rivals import named
+from benchmarks.rivals import named_rivals
 from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
 from fusiond.devices.timing import Sampling
@@ -156,7 +156,7 @@ def _row(
         "transfers": len(Schedules(graph).crossings),
         "costs": costs.missing == 0,
         "ways": rows,
-        "rivals": named.transfer(rows, emulated=bench.emulated),
+        "rivals": named_rivals.transfer(rows, emulated=bench.emulated),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.pages import DOCS, table
-from benchmarks.rivals import asking
+from benchmarks.rivals import rival_rows
 from benchmarks.runs import Run, newest
 from benchmarks.transfer import paper
 
@@ -158,7 +158,7 @@ def _ways(rows: Sequence[dict[str, Any]]) -> str:
         ways = {each["way"]: each for each in row["ways"]}
         lines.append([
             row["graph"], f"{row['elements']:,}", row["memory"], _time(ways["separate"]),
-            *(_gain(ways.get(name)) for name in names), asking.cell(row.get("rivals")),
+            *(_gain(ways.get(name)) for name in names), rival_rows.cell(row.get("rivals")),
         ])  # fmt: skip
     return table(
         ("graph", "elements", "memory", "separate, us", *(f"{name}, %" for name in names), "over the best rival"), lines

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import contest, counters, runs
-from benchmarks.headlines import field, measure, page, rivals
+from benchmarks.headlines import headline_programs, measure, page, rivals
 from benchmarks.headlines.catalogue import HEADLINES
 from benchmarks.headlines.functions import EPSILON, FUNCTIONS
 from benchmarks.headlines.measure import HeadlineRun
@@ -141,7 +141,7 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
 def test_each_knob_is_turned_and_thinned_evenly() -> None:
     space = Space(parameters=(Parameter(name="a", values=(1, 2, 3)), Parameter(name="b", values=("x", "y"))))
     start = Config.of({"a": 1, "b": "x"})
-    found = [dict(each) for each in field.one_pass(space, start)]
+    found = [dict(each) for each in headline_programs.one_pass(space, start)]
     assert found == [{"a": 2, "b": "x"}, {"a": 3, "b": "x"}, {"a": 1, "b": "y"}]
     assert contest.spread(list(range(10)), 4) == [0, 2, 5, 7]
     assert contest.spread([1, 2], 0) == []

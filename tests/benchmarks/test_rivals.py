@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.rivals import asking, child
+from benchmarks.rivals import child, rival_rows
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import NumPy, lacks
 from fusiond.build.exporting.bundle import write_bundle
@@ -58,7 +58,7 @@ def measured(gpu: FakeGpu, rival: Any, of: Program, **bundles: str) -> dict[str,
 
 
 def named(name: str) -> Any:
-    return asking.named(f"hfuse:{name}")
+    return rival_rows.named(f"hfuse:{name}")
 
 
 # --- ways to issue kernels ------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_rival_that_computes_something_else_is_a_row(gpu: FakeGpu, tmp_path: P
 
 
 def test_a_missing_rival_is_a_row_with_the_remedy() -> None:
-    found = asking.row(named("MPS"), ["/bin/false"])
+    found = rival_rows.row(named("MPS"), ["/bin/false"])
     assert found["name"] == "MPS"
     assert "no stream and no event in common" in found["problem"]
     assert lacks("no_such_module", "pip install it") == "no_such_module is not installed: pip install it"
@@ -152,10 +152,10 @@ def test_a_missing_rival_is_a_row_with_the_remedy() -> None:
 
 
 def test_every_rival_has_a_row_without_a_gpu() -> None:
-    for strategy in asking.STRATEGIES:
-        rows = asking.without(strategy, asking.NO_GPU)
-        assert [each["name"] for each in rows] == [each.name for each in asking.of(strategy)]
-        assert {each["problem"] for each in rows} == {asking.NO_GPU}
+    for strategy in rival_rows.STRATEGIES:
+        rows = rival_rows.without(strategy, rival_rows.NO_GPU)
+        assert [each["name"] for each in rows] == [each.name for each in rival_rows.of(strategy)]
+        assert {each["problem"] for each in rows} == {rival_rows.NO_GPU}
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_every_rival_has_a_row_without_a_gpu() -> None:
     ],
 )
 def test_a_crash_of_the_child_is_a_row(text: str, problem: str) -> None:
-    found = asking.row(named("two streams"), [sys.executable, "-c", text])
+    found = rival_rows.row(named("two streams"), [sys.executable, "-c", text])
     assert found["problem"] == problem
 
 
 def test_a_hang_of_the_child_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    assert asking.row(named("two streams"), command, timeout_secs=0.5)["problem"] == "did not end within 0.5 s"
+    assert rival_rows.row(named("two streams"), command, timeout_secs=0.5)["problem"] == "did not end within 0.5 s"
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_the_child_says_why_it_cannot_measure(tmp_path: Path, gpu: FakeGpu) -> N
     """The real command, on a machine whose driver is not there."""
     folder = bundled(gpu, tmp_path / "ours", two_kernels())
     command = [sys.executable, "-m", "benchmarks.rivals.child", folder, "--rival", "hfuse:graph branches"]
-    found = asking.row(named("graph branches"), [*command, "--device", "cuda:77"])
+    found = rival_rows.row(named("graph branches"), [*command, "--device", "cuda:77"])
     assert "cuda:77" in found["problem"]
     assert "\n" not in found["problem"]
 
@@ -202,7 +202,7 @@ def test_the_child_measures_with_real_pycuda(
     folder = bundled(gpu, tmp_path / "ours", two_kernels())
     about = json.dumps({"bundles": {"unfused": folder, "graph": folder}})
     command = [sys.executable, "-m", "benchmarks.rivals.child", folder, "--rival", f"hfuse:{name}", "--about", about]
-    found = asking.row(named(name), command)
+    found = rival_rows.row(named(name), command)
     assert found.get("problem") is None
     assert found["ratio"] == pytest.approx(ratio, rel=0.02)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.mincut import images, paper
-from benchmarks.rivals import asking, mincut
+from benchmarks.rivals import mincut, rival_rows
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import Jax, NumPy, Torch
 from fusiond.model.inputs.fills import fill
@@ -132,7 +132,7 @@ def test_torch_compile_as_a_rival(gpu: Any) -> None:
 
 def test_what_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = {each.name: asking.row(each, ["/bin/false"])["problem"] for each in mincut.RIVALS}
+    found = {each.name: rival_rows.row(each, ["/bin/false"])["problem"] for each in mincut.RIVALS}
     assert found == {
         "CuPy": "cupy is not installed: pip install cupy-cuda13x",
         "torch.compile": "torch is not installed: pip install torch",

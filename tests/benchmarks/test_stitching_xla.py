@@ -11,7 +11,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="XLA comes with jax")
 
-from benchmarks.rivals import named  # noqa: E402
+from benchmarks.rivals import named_rivals  # noqa: E402
 from benchmarks.stitching import __main__ as command  # noqa: E402
 from benchmarks.stitching import beside, modules, page, xla  # noqa: E402
 from benchmarks.stitching.beside import Round  # noqa: E402
@@ -213,7 +213,7 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
         "over_xla": {"fusion_speedup": 1.5, "interval": [1.25, 1.75], "end_to_end": 1.1},
     }  # fmt: skip
     row["xla"]["rounds"] = [{"ours_us": each} for each in (9.0, 8.0, 10.0)]
-    row["rivals"] = named.stitching(row, why="not asked")
+    row["rivals"] = named_rivals.stitching(row, why="not asked")
     assert [each["name"] for each in row["rivals"]] == ["XLA"]
     assert (row["rivals"][0]["ratio"], row["rivals"][0]["ours_us"]) == (1.5, 9.0)
     run = {

@@ -21,7 +21,7 @@ import pytest
 from benchmarks.headlines import page
 from fusiond.devices.calibration import FIGURES
 from fusiond.model.gpu.entry_table import read_table
-from tools.gpu_box import build, home, run_all
+from tools.gpu_box import build, results_import, run_all
 
 pytestmark = [
     pytest.mark.slow,
@@ -239,11 +239,11 @@ def test_the_first_command(fake_libcuda: Path, headlines: Path, tmp_path: Path, 
     for name in ("README.md", "docs/results.md", "docs/frameworks.md", "docs/measuring.md"):
         shutil.copy(page.ROOT / name, root / name)
     words = [str(second / "results.tar.gz"), "--no-count", "--root", str(root)]
-    assert home.main(words) == 0
+    assert results_import.main(words) == 0
     (folder,) = (root / "benchmarks" / "results").iterdir()
     kept = {path.name.partition("-")[0] for path in folder.glob("*.json")}
     assert {"headlines", "null", "calibration", "alive"} <= kept
-    assert sum(path.stat().st_size for path in folder.iterdir()) < home.MOST_BYTES
+    assert sum(path.stat().st_size for path in folder.iterdir()) < results_import.MOST_BYTES
     assert "| `keep` |" in (root / "docs" / "results-gpu.md").read_text()
 
 

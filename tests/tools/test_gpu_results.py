@@ -12,7 +12,7 @@ import pytest
 from benchmarks import runs
 from benchmarks.headlines import page
 from fusiond.model.errors import RequestError
-from tools.gpu_box import home
+from tools.gpu_box import results_import
 
 DEVICE = {"name": "cuda:0", "model": "NVIDIA H100", "arch": "sm_90", "env": {"driver": "580.159"}}
 ABOUT = {"evidence": "measured", "date": "2026-11-28T10:00:05+00:00", "device": DEVICE, "driver": "580", "nvcc": "13.0",
@@ -71,7 +71,7 @@ def everything() -> dict[str, Any]:
 
 
 def test_all_of_it_comes_home_in_one_step(tmp_path: Path, root: Path) -> None:
-    assert home.main([str(packed(tmp_path, everything())), "--no-count", "--root", str(root)]) == 0
+    assert results_import.main([str(packed(tmp_path, everything())), "--no-count", "--root", str(root)]) == 0
     folder = root / "benchmarks" / "results" / "nvidia-h100"
     kept = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
     assert set(kept) == {
@@ -82,7 +82,7 @@ def test_all_of_it_comes_home_in_one_step(tmp_path: Path, root: Path) -> None:
     assert run["lease"]["units"] == {"null": "done"}
     assert run["lease"]["commit"] == "abc"
     found = run["headlines"]["softmax"]
-    assert found["finals"]["processes"][0]["seed"]["span_us"] == [123.457] * home.SAMPLES
+    assert found["finals"]["processes"][0]["seed"]["span_us"] == [123.457] * results_import.SAMPLES
     assert found["configs"] == {"native": {}, "seed": {"k": 1}}
     assert "samples" not in json.dumps(kept["null-20261128T100000.json"])
     assert all(each["evidence"] == "measured" for each in kept.values())
@@ -94,12 +94,12 @@ def test_all_of_it_comes_home_in_one_step(tmp_path: Path, root: Path) -> None:
 
 
 def test_a_later_archive_of_a_lease_takes_the_place_of_the_first(tmp_path: Path, root: Path) -> None:
-    home.bring(packed(tmp_path / "one", everything()), root, None)
+    results_import.bring(packed(tmp_path / "one", everything()), root, None)
     more = everything() | {"headlines/harris.json": headline("harris")}
-    home.bring(packed(tmp_path / "two", more), root, None)
+    results_import.bring(packed(tmp_path / "two", more), root, None)
     (path,) = (root / "benchmarks" / "results" / "nvidia-h100").glob("headlines-*.json")
     assert set(json.loads(path.read_text())["headlines"]) == {"softmax", "harris"}
-    home.bring(packed(tmp_path / "three", more, date="2026-12-01T08:00:00+00:00"), root, None)
+    results_import.bring(packed(tmp_path / "three", more, date="2026-12-01T08:00:00+00:00"), root, None)
     assert len(list(path.parent.glob("headlines-*.json"))) == 2
 
 
@@ -108,17 +108,17 @@ def test_what_no_gpu_measured_stays_away(
     tmp_path: Path, root: Path, evidence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = packed(tmp_path, {"headlines/softmax.json": headline("softmax", evidence=evidence)})
-    assert home.main([str(archive), "--no-count", "--root", str(root)]) == 2
+    assert results_import.main([str(archive), "--no-count", "--root", str(root)]) == 2
     assert "not measured on one GPU" in capsys.readouterr().err
     assert not (root / "benchmarks").exists()
 
 
 def test_what_is_no_archive_is_one_line(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.tar.gz").write_text("text")
-    assert home.main([str(tmp_path / "text.tar.gz"), "--root", str(root)]) == 2
-    assert home.main([str(tmp_path / "gone.tar.gz"), "--root", str(root)]) == 2
+    assert results_import.main([str(tmp_path / "text.tar.gz"), "--root", str(root)]) == 2
+    assert results_import.main([str(tmp_path / "gone.tar.gz"), "--root", str(root)]) == 2
     assert capsys.readouterr().err.count("\n") == 2
     with tarfile.open(tmp_path / "other.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "text.tar.gz", arcname="results/text")
     with pytest.raises(RequestError, match=r"holds no results of run_all\.py"):
-        home.bring(tmp_path / "other.tar.gz", root, None)
+        results_import.bring(tmp_path / "other.tar.gz", root, None)

@@ -1,4 +1,4 @@
-"""The line budget: packages and totals against numbers that are planted, and this tree against its own."""
+"""The line budget: packages and totals against numbers that are planted; `make lint` holds this tree to its own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ def test_what_is_above_its_number_or_has_none() -> None:
     found = list(line_budget.excesses({"a": 10, "b": 11, "c": 1}, {"a": 10, "b": 10, "d": 5}))
     assert [each.split()[0] for each in found] == ["b", "c", "d"]
     assert "11 lines, 1 more than its budget of 10" in found[0]
-
-
-def test_this_tree_keeps_to_its_numbers() -> None:
-    assert line_budget.main() == 0
 
 
 def test_decisions_and_rooms_are_bounded() -> None:

@@ -5,8 +5,8 @@
     OUT/source/         this repository's packages, benchmarks, tests and jobs, and what makes plugins known
     OUT/wheels/         what the box lacks, as wheels: fetched (wheels.py), and those in --wheels DIR (PyCUDA)
     OUT/bundles/        built here by nvcc for --arch: every workload of the catalogue, unfused and with the first seeds
-                        of its strategy; a program of each kind of launch (alive.py); questions that only a GPU can
-                        answer (questions.py); headlines/ (benchmarks/headlines); null/ (null.py)
+                        of its strategy; a program of each kind of launch (smoke_programs.py); questions that only a
+                        GPU can answer (questions.py); headlines/ (benchmarks/headlines); null/ (null.py)
     OUT/capture/        a program that is captured there, and what notes its launches (captures.py)
     OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
 
@@ -32,8 +32,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.headlines import field
-from benchmarks.headlines.field import built
+from benchmarks.headlines import headline_programs
+from benchmarks.headlines.headline_programs import built
 from benchmarks.headlines.order import ORDER
 from benchmarks.hfuse.pairs import TINY
 from fusiond import __version__
@@ -45,7 +45,7 @@ from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.planning import Plan, emitted, plan, prepare, reference, sound
 from fusiond.requests.registry import Registry
-from tools.gpu_box import alive, captures, null, questions, wheels
+from tools.gpu_box import captures, null, questions, smoke_programs, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
             shutil.copyfile(wheel, given.out / "wheels" / wheel.name)
     else:
         problem = wheels.fetch(given.out / "wheels", own=given.wheels, python=given.python, there=given.there)
-    shutil.copy(HERE / "there.py", given.out / "run_all.py")
+    shutil.copy(HERE / "run_all_entry.py", given.out / "run_all.py")
     begun = time.monotonic()
     registry, bundles = Registry.load(), given.out / "bundles"
     headlines = [name for name in ORDER if not given.only or {"headlines", f"headlines:{name}"} & set(given.only)]
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
     if headlines:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
             where = bundles / "headlines"
-            failed += field.write_all(registry, where, given.arch, headlines, pool, tiny=given.small)
+            failed += headline_programs.write_all(registry, where, given.arch, headlines, pool, tiny=given.small)
     if not given.only or "null" in given.only:
         write_null(registry, bundles, given.arch, small=given.small)
     if given.arch != "cpu" and (not given.only or "capture" in given.only):
@@ -249,7 +249,7 @@ def _alive(
     provider: DeviceProvider, entries: Sequence[dict[str, Any]], folder: Path, arch: str
 ) -> Iterator[dict[str, Any]]:
     """Every kind of launch beside a plain one; and of each strategy a workload that is there already."""
-    made = {each.name: each for each in (alive.NATIVE, *alive.programs())}
+    made = {each.name: each for each in (smoke_programs.NATIVE, *smoke_programs.programs())}
     for name, program in made.items():
         if problem := built(provider, provider.normalise(program), arch, folder / "alive" / name):
             raise FusiondError(f"alive/{name}: {problem}")

@@ -1,4 +1,4 @@
-"""Brings home what a GPU box found: `python -m tools.gpu_box.home results.tar.gz [--box gpu-box]`.
+"""Brings home what a GPU box found: `python -m tools.gpu_box.results_import results.tar.gz [--box gpu-box]`.
 
     benchmarks/results/DEVICE/*.json     a file for each benchmark of the archive, raw samples thinned to what a page
                                          needs, under 3 MB in all; a later archive of the same lease replaces them
@@ -38,7 +38,9 @@ Document = dict[str, Any]
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 done, 1 a page could not be made, 2 the archive is none."""
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_box.home", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gpu_box.results_import", description=(__doc__ or "").split("\n\n")[0]
+    )
     parser.add_argument("archive", type=Path, metavar="results.tar.gz")
     parser.add_argument("--box", type=Path, default=Path("gpu-box"), help="the folder that was carried there")
     parser.add_argument("--no-count", action="store_true", help="count nothing here")

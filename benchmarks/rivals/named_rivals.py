@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.rivals.asking import Row
+from benchmarks.rivals.rival_rows import Row
 
 XLA = {"name": "XLA", "what": "XLA's own executable, fusable portions by the profiler of jax"}
 COPIES = {"batch": "cudaMemcpyBatchAsync", "graph": "CUDA graph"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.rivals import named
+from benchmarks.rivals import named_rivals
 
 SEPARATE = {"way": "separate", "time_us": 100.0, "ratio": None, "clock": "wall"}
 FUSED = {"way": "fused", "time_us": 80.0, "ratio": 1.25, "clock": "wall"}
@@ -12,7 +12,7 @@ FASTEST = {"way": "fastest", "time_us": 50.0, "ratio": 2.0, "clock": "wall"}
 
 
 def rows(*ways: dict[str, Any], emulated: bool = False) -> dict[str, Any]:
-    return {each["name"]: each for each in named.transfer(ways, emulated=emulated)}
+    return {each["name"]: each for each in named_rivals.transfer(ways, emulated=emulated)}
 
 
 def test_copies_stand_beside_the_fastest_of_our_ways() -> None:
@@ -37,9 +37,9 @@ def test_emulated_times_make_no_ratio() -> None:
 
 
 def test_xla_that_was_not_timed_says_why() -> None:
-    refused = named.stitching({"xla": {"problem": "XLA: no such opcode"}}, why="not asked")
+    refused = named_rivals.stitching({"xla": {"problem": "XLA: no such opcode"}}, why="not asked")
     assert refused[0]["problem"] == "XLA: no such opcode"
-    assert named.stitching({}, why="not asked")[0]["problem"] == "not asked"
-    assert named.stitching({"xla": {"fusable_us": 0.0}, "over_xla": {}}, why="")[0]["problem"].startswith(
+    assert named_rivals.stitching({}, why="not asked")[0]["problem"] == "not asked"
+    assert named_rivals.stitching({"xla": {"fusable_us": 0.0}, "over_xla": {}}, why="")[0]["problem"].startswith(
         "XLA gives all"
     )

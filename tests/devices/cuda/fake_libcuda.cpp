@@ -7,7 +7,6 @@
 #include <set>
 
 #include "fake_absent.h"
-#include "fake_contexts.h"
 #include "fake_timeline.h"
 
 #include "fake_data.h"
@@ -184,7 +183,6 @@ std::function<double(double)> end_of_kernel(const Function& it, std::vector<char
 const struct { int code; const char *name, *text; } errors[] = {
     {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
@@ -237,7 +235,7 @@ int cuInit(unsigned) {
     return !once;
 }
 int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
-int cuDeviceGetCount(int* count) { *count = 2 + int(timeline::knobs.peers); return 0; }
+int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int index) { *device = index; return 0; }
 int cuDeviceGetName(char* name, int, int device) {
     strcpy(name, device == 1 ? "NVIDIA Fake MIG 1g.18gb" : "NVIDIA Fake");
@@ -275,14 +273,18 @@ int cuGetErrorString(int code, const char** text) {
 }
 
 // Contexts
+struct Context { int device; };
+static std::vector<Context*> stack;
+static std::map<int, Context*> primary;
+static Context* current() { return stack.empty() ? nullptr : stack.back(); }
 static void first_context() {
     static bool once = (usleep(unsigned(1000 * timeline::knobs.context_ms)), true);
     (void)once;
 }
 int cuCtxCreate_v2(void** context, unsigned, int device) {
     first_context();
-    auto* made = new contexts::Context{device};
-    contexts::stack.push_back(made);
+    auto* made = new Context{device};
+    stack.push_back(made);
     *context = made;
     return 0;
 }
@@ -291,38 +293,29 @@ int cuCtxDestroy_v2(void*) { return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
     say("retain the primary context");
     first_context();
-    auto& known = contexts::primary[device];
-    if (!known) known = new contexts::Context{device};
+    auto& known = primary[device];
+    if (!known) known = new Context{device};
     *context = known;
     return 0;
 }
 int cuDevicePrimaryCtxRelease_v2(int) { say("release the primary context"); return 0; }
 int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
-int cuCtxPushCurrent_v2(void* context) { contexts::stack.push_back((contexts::Context*)context); return 0; }
+int cuCtxPushCurrent_v2(void* context) { stack.push_back((Context*)context); return 0; }
 int cuCtxPopCurrent_v2(void** context) {
-    if (contexts::stack.empty()) return 201;  // after an error that sticks, too
-    *context = contexts::stack.back();
-    contexts::stack.pop_back();
+    if (stack.empty()) return 201;  // after an error that sticks, too
+    *context = stack.back();
+    stack.pop_back();
     return 0;
 }
-int cuCtxGetCurrent(void** context) { *context = contexts::current(); return 0; }
+int cuCtxGetCurrent(void** context) { *context = current(); return 0; }
 int cuCtxSetCurrent(void* context) {
-    say("current is %d", ((contexts::Context*)context)->device);
-    if (!contexts::stack.empty()) contexts::stack.pop_back();
-    contexts::stack.push_back((contexts::Context*)context);
+    say("current is %d", ((Context*)context)->device);
+    if (!stack.empty()) stack.pop_back();
+    stack.push_back((Context*)context);
     return 0;
 }
-int cuCtxGetDevice(int* device) { *device = contexts::device(); return 0; }
-int cuDeviceCanAccessPeer(int* can, int one, int other) {
-    *can = timeline::knobs.peer_access && one != other && one != 1 && other != 1;
-    return 0;
-}
-int cuCtxEnablePeerAccess(void* context, unsigned) {
-    auto* other = (contexts::Context*)context;
-    say("peer access from %d to %d", contexts::device(), other->device);
-    return contexts::access.insert({contexts::current(), other}).second ? 0 : contexts::ALREADY_ENABLED;
-}
+int cuCtxGetDevice(int* device) { *device = current() ? current()->device : 0; return 0; }
 int cuCtxSynchronize() {
     CALL("cuCtxSynchronize");
     if (int error = uncapturable()) return error;
@@ -349,7 +342,6 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     say("allocate %zu", bytes);
     timeline::wait_implicitly();
     if (int error = take(address, bytes)) return error;
-    contexts::memory[*address] = {*address + bytes, contexts::current()};
     return 0;
 }
 static int give_back(uint64_t address) {
@@ -357,7 +349,6 @@ static int give_back(uint64_t address) {
     if (found != live.end()) {
         blanks::forget(address, found->second);
         live.erase(found);
-        contexts::memory.erase(address);
     }
     free((void*)address);
     return 0;
@@ -399,14 +390,12 @@ static int copied(std::function<void()> work, std::function<double(double)> end,
 }
 int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) {
     CALL("cuMemcpyHtoD");
-    if (int error = contexts::wrong(nullptr, target)) return error;
     blanks::uploaded(target, (const char*)source, bytes);
     return copied([=] { memcpy((void*)target, source, bytes); }, up(bytes), true);
 }
 int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) {
     CALL("cuMemcpyDtoH");
     if (int error = uncapturable()) return error;
-    if (int error = contexts::wrong(nullptr, source)) return error;
     timeline::wait_for_all();  // some kernels write when their times are known
     return copied([=] { memcpy(target, (void*)source, bytes); }, down(bytes), true);
 }
@@ -415,40 +404,27 @@ int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) {
 }
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
     say("up %zu on %p", bytes, stream);
-    if (int error = contexts::wrong(stream, target)) return error;
     copies((void*)target, source, 2, 1, bytes);
     enqueue(stream, [=] { memcpy((void*)target, source, bytes); blanks::written(target); }, up(bytes));
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
     say("down %zu on %p", bytes, stream);
-    if (int error = contexts::wrong(stream, source)) return error;
     copies(target, (void*)source, 1, 2, bytes);
     enqueue(stream, [=] { memcpy(target, (void*)source, bytes); }, down(bytes));
     return 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void* stream) {
     say("across %zu on %p", bytes, stream);
-    if (int error = contexts::wrong(stream, target)) return error;
-    if (int error = contexts::wrong(stream, source)) return error;
     enqueue(stream, [=] { memcpy((void*)target, (void*)source, bytes); blanks::written(target); }, across(bytes));
     return 0;
 }
-int cuMemcpyPeerAsync(uint64_t target, void* to, uint64_t source, void* from, size_t bytes, void* stream) {
-    say("peer %zu from %d to %d on %p", bytes, ((contexts::Context*)from)->device, ((contexts::Context*)to)->device, stream);
-    if (int error = contexts::wrong(stream)) return error;
-    if (contexts::owner_of(target) != to || contexts::owner_of(source) != from) return contexts::ILLEGAL_ADDRESS;
-    enqueue(stream, [=] { memcpy((void*)target, (void*)source, bytes); blanks::written(target); }, up(bytes));
-    return 0;
-}
 int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) {
-    if (int error = contexts::wrong(nullptr, target)) return error;
     blanks::filled(target, bytes);
     return copied([=] { memset((void*)target, value, bytes); }, across(bytes / 2), false);
 }
 int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* stream) {
     say("fill %zu on %p", bytes, stream);
-    if (int error = contexts::wrong(stream, target)) return error;
     if (capturing)
         capturing->described.push_back({2, &capturing->fills.emplace_back(FillNode{target, 0, value, 1, bytes, 1})});
     enqueue(stream, [=] { memset((void*)target, value, bytes); blanks::written(target); }, across(bytes / 2));
@@ -483,7 +459,6 @@ int cuModuleLoadData(void** module, const void* image) {
     auto* it = new Module;
     if (cubin::is(image)) it->own = cubin::read(image);
     for (auto& each : it->own.variables) it->memory[each.first].resize(each.second);
-    contexts::owners[it] = contexts::current();
     *module = it;
     return 0;
 }
@@ -495,14 +470,9 @@ int cuModuleUnload(void* module) {
     return 0;
 }
 // A kernel that is known by its name is that one, whatever is in the file.
-static int found(void** function, void* it, void* module) {
-    contexts::functions.insert({it, contexts::owner(module)});
-    *function = it;
-    return 0;
-}
 int cuModuleGetFunction(void** function, void* module, const char* name) {
-    for (auto& each : functions) if (each.name == name) return found(function, &each, module);
-    for (auto& each : ((Module*)module)->own.functions) if (each.name == name) return found(function, &each, module);
+    for (auto& each : functions) if (each.name == name) return *function = &each, 0;
+    for (auto& each : ((Module*)module)->own.functions) if (each.name == name) return *function = &each, 0;
     return 500;
 }
 int cuModuleGetGlobal_v2(uint64_t* address, size_t* bytes, void* module, const char* name) {
@@ -563,7 +533,6 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         if (*(size_t*)extra[3] != end) return 1;
         memcpy(bytes.data(), extra[1], end);
     }
-    if (int error = contexts::wrong_launch(stream, function, bytes)) return error;
     if (!capturing && loaded.insert(it.name).second) {
         timeline::wait_implicitly();
         timeline::host_us += timeline::knobs.load_us;
@@ -645,13 +614,11 @@ int cuGreenCtxDestroy(void*) { say("green context destroyed"); return 0; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; return 0; }
 int cuStreamCreateWithPriority(void** stream, unsigned, int priority) {
     *stream = handle();
-    contexts::owners[*stream] = contexts::current();
     say("stream of priority %d is %p", priority, *stream);
     return 0;
 }
 int cuStreamCreate(void** stream, unsigned) {
     *stream = handle();
-    contexts::owners[*stream] = contexts::current();
     return 0;
 }
 int cuStreamDestroy_v2(void*) { return 0; }
@@ -673,19 +640,16 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
 }
 int cuEventCreate(void** event, unsigned) {
     *event = new Event{handle(), 0};
-    contexts::owners[*event] = contexts::current();
     return 0;
 }
 int cuEventDestroy_v2(void* event) {
     timeline::settle();
-    contexts::owners.erase(event);
     delete (Event*)event;
     return 0;
 }
 int cuEventRecord(void* event, void* stream) {
     auto* it = (Event*)event;
     say("event %p on %p", it->number, stream);
-    if (contexts::checked() && contexts::owner(event) != contexts::owner(stream)) return contexts::INVALID_HANDLE;
     if (capturing) return 0;
     timeline::host_us += timeline::knobs.launch_us;
     double enqueued = timeline::host_us;

@@ -31,8 +31,6 @@ struct Knobs {
     double depth = 1024;         // commands that a launch queue holds; with more the host waits
     double context_ms = 0;       // of the host, for real: how long a process waits for its first context
     double prefetches = 1;       // whether the device takes managed memory ahead of its use
-    double peers = 0;            // whole boards beside the first, behind the slice
-    double peer_access = 1;      // whether they use each other's memory
     double free_gib = 3;         // of the device's memory, whatever was taken of it
     double kernel_us = 0;        // of a kernel whose duration was not set by its name
     double gap_us = 0;           // between two kernels of a stream
@@ -191,7 +189,6 @@ inline int set(const std::string& name, double value) {
         {"kernel_us", &knobs.kernel_us}, {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us},
         {"release_us", &knobs.release_us}, {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz},
         {"ramp_us", &knobs.ramp_us}, {"free_gib", &knobs.free_gib}, {"prefetches", &knobs.prefetches},
-        {"peers", &knobs.peers}, {"peer_access", &knobs.peer_access},
         {"idle_after_us", &knobs.idle_after_us}, {"step_ns", &knobs.step_ns}, {"copy_gbs", &knobs.copy_gbs},
         {"up_gbs", &knobs.up_gbs}, {"down_gbs", &knobs.down_gbs}, {"fma_tflops", &knobs.fma_tflops},
     };

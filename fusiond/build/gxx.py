@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,35 +55,52 @@ def _runtime_key(compiler: str) -> str:
     return content_key([version(compiler), texts])
 
 
-def scheduler(cache: BuildCache | None = None) -> Path:
-    """The scheduler library of the cpu device; built on first use. DeviceError when that fails."""
+def once(
+    name: str, of: object, make: Callable[[str, Path], Path], *, suffix: str = ".so", cache: BuildCache | None = None
+) -> Path:
+    """A file of fusiond's own, from the cache where it was built before. `of`: what makes it what it is beside the
+    compiler. `make` builds it with that compiler in a folder, and says which file it is. DeviceError without g++."""
     compiler = _compiler()
     cache = cache or of_folder(default_folder())
-    key = content_key(["scheduler", _runtime_key(compiler)])
-    with cache.turn(key, ".so") as found:
+    key = content_key([name, version(compiler), of])
+    with cache.turn(key, suffix) as found:
         if found is not None:
             return found
-        with working_folder("gxx") as work:
-            out = work / "libfusiond_cpu.so"
-            outcome = _run(commands.library(out, cxx=compiler), work)
-            if outcome is not None:
-                raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
-            return cache.put(key, ".so", out.read_bytes())
+        with working_folder(name) as work:
+            return cache.put(key, suffix, make(compiler, work).read_bytes())
+
+
+def demand(what: str, command: Sequence[str], work: Path, timeout_secs: float = 300.0) -> None:
+    """Run a compiler on sources of fusiond's own. DeviceError, with `what`, where they do not build."""
+    done = compilers.run(command, work, timeout_secs)
+    if done.returncode != 0:
+        raise DeviceError(f"{what} does not build: {done.stderr.strip()[:500]}")
+
+
+def scheduler(cache: BuildCache | None = None) -> Path:
+    """The scheduler library of the cpu device; built on first use. DeviceError when that fails."""
+
+    def make(compiler: str, work: Path) -> Path:
+        out = work / "libfusiond_cpu.so"
+        outcome = _run(commands.library(out, cxx=compiler), work)
+        if outcome is not None:
+            raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
+        return out
+
+    return once("scheduler", _runtime_key(_compiler()), make, cache=cache)
 
 
 def race_host(cache: BuildCache | None = None) -> Path:
     """The executable that runs a launch under ThreadSanitizer; built on first use. DeviceError when that fails."""
-    compiler = _compiler()
-    cache = cache or of_folder(default_folder())
-    key = content_key(["race host", _runtime_key(compiler)])
-    found = cache.get(key, ".exe")
-    if found is None:
-        with working_folder("gxx") as work:
-            out = work / "fusiond_cpu_host"
-            outcome = _run(commands.host(out, cxx=compiler), work)
-            if outcome is not None:
-                raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
-            found = cache.put(key, ".exe", out.read_bytes())
+
+    def make(compiler: str, work: Path) -> Path:
+        out = work / "fusiond_cpu_host"
+        outcome = _run(commands.host(out, cxx=compiler), work)
+        if outcome is not None:
+            raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
+        return out
+
+    found = once("race-host", _runtime_key(_compiler()), make, suffix=".exe", cache=cache)
     if not os.access(found, os.X_OK):  # entries of the cache are plain files
         found.chmod(0o700)
     return found

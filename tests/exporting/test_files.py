@@ -42,8 +42,6 @@ def test_sources_word_for_word_and_the_same_files_for_the_same_program(name: str
     said = found["README.txt"].decode()
     for file in set(found) - {"README.txt"}:
         assert file in said
-    for step in program.steps:
-        assert f"{step.name} (stream {step.stream}" in said
     for seam in program.seams:
         assert f"{seam.name}: {seam.operation}" in said
     assert max(map(len, said.splitlines())) <= 130
@@ -67,8 +65,6 @@ def test_readme_says_what_the_user_must_do() -> None:
         ("several", "k  5  fixed: the source depends on it"),
         ("transfers", "allocate(sizes) returns NumPy arrays"),
         ("transfers", "cudaMemcpyBatchAsync (C++: CUDA 12.8; Python: a driver of CUDA 13)"),
-        ("several", "[ceil_div(n, 64)] x 1 x 1"),
-        ("cooperative", "cooperative"),
     ):
         said = " ".join(files(CASES[name]().program)["README.txt"].decode().split())
         assert " ".join(note.split()) in said, note

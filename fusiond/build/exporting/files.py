@@ -12,7 +12,7 @@ from fusiond.build.exporting.adapters import space
 from fusiond.build.exporting.header import header
 from fusiond.build.exporting.implementation import implementation
 from fusiond.build.exporting.readme import compile_options, readme
-from fusiond.model.program import Program, SourceKind, encode
+from fusiond.model.program import Program, SourceKind, encode, host_steps
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 
@@ -57,6 +57,9 @@ def plan(program: Program, *, arch: str | None) -> str:
     more = {
         "program_key": program.key,
         "arch": arch,
+        "graph": layout.in_graph(program),
+        "host_steps": sorted(host_steps(program)),
+        "optional": sorted(layout.optional(program)),
         "files": {source.name: adapters.file_name(source) for source in program.sources},
         "compile": {source.name: list(compile_options(source)) for source in program.sources},
     }

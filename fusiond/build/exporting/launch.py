@@ -8,7 +8,7 @@ with which they were measured.
 
 This file and `plan.json` beside it need Python 3.10 and the NVIDIA driver. They run in the context that is current in
 the calling thread (PyCUDA's, CuPy's, PyTorch's, JAX's, Numba's) and never make one. An argument is anything with
-`__cuda_array_interface__` or DLPack, OpenCV's GpuMat, and a NumPy array where a buffer lies in host memory.
+`__cuda_array_interface__` or DLPack, and a NumPy array where a buffer lies in host memory.
 
 fusiond copies this file into every export as it is, so it may import the standard library only, and NumPy where it
 hands out host arrays.
@@ -415,8 +415,6 @@ def _described(value: object, stream: int) -> _Array | None:
     else:
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
             found = _of_dlpack(value, stream)
-        elif hasattr(value, "cudaPtr") and hasattr(value, "step"):
-            found = _of_gpu_mat(value)
     if found is not None:
         found.read_only = found.read_only or immutable
     return found
@@ -461,18 +459,6 @@ def _of_dlpack(value: Any, stream: int) -> _Array:
     strides = tuple(each * tensor.bits // 8 for each in tensor.strides[: tensor.ndim]) if tensor.strides else None
     return _Array((tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, _DL_PLACES[kind], read_only,
                   device=device if kind == 2 else None, keep=capsule)  # fmt: skip
-
-
-_DEPTHS = ("uint8", "int8", "uint16", "int16", "int32", "float32", "float64", "float16")
-
-
-def _of_gpu_mat(value: Any) -> _Array:
-    """OpenCV's cuda.GpuMat: rows of interleaved channels, `step` bytes from one to the next."""
-    width, height = value.size()
-    depth, channels = value.type() % 8, value.type() // 8 + 1
-    size = _BYTES[_DEPTHS[depth]]
-    return _Array(int(value.cudaPtr()), (height, width, channels), (int(value.step), channels * size, size),
-                  _DEPTHS[depth], "device")  # fmt: skip
 
 
 class DeviceArray:
@@ -824,7 +810,8 @@ class Launcher:
         self._hosts: dict[str, ctypes.CDLL] = {}
         self._lock = threading.Lock()
         self._planned = {step["arena"] for step in self._document["steps"] if step["is"] == "Alloc"}
-        self._optional = _optional(self._document)
+        self._optional = frozenset(self._document["optional"])
+        """What may be left out: it lies in scratch memory then."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -953,15 +940,6 @@ class Launcher:
         return function
 
 
-def _optional(document: Mapping[str, Any]) -> frozenset[str]:
-    """What may be left out: what a seam hands to the kernels and they to it lies in scratch memory then."""
-    roles = {each["name"]: (each["role"], each["arena"], each["symbol"]) for each in document["buffers"]}
-    writes = {name for seam in document["seams"] for name in seam["writes"] if roles[name] == ("input", None, None)}
-    return frozenset(writes) | {
-        name for seam in document["seams"] for name in seam["reads"] if roles[name] == ("output", None, None)
-    }
-
-
 def _checked(
     value: object, buffer: Mapping[str, Any], optional: frozenset[str], device: int, stream: int, row: int | None
 ) -> _Array:
@@ -1037,7 +1015,8 @@ class _Run:
         self._pooled: dict[str, bool] = {}
         self._made: dict[str, _Block] = {}
         self._capturing = False
-        self._graph = document["issue"] == "graph" and not any(map(self._holds_up, self._plan.steps))
+        self._graph = document["graph"]
+        self._host_steps = frozenset(document["host_steps"])
 
     def go(self) -> None:
         self._follow()
@@ -1203,21 +1182,7 @@ class _Run:
 
     def _on_host(self, step: Mapping[str, Any]) -> bool:
         """Whether this thread does the step, after what it waits for."""
-        kind = step["is"]
-        if kind == "Alloc":
-            return not step["pooled"]
-        if kind == "Free":
-            return not self._pooled.get(step["arena"])
-        if kind == "Copy":
-            return not any(self._plan.on_device(each) for each in (step["source"][0], step["target"][0]))
-        return kind == "HostCall" or (kind == "FillStep" and not self._plan.on_device(step["buffer"]))
-
-    def _holds_up(self, step: Mapping[str, Any]) -> bool:
-        """Whether a graph cannot hold the step."""
-        touched = [*step.get("source", ()), *step.get("target", ())] if step["is"] == "Copy" else []
-        touched += [name for pair in step.get("copies", ()) for name in pair]
-        pageable = any(self._plan.buffers[name]["memory"] == "pageable" for name in touched)
-        return pageable or step["is"] in ("Alloc", "Free", "Prefetch") or self._on_host(step)
+        return step["name"] in self._host_steps
 
     def _one(self, step: Mapping[str, Any], stream: int) -> None:
         kind = step["is"]

@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusiond.build import compiler as compilers
 from fusiond.build import gxx
-from fusiond.build.cache import BuildCache, default_folder, of_folder
-from fusiond.build.working import working_folder
+from fusiond.build.cache import BuildCache
 from fusiond.cuda.capture.origins import XLA_FOLDER
 from fusiond.devices.counting.model import GPUS
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.model.errors import DeviceError
-from fusiond.model.keys import content_key
 
 RUNTIME = Path(__file__).parent / "runtime"
 _FLAGS = (
@@ -22,30 +19,20 @@ _FLAGS = (
     # A program may bring another libstdc++ than this machine's.
     *("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic"),
 )
-_TIMEOUT_SECS = 120.0
 
 
 def library(*, cache: BuildCache | None = None) -> Path:
     """The library, built on first use. DeviceError where there is no g++, or it does not build it."""
-    cache = cache or of_folder(default_folder())
-    compiler = gxx.find()
-    if compiler is None:
-        raise DeviceError(gxx.missing() or "no g++")
     files = sorted([*(RUNTIME / "watcher").iterdir(), RUNTIME / "trace.h"])
-    texts = [(each.name, each.read_text()) for each in files]
-    key = content_key(["watcher", compilers.ask([compiler, "--version"]), _FLAGS, texts])
-    with cache.turn(key, ".so") as found:
-        if found is not None:
-            return found
-        with working_folder("watcher") as work:
-            out = work / "watcher.so"
-            sources = [str(each) for each in files if each.suffix == ".cpp"]
-            done = compilers.run(
-                [compiler, *_FLAGS, *sources, "-ldl", "-lpthread", "-o", str(out)], work, _TIMEOUT_SECS
-            )
-            if done.returncode != 0:
-                raise DeviceError(f"the library that notes launches does not build: {done.stderr.strip()[:500]}")
-            return cache.put(key, ".so", out.read_bytes())
+
+    def make(compiler: str, work: Path) -> Path:
+        out = work / "watcher.so"
+        sources = [str(each) for each in files if each.suffix == ".cpp"]
+        command = [compiler, *_FLAGS, *sources, "-ldl", "-lpthread", "-o", str(out)]
+        gxx.demand("the library that notes launches", command, work)
+        return out
+
+    return gxx.once("watcher", [_FLAGS, [(each.name, each.read_text()) for each in files]], make, cache=cache)
 
 
 def environment(given: Mapping[str, str], out: Path, built: Path | None = None) -> dict[str, str]:

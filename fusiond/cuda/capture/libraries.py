@@ -9,14 +9,13 @@ from pathlib import Path
 
 from fusiond.build import compiler as compilers
 from fusiond.build import gxx, nvcc
-from fusiond.build.cache import BuildCache, default_folder, of_folder
-from fusiond.build.working import working_folder
+from fusiond.build.cache import BuildCache
 from fusiond.model.errors import DeviceError
-from fusiond.model.keys import content_key
 
 RUNTIME = Path(__file__).parent / "runtime"
 FLAGS = ("-std=c++20", "-O2", "-w", "-fPIC", "-fvisibility=default")
-_TIMEOUT_SECS = 300.0
+_NAME = "the CUDA runtime without a GPU"
+_NM_SECS = 60.0
 _DECLARED = re.compile(r"\bCUDARTAPI\w*\s+(\w+)\s*\(")
 _LIBRARIES = ("lib", "lib64", "lib/*-linux-gnu", "targets/*/lib")
 _PER_THREAD = re.compile(r"__CUDART_API_(PTDS|PTSZ)\((cuda\w+)\)")
@@ -26,19 +25,13 @@ _PER_THREAD = re.compile(r"__CUDART_API_(PTDS|PTSZ)\((cuda\w+)\)")
 def cudart(*, cache: BuildCache | None = None) -> tuple[Path, str]:
     """The CUDA runtime that needs no GPU, and the name that programs ask for (`libcudart.so.13`): of the version whose
     headers are here. Built on first use. DeviceError where g++ or the toolkit is missing, or it does not build."""
-    cache = cache or of_folder(default_folder())
-    toolkit, compiler = nvcc.find(), gxx.find()
-    if toolkit is None or compiler is None:
-        raise DeviceError((gxx.missing() if compiler is None else nvcc.missing()) or "no compiler")
+    toolkit = nvcc.find()
+    if toolkit is None:
+        raise DeviceError(nvcc.missing() or "no CUDA toolkit")
     name = f"libcudart.so.{toolkit.version.partition('.')[0]}"
     files = sorted([*(RUNTIME / "cudart").iterdir(), RUNTIME / "trace.h"])
-    texts = [(each.name, each.read_text()) for each in files]
-    key = content_key(["cudart", compilers.ask([compiler, "--version"]), toolkit.version, FLAGS, texts])
-    with cache.turn(key, ".so") as found:
-        if found is not None:
-            return found, name
-        with working_folder("cudart") as work:
-            return cache.put(key, ".so", _built(compiler, toolkit, name, work)), name
+    of = [toolkit.version, FLAGS, [(each.name, each.read_text()) for each in files]]
+    return gxx.once("cudart", of, lambda compiler, work: _built(compiler, toolkit, name, work), cache=cache), name
 
 
 def _headers(toolkit: nvcc.Toolkit) -> Path:
@@ -48,7 +41,7 @@ def _headers(toolkit: nvcc.Toolkit) -> Path:
     raise DeviceError(f"the CUDA toolkit in {toolkit.root} has no cuda_runtime_api.h: install the runtime's headers")
 
 
-def _built(compiler: str, toolkit: nvcc.Toolkit, name: str, work: Path) -> bytes:
+def _built(compiler: str, toolkit: nvcc.Toolkit, name: str, work: Path) -> Path:
     headers, sources = _headers(toolkit), sorted((RUNTIME / "cudart").glob("*.cpp"))
     with ThreadPoolExecutor() as pool:
         objects = list(pool.map(lambda each: _object(compiler, each, headers, work), sources))
@@ -61,13 +54,13 @@ def _built(compiler: str, toolkit: nvcc.Toolkit, name: str, work: Path) -> bytes
     aliases = [f"-Wl,--defsym={each}={_base(each)}" for each in sorted(declared - ours) if _base(each) in ours]
     objects.append(_object(compiler, stubs, headers, work))
     command = [compiler, "-shared", *map(str, objects), f"-Wl,-soname,{name}", f"-Wl,--version-script={script}"]
-    _compile([*command, *aliases, "-static-libstdc++", "-static-libgcc", "-o", str(out)], work)
-    return out.read_bytes()
+    gxx.demand(_NAME, [*command, *aliases, "-static-libstdc++", "-static-libgcc", "-o", str(out)], work)
+    return out
 
 
 def _defined(words: Sequence[str], work: Path) -> set[str]:
     """The runtime's functions in objects, or in a library."""
-    found = compilers.run(["nm", "--defined-only", "--extern-only", *words], work, _TIMEOUT_SECS).stdout
+    found = compilers.run(["nm", "--defined-only", "--extern-only", *words], work, _NM_SECS).stdout
     return set(re.findall(r" T (_*cuda\w+)(?:@.*)?$", found, re.MULTILINE))
 
 
@@ -99,11 +92,5 @@ def _stubs(names: Iterable[str], ours: set[str]) -> str:
 
 def _object(compiler: str, source: Path, headers: Path, work: Path) -> Path:
     out = work / f"{source.stem}.o"
-    _compile([compiler, *FLAGS, f"-I{headers}", "-c", str(source), "-o", str(out)], work)
+    gxx.demand(_NAME, [compiler, *FLAGS, f"-I{headers}", "-c", str(source), "-o", str(out)], work)
     return out
-
-
-def _compile(command: Sequence[str], work: Path) -> None:
-    done = compilers.run(command, work, _TIMEOUT_SECS)
-    if done.returncode != 0:
-        raise DeviceError(f"the CUDA runtime without a GPU does not build: {done.stderr.strip()[:500]}")

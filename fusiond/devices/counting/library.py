@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache, default_folder, of_folder
-from fusiond.build.working import working_folder
 from fusiond.devices.counting.code import CODE
 from fusiond.model.errors import DeviceError
 from fusiond.model.keys import content_key
@@ -35,7 +33,7 @@ _FLAGS = (
     *("-std=c++20", "-O2", "-ftree-vectorize", "-w", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing"),
     *("-fno-math-errno", "-fno-trapping-math"),
 )
-_TIMEOUT_SECS = 300.0
+_NAME = "the counting library"
 
 
 class CountRequest(ctypes.Structure):
@@ -189,25 +187,22 @@ def _loaded(path: Path) -> CountingLibrary:
 
 def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:
     """Its file; the first build takes half a minute of processor time: who has a time limit has it built before."""
-    cache = cache or of_folder(default_folder())
-    compiler = gxx.find()
-    if compiler is None:
-        raise DeviceError(gxx.missing() or "no g++")
-    files = sorted(runtime.iterdir())
-    texts = {each.name: each.read_text() for each in files}
+    objects = cache or of_folder(default_folder())
+    texts = {each.name: each.read_text() for each in sorted(runtime.iterdir())}
     headers = {name: text for name, text in texts.items() if name.endswith(".h")}
-    common = ["counting", compilers.ask([compiler, "--version"]), _FLAGS, _processor(), headers]
-    key = content_key([*common, texts])
-    with cache.turn(key, ".so") as found:
-        if found is not None:
-            return found
-        with working_folder("counting") as work:
-            sources = [each for each in files if each.suffix == ".cpp"]
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda each: _object(compiler, each, work, cache, common), sources))
-            out = work / "counting.so"
-            _compile([compiler, "-shared", *(str(work / f"{each.stem}.o") for each in sources), "-o", str(out)], work)
-            return cache.put(key, ".so", out.read_bytes())
+    common = ["counting", _FLAGS, _processor(), headers]
+
+    def make(compiler: str, work: Path) -> Path:
+        sources = [runtime / name for name in texts if name.endswith(".cpp")]
+        known = [*common, gxx.version(compiler)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda each: _object(compiler, each, work, objects, known), sources))
+        out = work / "counting.so"
+        command = [compiler, "-shared", *(str(work / f"{each.stem}.o") for each in sources), "-o", str(out)]
+        gxx.demand(_NAME, command, work)
+        return out
+
+    return gxx.once("counting", [*common, texts], make, cache=objects)
 
 
 def _object(compiler: str, source: Path, work: Path, cache: BuildCache, common: Sequence[object]) -> None:
@@ -219,14 +214,8 @@ def _object(compiler: str, source: Path, work: Path, cache: BuildCache, common: 
         return
     # Four hundred conversions take less with fewer optimisations, and are seldom what a kernel does.
     slim = ["-O1", "-fno-tree-vectorize"] if source.name in ("convert.cpp", "packed.cpp") else []
-    _compile([compiler, *_FLAGS, *_processor(), *slim, "-c", str(source), "-o", str(out)], work)
+    gxx.demand(_NAME, [compiler, *_FLAGS, *_processor(), *slim, "-c", str(source), "-o", str(out)], work)
     cache.put(key, ".o", out.read_bytes())
-
-
-def _compile(command: Sequence[str], work: Path) -> None:
-    done = compilers.run(command, work, _TIMEOUT_SECS)
-    if done.returncode != 0:
-        raise DeviceError(f"the counting library does not build: {done.stderr.strip()[:500]}")
 
 
 def _processor() -> list[str]:

@@ -12,7 +12,6 @@ a class here, a case in each device, and tests.
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
@@ -95,7 +94,7 @@ def _struct_problems(struct: Bytes, buffers: Mapping[str, Buffer]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step(ABC):
+class _Step:
     """What every kind answers; a kind overrides what is different for it."""
 
     name: str
@@ -136,10 +135,6 @@ class _Step(ABC):
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         """Whether the calling thread does it, after what it waits for. `host_steps` knows which frees go to a pool."""
         return False
-
-    @abstractmethod
-    def said(self, number: Callable[[int], str] = str) -> str:
-        """What it does, in a few words; `number` writes sizes."""
 
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         """Its broken invariants, one line each."""
@@ -219,14 +214,6 @@ class Launch(_Call):
 
     needs: ClassVar[SourceKind] = SourceKind.DEVICE
 
-    def said(self, number: Callable[[int], str] = str) -> str:
-        grid, block = (" x ".join(number(each) for each in shape) for shape in (self.grid, self.block))
-        more = ", cooperative" if self.cooperative else ""
-        shared = f"{number(self.shared_bytes)} bytes of dynamic shared memory"
-        if self.carveout_pct is not None:
-            shared += f" (carve-out {self.carveout_pct} %)"
-        return f"{self.entry} of {self.source}; grid {grid}, block {block}, {shared}{more}"
-
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         found = _Call.problems(self, buffers, sources)
         for what, shape in (("grid", self.grid), ("block", self.block)):
@@ -247,9 +234,6 @@ class HostCall(_Call):
 
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return True
-
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"call {self.entry} of {self.source} on the host"
 
 
 # --- data -----------------------------------------------------------------------------------------------
@@ -273,9 +257,6 @@ class Copy(_Step):
 
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return _all_on_host((self.source[0], self.target[0]), buffers)
-
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"copy {', '.join(self.source)} to {', '.join(self.target)}, as one message"
 
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         found = _Step.problems(self, buffers, sources)
@@ -315,9 +296,6 @@ class CopyBatch(_Step):
     def messages(self) -> tuple[tuple[str, str], ...]:
         return self.copies
 
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return "copy " + ", ".join(f"{source} to {target}" for source, target in self.copies) + ", in one call"
-
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         found = _Step.problems(self, buffers, sources)
         if found:
@@ -352,9 +330,6 @@ class Prefetch(_Step):
     def touched(self) -> tuple[str, ...]:
         return self.buffers
 
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"prefetch {', '.join(self.buffers)} to the {'device' if self.to_device else 'host'}"
-
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         found = _Step.problems(self, buffers, sources)
         if found:
@@ -386,9 +361,6 @@ class FillStep(_Step):
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return _all_on_host((self.buffer,), buffers)
 
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"set every byte of {self.buffer} to {self.byte}"
-
 
 # --- memory ---------------------------------------------------------------------------------------------
 
@@ -408,9 +380,6 @@ class Alloc(_Step):
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return not self.pooled
 
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"allocate {self.arena}{' from the stream-ordered pool' if self.pooled else ''}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free(_Step):
@@ -424,9 +393,6 @@ class Free(_Step):
 
     def on_host(self, buffers: Mapping[str, Buffer]) -> bool:
         return True
-
-    def said(self, number: Callable[[int], str] = str) -> str:
-        return f"free {self.arena}"
 
 
 Step: TypeAlias = Launch | Copy | CopyBatch | Prefetch | FillStep | HostCall | Alloc | Free

@@ -77,7 +77,6 @@ _IN_STREAM_ORDER = 1
 THE_HOST = -1
 """CU_DEVICE_CPU: where managed memory is prefetched to that is wanted on the host."""
 _CAPTURE_THREAD_LOCAL = 1
-_MAX_DYNAMIC_SHARED_BYTES = 8
 
 # Handles are pointers, and device pointers are 64 bits: both as c_ulonglong would work, but None means a null handle.
 _SIGNATURES: dict[str, tuple[object, ...]] = {
@@ -103,9 +102,6 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
     "cuCtxGetDevice": (POINTER(c_int),),
     "cuCtxGetCurrent": (POINTER(c_void_p),),
-    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
-    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
-    "cuMemcpyPeerAsync": (c_ulonglong, c_void_p, c_ulonglong, c_void_p, c_size_t, c_void_p),
     "cuMemFree_v2": (c_ulonglong,),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
@@ -308,12 +304,10 @@ class Driver:
     def unload_module(self, module: int) -> None:
         self.call("cuModuleUnload", module)
 
-    def function(self, module: int, name: str, *, dynamic_shared_bytes: int = 0) -> int:
-        """A kernel's handle, allowed to use so much dynamic shared memory."""
+    def function(self, module: int, name: str) -> int:
+        """A kernel's handle."""
         function = c_void_p()
         self.call("cuModuleGetFunction", byref(function), module, name.encode())
-        if dynamic_shared_bytes:
-            self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, dynamic_shared_bytes)
         return function.value or 0
 
     def variable(self, module: int, name: str) -> tuple[int, int]:

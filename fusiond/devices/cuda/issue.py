@@ -89,11 +89,11 @@ class Issuer:
         program: Program,
         memory: ProgramMemory,
         streams: Streams,
-        kernels: Mapping[tuple[str, str], tuple[Any, EntryName]],
+        kernels: Mapping[tuple[str, str], tuple[DriverFunction, EntryName]],
         hosts: Mapping[str, HostLibrary],
         parts: Sequence[Sequence[Step]],
     ) -> None:
-        """`kernels`: (source, entry) -> PyCUDA function and its parameters. `parts`: runs of steps between
+        """`kernels`: (source, entry) -> a kernel and its parameters. `parts`: runs of steps between
         which the caller joins all streams, so that no step need wait for one of another part (nor may, when one is a
         graph)."""
         self._cuda, self._driver = cuda, driver
@@ -173,10 +173,11 @@ class Issuer:
         else:
             self._free(step, stream)
 
-    def packed_launches(self) -> Iterator[tuple[Launch, EntryName, bytes]]:
-        """Every launch with its parameters and arguments."""
+    def bare_launches(self) -> Iterator[BareLaunch]:
+        """Every launch, with its arguments."""
         for step in self._program.launches:
-            yield step, self._kernels[step.source, step.entry][1], self._arguments(step)
+            function, entry = self._kernels[step.source, step.entry]
+            yield BareLaunch(step=step, function=function.handle, entry=entry, packed=self._arguments(step))
 
     def _arguments(self, step: Launch) -> bytes:
         if step.name not in self._packed:
@@ -187,12 +188,7 @@ class Issuer:
     def _launch(self, step: Launch, stream: Any) -> None:
         function, entry = self._kernels[step.source, step.entry]
         packed = self._arguments(step)
-        if isinstance(function, DriverFunction):
-            function.launch(step, entry, packed, stream.handle)
-            return
-        # One argument of the right length: PyCUDA hands its bytes to the driver as they are.
-        given = (np.void(packed),) if packed else ()
-        function(*given, grid=step.grid, block=step.block, shared=step.shared_bytes, stream=stream)
+        function.launch(step, entry, packed, stream.handle)
 
     def _copy(self, step: Copy, stream: Any) -> None:
         source, start, size = self._memory.span(step.source)

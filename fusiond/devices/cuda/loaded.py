@@ -37,8 +37,8 @@ from fusiond.model.system import faults
 
 log = logging.getLogger(__name__)
 
-Kernels: TypeAlias = dict[tuple[str, str], tuple[Any, EntryName]]
-"""(source, entry, device) -> a function of PyCUDA or a `DriverFunction`, and its parameters."""
+Kernels: TypeAlias = dict[tuple[str, str], tuple[DriverFunction, EntryName]]
+"""(source, entry) -> a kernel, and its parameters."""
 
 
 def _pieces(body: Sequence[Step], *, apart: bool) -> tuple[tuple[Step, ...], ...]:
@@ -82,11 +82,9 @@ class CudaProgram:
         self._graphs: dict[int, CudaGraph] = {}
         """Number of a piece -> its graph; empty where nothing is captured."""
         self._loop: loop.TimedLoop | None = None
-        self._loop_modules: list[int] = []
         self._loop_sought = False
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, DriverModule] = {}
         """Source -> what is loaded of it."""
-        self._cooperative = {step.source for step in program.launches if step.cooperative}
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
         for reason in _refusals(program, driver):
@@ -165,8 +163,6 @@ class CudaProgram:
     def bare_launches(self) -> tuple[BareLaunch, ...]:
         """The steps, for `issue_by`. ExecutionError `launch_refused` where a step is not a counted launch, or depends
         on another one."""
-        if any(buffer.symbol is not None for buffer in self.program.buffers):  # kernels are loaded a second time
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, "its kernels use variables of their module")
         for step in self.program.steps:
             if not isinstance(step, Launch) or not step.counted or step.cooperative:
                 raise ExecutionError(
@@ -174,12 +170,7 @@ class CudaProgram:
                 )
             if step.after:
                 raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r} depends on {step.after[0]!r}")
-        with named("loading the kernels by their handles"):
-            handles = self._handles(self._functions)
-        return tuple(
-            BareLaunch(step=step, function=handles[step.name], entry=entry, packed=packed)
-            for step, entry, packed in self._issuer.packed_launches()
-        )
+        return tuple(self._issuer.bare_launches())
 
     def issue_by(self, enqueue: Callable[[], None], commands: int) -> None:
         """From now on all steps are enqueued by this, `commands` of them at most, from a fork of the lead to a join
@@ -230,15 +221,11 @@ class CudaProgram:
                 self._driver.destroy_graph(graph)
             if self._loop is not None:
                 self._loop.close()
-            for module in self._loop_modules:
-                self._driver.unload_module(module)
             for each in self._modules.values():
-                if isinstance(each, DriverModule):
-                    each.unload()
+                each.unload()
             self._memory.free()
         self._graphs.clear()
         self._loop = None
-        self._loop_modules.clear()
         self._modules.clear()
 
     # --- timing -----------------------------------------------------------------------------------------
@@ -343,10 +330,7 @@ class CudaProgram:
                     raise fault from None
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source.name!r}: {problem}") from None
             with named(f"loading source {source.name!r}"):
-                if source.name in self._cooperative:
-                    self._modules[source.name] = DriverModule(self._driver, image)
-                else:
-                    self._modules[source.name] = self._cuda.module_from_buffer(image)
+                self._modules[source.name] = DriverModule(self._driver, image)
 
     def _kernels(self) -> Kernels:
         """Every kernel that is launched, allowed the shared memory that its launches ask for."""
@@ -405,7 +389,7 @@ class CudaProgram:
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source!r} does not list the symbol {symbol!r}")
             with named(f"looking for {buffer.symbol}"):
                 address, size = self._modules[source].get_global(mangled)
-            found[buffer.name] = int(address), int(size)
+            found[buffer.name] = address, size
         return found
 
     def _capture(self, held_up: bool) -> None:
@@ -438,8 +422,6 @@ class CudaProgram:
 
     def _timed_loop(self) -> loop.TimedLoop | None:
         """The loop in C; None where Python has to do."""
-        if any(buffer.symbol is not None for buffer in self.program.buffers):
-            return None  # the loop loads kernels a second time, and would have other variables
         try:
             library = loop_code.loop_library()
             hosts = {
@@ -454,26 +436,7 @@ class CudaProgram:
             if isinstance(step, HostCall):
                 arguments.check(step, hosts[step.source].sizes(step.entry))
         with named("preparing the loop"):
-            kernels = self._handles(self._functions)
+            kernels = {step.name: self._functions[step.source, step.entry][0].handle for step in self.program.launches}
             numbers = {number: index for index, number in enumerate(self._streams.by_number)}
             handles = [stream.handle for stream in self._streams.by_number.values()]
             return loop.TimedLoop(library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers)
-
-    def _handles(self, kernels: Kernels) -> dict[str, int]:
-        """Step -> handle of its kernel. PyCUDA shows none, so the loop loads what PyCUDA loaded for itself."""
-        modules: dict[str, int] = {}
-        handles = {}
-        for step in self.program.launches:
-            function = kernels[step.source, step.entry][0]
-            if isinstance(function, DriverFunction):
-                handles[step.name] = function.handle
-                continue
-            if step.source not in modules:
-                modules[step.source] = self._driver.load_module(self._binaries[step.source].read_bytes())
-                self._loop_modules.append(modules[step.source])
-            handles[step.name] = self._driver.function(
-                modules[step.source],
-                self._tables[step.source].entries[step.entry].mangled,
-                dynamic_shared_bytes=self._most_shared(step.source, step.entry),
-            )
-        return handles

@@ -1,8 +1,4 @@
-"""Modules and kernels loaded through ctypes, with the part of PyCUDA's interface that is used here.
-
-A source with a cooperative launch is loaded so and not by PyCUDA, which has no such launch and shows no handles. All of
-that source's kernels and variables come from the one module: a second one would have variables of its own.
-"""
+"""Modules and kernels of Programs, loaded through ctypes: PyCUDA has no cooperative launch and shows no handles."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from fusiond.model.program import Launch
 
 
 class DriverModule:
-    """`pycuda.driver.Module`, as far as it is used."""
+    """What is loaded of one source."""
 
     def __init__(self, driver: Driver, image: bytes) -> None:
         self._driver = driver

@@ -55,7 +55,7 @@ def fitted(plan: Sampling, figures: Mapping[str, float]) -> Sampling:
     )
 
 
-def calibrate(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervisor] = Supervisor) -> dict[str, float]:
+def calibrate(provider: DeviceProvider, device: DeviceInfo) -> dict[str, float]:
     """The figures of a device, measured in a fresh child process; empty where there is nothing to calibrate.
 
     Raises DeviceError when the device is in use, or when it does not work.
@@ -63,7 +63,7 @@ def calibrate(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervi
     told: list[str] = []
     try:
         with device_lock(device, stop=lambda: True, waiting=told.append):
-            supervisor = runner(provider, device)
+            supervisor = Supervisor(provider, device)
             try:
                 reply = supervisor.call(protocol.Calibrate(), TIMEOUT_SECS)
             finally:

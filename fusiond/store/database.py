@@ -1,10 +1,9 @@
 """Store: all nouns over one SQLite file.
 
-    devices.py   what a device is, and which boards are sick
+    devices.py   what a device is, which boards are sick, calibrations, micro-measurements
     jobs.py      the queue (job_reading.py: its lists)
     trials.py    what a study knows: asks, trials, finals, rejections
     programs.py  plans by key, artifacts beside the file
-    probes.py    micro-measurements
     profiles.py  what programs ask of a GPU, counted or by its counters
     records.py   the answers and their history (answers.py: their lists, and how one is given up)
     plugin_listing.py  what the plugins registered: versions, documents, the catalogue
@@ -38,7 +37,6 @@ from fusiond.store.identity import identity, log_of
 from fusiond.store.jobs import JobRow, Jobs
 from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.plugin_listing import Said
-from fusiond.store.probes import Probes
 from fusiond.store.process_identity import this_process
 from fusiond.store.profiles import Profiles
 from fusiond.store.serving import Serving
@@ -49,7 +47,7 @@ log = logging.getLogger(__name__)
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Profiles, Answers, Said, Serving):
+class Store(Devices, Jobs, Trials, Profiles, Answers, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod

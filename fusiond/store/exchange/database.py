@@ -246,13 +246,11 @@ class Exchange:
         )
         return [{**dict(zip(names, row[:-1], strict=True)), "trusted": bool(row[-1])} for row in rows]
 
-    def listed(self, *, own: bool | None = None, limit: int = -1) -> list[dict[str, Any]]:
+    def listed(self, *, own: bool | None = None) -> list[dict[str, Any]]:
         """Every entry, the last that came first: `key`, `signer`, `own`, `refuted`, `imported_at`."""
         names = ("key", "signer", "own", "refuted", "imported_at")
         where = "" if own is None else f"WHERE e.own = {int(own)}"
-        rows = self._rows(
-            f"SELECT {', '.join(names)} FROM entries e {where} ORDER BY imported_at DESC, key LIMIT ?", [limit]
-        )
+        rows = self._rows(f"SELECT {', '.join(names)} FROM entries e {where} ORDER BY imported_at DESC, key")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def keys(self, *, own: bool | None = None) -> list[str]:

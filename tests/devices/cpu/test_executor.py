@@ -25,7 +25,6 @@ from fusiond.model.program import (
     Bytes,
     Copy,
     Fill,
-    FillStep,
     Free,
     HostCall,
     Launch,
@@ -155,18 +154,6 @@ X, Y = floats("x", Role.INPUT), floats("y", Role.OUTPUT)
 # --- every kind of step ---
 
 
-def test_launches_copies_and_fills(run: Callable[..., Any]) -> None:
-    program = plan(
-        (X, floats("t"), floats("u"), Y),
-        copy("up", "x", "t"),
-        FillStep(name="zero", buffer="y"),
-        scale("twice", "t", "u"),
-        add("sum", "u", "y"),
-        add("again", "t", "y"),
-    )
-    np.testing.assert_array_equal(run(program, x=DATA)["y"], 3 * DATA)
-
-
 def test_host_calls_and_pageable_memory(run: Callable[..., Any]) -> None:
     host = floats("h", memory=Memory.PAGEABLE)
     program = plan(
@@ -201,13 +188,6 @@ CONSTANTS = (
     Buffer(name="count", dtype="int32", elements=1, role=Role.INPUT, symbol="dev:counter"),
 )
 LOOKUP = launch("l", "lookup", "y", Scalar(dtype="int32", value=N), grid=(1, 1, 1), block=(N, 1, 1))
-
-
-def test_constants_are_buffers(run: Callable[..., Any]) -> None:
-    lut, count = np.array([10, 20, 30, 40], np.float32), np.array([5], np.int32)
-    found = run(plan((*CONSTANTS, Y), LOOKUP), lut=lut, count=count)
-    assert found["y"][:4].tolist() == [15, 25, 35, 45]
-    assert found["lut"].tolist() == [10, 20, 30, 40]
 
 
 def test_a_variable_that_is_too_small(load: Callable[..., CpuProgram]) -> None:

@@ -27,7 +27,6 @@ _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)\b", re.MULTILINE)
 _RELEASES = {(8, 6): "12.7", (8, 7): "12.8", (8, 8): "12.9"}
 """Instruction sets whose toolkit has another number than theirs: there was no new one with CUDA 12.6."""
 _ASK = ".version 99.0\n.target sm_90\n.address_size 64\n"
-_SECS = 30.0
 MISSING = "no ptxas, which PTX is assembled with: pip install 'fusiond[nvcc]', or name one in FUSIOND_PTXAS"
 
 

@@ -49,7 +49,6 @@ _PACKED = {
     "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
     "float32": "f", "int64": "q", "uint64": "Q", "float64": "d",
 }  # fmt: skip
-_ALIGNMENT = 256
 _PAGE = 4096
 
 
@@ -499,12 +498,11 @@ _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", 
 
 @dataclass(frozen=True)
 class _Image:
-    """A cubin, or PTX: names as in the source -> mangled ones, and the bytes of each parameter where they are known."""
+    """A cubin, or PTX: names as in the source -> mangled ones."""
 
     data: bytes
     entries: dict[str, str]
     symbols: dict[str, str]
-    parameters: dict[str, list[int]]
 
 
 def _shipped(path: Path) -> _Image:
@@ -515,8 +513,7 @@ def _shipped(path: Path) -> _Image:
         raise LaunchError(f"{path} has no entry table, so fusiond did not build it; remove it, or export again")
     start += len(_TABLE_HEAD)
     rows, symbols = json.loads(data[start : data.index(b"\0", start)])
-    entries = {name: row[0] for name, row in rows.items()}
-    return _Image(data, entries, symbols, {name: [size for _, size in row[1]] for name, row in rows.items()})
+    return _Image(data, {name: row[0] for name, row in rows.items()}, symbols)
 
 
 def _compiled(source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -> _Image:
@@ -542,7 +539,7 @@ def _compiled(source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -
             )
         _build(source, text, arch, nvcc, kept, names)
     found = json.loads(names.read_text())
-    return _Image(kept.read_bytes(), found["entries"], found["symbols"], {})
+    return _Image(kept.read_bytes(), found["entries"], found["symbols"])
 
 
 def _build(source: Mapping[str, Any], text: str, arch: str, nvcc: str, kept: Path, names: Path) -> None:
@@ -720,9 +717,6 @@ class _Context:
             self._shared[function] = step["shared_bytes"]
         return function
 
-    def parameters(self, step: Mapping[str, Any]) -> list[int] | None:
-        return self._modules[step["source"]][1].parameters.get(step["entry"])
-
     def stream(self, name: object) -> int:
         if name not in self._streams:
             self._streams[name] = self.driver.handle("cuStreamCreate", _NON_BLOCKING)
@@ -777,7 +771,7 @@ def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, fo
     if source.get("language") == "ptx":
         text = _capped(source["text"], _cap(source))
         entries, symbols = ({each: each for each in source[kind]} for kind in ("entries", "symbols"))
-        return _Image(text.encode() + b"\0", entries, symbols, {})
+        return _Image(text.encode() + b"\0", entries, symbols)
     return _compiled(source, arch, folder, cache)
 
 
@@ -1233,9 +1227,6 @@ class _Run:
 
     def _launch(self, step: Mapping[str, Any], stream: int) -> None:
         values = [self._value(each, step) for each in step["arguments"]]
-        sizes = self._context.parameters(step)
-        if sizes is not None and [len(each) for each in values] != sizes:
-            raise LaunchError(f"step {step['name']} passes {[len(v) for v in values]} bytes, the kernel takes {sizes}")
         memory = [ctypes.create_string_buffer(each, len(each)) for each in values]
         places = (c_void_p * max(1, len(values)))(*map(ctypes.addressof, memory))
         function = self._context.function(step)

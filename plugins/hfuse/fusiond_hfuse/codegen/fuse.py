@@ -27,8 +27,17 @@ from collections.abc import Iterator
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen.block_level import by_block
-from fusiond_hfuse.codegen.hidden_arguments import TICKETED, alignment, offset_letters, ratio_letters, slice_letters
-from fusiond_hfuse.codegen.sides import ARENA, blocks_of, declaration, grid_axes, namespace, signature, work
+from fusiond_hfuse.codegen.hidden_arguments import TICKETED, alignment
+from fusiond_hfuse.codegen.sides import (
+    ARENA,
+    blocks_of,
+    declaration,
+    hidden_words,
+    namespace,
+    signature,
+    trade,
+    work,
+)
 from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.includes import HOISTED
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
@@ -133,16 +142,7 @@ def parameters(schedule: FusionSchedule) -> list[str]:
         for side in schedule.by_letter
         for argument, parameter in signature(side.slot)
     ]
-    found += [
-        f"const unsigned int fusiond_{side.slot.letter}_grid_{axis}"
-        for side in schedule.by_letter
-        for axis in grid_axes(side.slot)
-    ]
-    found += [f"const unsigned int fusiond_{letter}_shared" for letter in offset_letters(schedule)]
-    found += [f"const unsigned int fusiond_{letter}_ratio" for letter in ratio_letters(schedule)]
-    found += [f"const unsigned int fusiond_{letter}_slice" for letter in slice_letters(schedule)]
-    if schedule.map == "stride":
-        found.append("const unsigned int fusiond_blocks")
+    found += [f"const unsigned int fusiond_{name}" for name in hidden_words(schedule)]
     if schedule.assign in TICKETED:
         found.append("unsigned int* const fusiond_tickets")
     return found
@@ -170,21 +170,13 @@ def _kernel(schedule: FusionSchedule, cap: RegisterCap) -> str:
             last = number == len(schedule.sides) - 1
             lines.append("    } else {" if last else f"{head}if (thread < {side.first + side.threads}) {{")
             thread = "thread" if number == 0 else f"thread - {side.first}"
-            lines += _trade(schedule, side)
+            lines += [f'        asm volatile("{each}");' for each in trade(schedule, side)]
             lines += (_loop if schedule.map == "stride" else _call)(schedule, side, thread, "        ")
         lines.append("    }")
     else:
         for side in schedule.sides:
             lines += _call(schedule, side, "thread", "    ")
     return "\n".join([*lines, "}", ""])
-
-
-def _trade(schedule: FusionSchedule, side: FusedSide) -> list[str]:
-    """A side's warpgroups give registers to the block, or wait for such."""
-    if not side.registers:
-        return []
-    way = "dec" if side.registers == min(each.registers for each in schedule.sides) else "inc"
-    return [f'        asm volatile("setmaxnreg.{way}.sync.aligned.u32 {side.registers};");']
 
 
 def _call(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -> list[str]:

@@ -29,16 +29,9 @@ from fusiond.model.ptx import printer
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse
-from fusiond_hfuse.codegen.hidden_arguments import (
-    MULTIPROCESSORS,
-    alignment,
-    counters,
-    offset_letters,
-    ratio_letters,
-    slice_letters,
-)
+from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS, alignment, counters
 from fusiond_hfuse.codegen.ptx_side import ARENA, SideWriter
-from fusiond_hfuse.codegen.sides import grid_axes
+from fusiond_hfuse.codegen.sides import grid_axes, hidden_words, trade
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, PtxText
 
@@ -112,12 +105,8 @@ class _Writer:
     def _head(self, writers: list[SideWriter]) -> Iterator[str]:
         schedule = self.schedule
         parameters = [each for writer in writers for each in writer.parameters()]
-        told = [f"{side.slot.letter}_grid_{axis}" for side in schedule.by_letter for axis in grid_axes(side.slot)]
-        told += [f"{letter}_shared" for letter in offset_letters(schedule)]
-        told += [f"{letter}_ratio" for letter in ratio_letters(schedule)]
-        told += [f"{letter}_slice" for letter in slice_letters(schedule)]
-        told += ["fused_blocks"] if schedule.map == "stride" else []
-        parameters += [f".param .u32 {name}" for name in told]
+        names = {"blocks": "fused_blocks"}
+        parameters += [f".param .u32 {names.get(name, name)}" for name in hidden_words(schedule)]
         parameters += [".param .u64 fused_tickets"] if counters(schedule) else []
         yield f".visible .entry {fuse.entry_name(schedule)}("
         yield ",\n".join(f"{_INDENT}{each}" for each in parameters)
@@ -160,7 +149,7 @@ class _Writer:
             if side.first and beside:
                 thread = f"%{letter}_thread"
                 yield f"{_INDENT}sub.u32 {thread}, %thread, {side.first};"
-            yield from self._trade(side)
+            yield from (f"{_INDENT}{each}" for each in trade(schedule, side))
             yield from self._grid(side)
             if schedule.map == "stride":
                 yield from self._loop(side, thread)
@@ -183,12 +172,6 @@ class _Writer:
         where = f"threads {side.first} to {last}" if self.schedule.level == "warp" else "blocks of its own"
         own = f"barriers {', '.join(map(str, ptx.barriers))} from {side.barrier} on" if ptx.barriers else "no barrier"
         return f"{_INDENT}// --- {side.slot.letter}: {side.slot.kernel.name} ({ptx.entry.name}): {where}, {own}"
-
-    def _trade(self, side: FusedSide) -> Iterator[str]:
-        """A side's warpgroups give registers to the block, or wait for such."""
-        if side.registers:
-            way = "dec" if side.registers == min(each.registers for each in self.schedule.sides) else "inc"
-            yield f"{_INDENT}setmaxnreg.{way}.sync.aligned.u32 {side.registers};"
 
     def _grid(self, side: FusedSide) -> Iterator[str]:
         """The lengths of a side's grid that are arguments, and the number of its blocks."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
-from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
+from fusiond_hfuse.codegen.hidden_arguments import offset_letters, ratio_letters, slice_letters
 from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.kernel_file import define_values
@@ -136,6 +136,22 @@ def grid_axes(slot: FusionSlot) -> str:
     return "".join(
         axis for axis, length in zip("xyz", slot.kernel.grid, strict=False) if slot.kernel.ptx is None or length.names
     )
+
+
+def hidden_words(schedule: FusionSchedule) -> list[str]:
+    """The numbers that a fused kernel is told behind its members' own arguments, by name and in order."""
+    found = [f"{side.slot.letter}_grid_{axis}" for side in schedule.by_letter for axis in grid_axes(side.slot)]
+    found += [f"{letter}_shared" for letter in offset_letters(schedule)]
+    found += [f"{letter}_ratio" for letter in ratio_letters(schedule)]
+    found += [f"{letter}_slice" for letter in slice_letters(schedule)]
+    return [*found, "blocks"] if schedule.map == "stride" else found
+
+
+def trade(schedule: FusionSchedule, side: FusedSide) -> Iterator[str]:
+    """PTX by which a side's warpgroups give registers to the block, or wait for such."""
+    if side.registers:
+        way = "dec" if side.registers == min(each.registers for each in schedule.sides) else "inc"
+        yield f"setmaxnreg.{way}.sync.aligned.u32 {side.registers};"
 
 
 def grid_lengths(slot: FusionSlot) -> tuple[int | None, ...]:

@@ -94,22 +94,50 @@ def cpu_target() -> Target:
     return Target(arch="cpu", limits=CPU, facts=lambda source: None)
 
 
-def _facts_of_catalogue(source: Source) -> dict[str, CompileFacts]:
-    """What ptxas would say of hist and maxpool, and 32 registers for anything else."""
-    used = {"histogram": (13, 0), "max_pool_2d<float>": (32, 0)}
-    return {
-        entry: CompileFacts(
-            arch="sm_90", entry=entry, registers=used.get(entry, (32, 0))[0], shared_bytes=0, barriers=1, stack_bytes=0,
-            spill_store_bytes=0, spill_load_bytes=0,
-        )
-        for entry in source.entries
-    }  # fmt: skip
+def facts_of(registers: int = 32, shared_bytes: int = 0, **used: int) -> Callable[[Source], dict[str, CompileFacts]]:
+    """What ptxas would say: registers of the kernels that are named by the beginning of their entries, and of the
+    others."""
+
+    def facts(source: Source) -> dict[str, CompileFacts]:
+        own = {entry: next((n for name, n in used.items() if entry.startswith(name)), registers)
+               for entry in source.entries}  # fmt: skip
+        return {
+            entry: CompileFacts(
+                arch="sm_90", entry=entry, registers=number, shared_bytes=shared_bytes, barriers=1, stack_bytes=0,
+                spill_store_bytes=0, spill_load_bytes=0,
+            )
+            for entry, number in own.items()
+        }  # fmt: skip
+
+    return facts
+
+
+def gpu(facts: Callable[[Source], Any]) -> Target:
+    return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
 
 
 @pytest.fixture
 def h100() -> Target:
     """A GPU's limits, with facts that need no compiler."""
-    return Target(arch="sm_90", limits=limits("sm_90"), facts=_facts_of_catalogue)
+    return gpu(facts_of(histogram=13))
+
+
+def assembled(source: Source, folder: Path, arch: str = "sm_90", *flags: str) -> tuple[str, str]:
+    """PTX, and what ptxas says of it; both compilers without a warning. `flags` of nvcc."""
+    (folder / "source.cu").write_text(source.text)
+    ptx = folder / "source.ptx"
+    for command in (
+        ["nvcc", f"-arch={arch}", "-ptx", *flags, *(f"-D{name}={value}" for name, value in source.defines),
+         str(folder / "source.cu"), "-o", str(ptx)],
+        ["ptxas", f"-arch={arch}", "-v", "--warning-as-error", str(ptx), "-o", str(folder / "source.cubin")],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return ptx.read_text(), done.stderr
+
+
+STRICT = ("--Werror", "all-warnings", "-Xcompiler", "-Wall")
+"""Flags of nvcc for what it has to take without a word."""
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import subprocess
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from fusiond_hfuse.frontend.source_kernel import volume
 from fusiond_hfuse.plugin import KERNELS
 
 from . import oracle_blake, oracle_ethash, oracle_layers
+from .conftest import STRICT, assembled
 
 LAYERS = ("batchnorm", "hist", "im2col", "maxpool", "upsample")
 HASHES = ("blake256", "blake2b", "ethash", "sha256")
@@ -325,31 +325,6 @@ def test_the_launch_of_the_paper(slots, name):
 # --- nvcc -----------------------------------------------------------------------------------------------
 
 
-def compiled(source, arch, folder):
-    """PTX, and what ptxas says of it; both compilers without a warning."""
-    (folder / "source.cu").write_text(source.text)
-    ptx = folder / "source.ptx"
-    for command in (
-        ["nvcc", f"-arch={arch}", "-ptx", "--Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra",
-         *(f"-D{name}={value}" for name, value in source.defines), str(folder / "source.cu"), "-o", str(ptx)],
-        ["ptxas", f"-arch={arch}", "-v", "--warning-as-error", str(ptx), "-o", str(folder / "source.cubin")],
-    ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    return ptx.read_text(), done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.needs_nvcc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("kernel", NEW)
-@pytest.mark.sampled(6)
-def test_nvcc_compiles_a_kernel_into_registers(slots, tmp_path, kernel, arch):
-    slot = slots(kernel, {}).slot("a")
-    _, said = compiled(emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None), arch, tmp_path)
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said
-
-
 ARCHITECTURES = [(pair, "sm_90") for pair in PAIRS]
 ARCHITECTURES += [(pair, arch) for pair in (PAIRS[0], PAIRS[-1]) for arch in ("sm_80", "sm_100")]
 
@@ -360,6 +335,6 @@ ARCHITECTURES += [(pair, arch) for pair in (PAIRS[0], PAIRS[-1]) for arch in ("s
 @pytest.mark.sampled(8)
 def test_nvcc_compiles_a_pair_into_registers(analyse, strategy, tmp_path, pair, arch):
     program = emitted(strategy, analyse(*pair), fusion(pair))
-    ptx, said = compiled(program.sources[0], arch, tmp_path)
+    ptx, said = assembled(program.sources[0], tmp_path, arch, *STRICT, "-Xcompiler", "-Wextra")
     assert verify.lint(ptx) == ()
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said

@@ -41,6 +41,8 @@ FORMS = {
         "        atomicAdd(&s[0], 1);\n        __syncthreads();\n        out[i] = s[0];\n        __syncthreads();\n    }\n}\n",
     "a loop that lasts longer for some": AT + "    __shared__ int s[1];\n    s[0] = 7;\n    for (int j = threadIdx.x / 32; j < 5; ++j) {\n"
         "        __syncthreads();\n        if (i < n) out[i] += s[0] + j;\n    }\n}\n",
+    "a helper with an early return before its barrier": "__device__ int f(int i, int n) { if (i >= n) return 0; __syncthreads(); return i; }\n"
+        + AT + "    int v = f(i, n);\n" + STORE,
     "counting barriers": AT + "    int v = __syncthreads_count(i < n && in[i] > 50) + 1000 * __syncthreads_or(i == 5)\n"
         "        + 2000 * __syncthreads_and(i < n);\n" + STORE,
     "a counting barrier in a helper and a macro": "#define ANY(x) __syncthreads_or(x)\n"
@@ -171,6 +173,13 @@ FORMS = {
     if (threadIdx.x < 128 && i < n) out[i] = sum;
 }
 """,
+    "structs from lane to lane": "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;\n"
+        "struct __align__(8) Best { int value, place; };\nstruct Wide { double sum; char c; };\n"
+        "__device__ Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a; }\n"
+        + AT + "    auto warp = cg::tiled_partition<32>(cg::this_thread_block());\n"
+        "    Best best = cg::reduce(warp, Best{in[i % n], (int)threadIdx.x}, better);\n"
+        "    Wide wide = warp.shfl(Wide{in[i % n] * 0.5, (char)(threadIdx.x % 32)}, 5);\n"
+        "    int v = best.value * 100 + best.place + (int)wide.sum + wide.c;\n" + STORE,
     "coalesced threads": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
     int i = blockIdx.x * 128 + threadIdx.x;
     if (threadIdx.x >= 128 || i >= n || in[i] % 3) return;

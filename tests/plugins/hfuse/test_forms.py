@@ -7,8 +7,6 @@ One small kernel a form, all with the signature of YAML below.
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from fusiond.model.errors import RequestError
@@ -16,6 +14,8 @@ from fusiond.model.inputs.fills import fill
 from fusiond.model.nouns import Config
 from fusiond.model.program import Program, problems
 from fusiond_hfuse.codegen import verify
+
+from .conftest import STRICT, assembled
 
 pytestmark = pytest.mark.slow  # about fifty builds
 
@@ -38,9 +38,6 @@ SHARED = "    __shared__ int s[128];\n    s[threadIdx.x] = i < n ? in[i] : 0;\n 
 FORMS = {
     "a block leaves as a whole": K + "    int row = blockIdx.x;\n    if (row * 2 > n) return;\n" + SHARED
         + "    int v = s[127 - threadIdx.x];\n" + STORE,
-    # --- leaving early ---
-    # --- barriers ---
-    # --- cooperative groups ---
     # --- warps ---
     "warp intrinsics with masks": K + "    int v = i < n ? in[i] : 0;\n    unsigned lane = threadIdx.x % warpSize;\n"
         "    for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(0xffffffffu, v, o);\n"
@@ -66,7 +63,6 @@ FORMS = {
         "struct D : B { __device__ int f(int a) override { return a + 1; } };\n" + K + "    D d;\n    B* b = &d;\n    int v = b->f(i);\n" + STORE,
     "decltype, sizeof and the address of a built-in": K + "    decltype(threadIdx) t = threadIdx;\n    const uint3* p = &t;\n    decltype(blockDim) d = blockDim;\n"
         "    int v = p->x + d.x + sizeof(gridDim);\n" + STORE,
-    # --- functions called as CUDA's own ---
     # --- namespaces, linkage, macros, files ---
     "extern C blocks": '#ifdef __cplusplus\nextern "C" {\n#endif\n__device__ int f(int a) { if (a) { return threadIdx.x; } return 0; }\n' + K
         + "    int v = f(1);\n" + STORE + '#ifdef __cplusplus\n}\n#endif\nextern "C++" { __device__ int g() { return 1; } }\n',
@@ -99,8 +95,7 @@ FORMS = {
     # --- what else CUDA has ---
     "printf, assert, clocks, sleep, fences": "#include <cstdio>\n#include <assert.h>\n" + K + "    long long t = clock64();\n    __nanosleep(20);\n    __threadfence_block();\n"
         "    assert(threadIdx.x < blockDim.x);\n    if (n < 0) printf(\"%d\\n\", i);\n    int v = clock64() >= t;\n" + STORE,
-    "launch bounds from a constant": "constexpr int most = 64 * 4;\n__global__ void __launch_bounds__(most, 2) __maxnreg__(64) k(int* out, const int* in, int n)\n{\n"
-        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    int v = 5;\n" + STORE if False else
+    "launch bounds from a constant":
         "constexpr int most = 64 * 4;\n__global__ void __launch_bounds__(most, 2) k(int* out, const int* in, int n)\n{\n"
         "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    int v = 5;\n" + STORE,
     "a register cap in the source": "__global__ void __maxnreg__(64) k(int* out, const int* in, int n)\n{\n"
@@ -169,15 +164,8 @@ def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
 @pytest.mark.sampled(12)
 def test_nvcc_takes_every_form_and_nothing_leaks(beside_hist, strategy, tmp_path, name):
     program = chosen(strategy, beside_hist({**FORMS, **FOR_NVCC}[name]), CONFIGS[0])
-    (tmp_path / "fused.cu").write_text(program.sources[0].text)
     arch = ("sm_80", "sm_90", "sm_100")[len(name) % 3]
-    done = subprocess.run(
-        ["nvcc", f"-arch={arch}", "-cubin", "--keep", "--keep-dir", str(tmp_path), "--Werror", "all-warnings",
-         str(tmp_path / "fused.cu"), "-o", str(tmp_path / "fused.cubin")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert verify.lint((tmp_path / "fused.ptx").read_text()) == ()
+    assert verify.lint(assembled(program.sources[0], tmp_path, arch, *STRICT)[0]) == ()
 
 
 MOVED = """\
@@ -299,14 +287,7 @@ def test_structs_by_value_and_variables_that_the_host_sets(analyse, strategy, sa
 @pytest.mark.needs_nvcc
 def test_nvcc_takes_structs_and_variables(analyse, strategy, records, tmp_path):
     program = chosen(strategy, analyse(records(), "hist"), CONFIGS[0])
-    (tmp_path / "fused.cu").write_text(program.sources[0].text)
-    done = subprocess.run(
-        ["nvcc", "-arch=sm_90", "-ptx", "--Werror", "all-warnings", str(tmp_path / "fused.cu"), "-o",
-         str(tmp_path / "fused.ptx")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert verify.lint((tmp_path / "fused.ptx").read_text()) == ()
+    assert verify.lint(assembled(program.sources[0], tmp_path, "sm_90", *STRICT)[0]) == ()
 
 
 @pytest.mark.parametrize(

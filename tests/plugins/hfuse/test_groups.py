@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from fusiond.model.errors import RequestError
-from fusiond.model.gpu.limits import limits
-from fusiond.model.nouns import CompileFacts, Config, Rejection
+from fusiond.model.nouns import Config, Rejection
 from fusiond.model.outcomes import Record, Verdict
 from fusiond.model.program import FillStep, Launch, Program, problems
 from fusiond.requests import jobs
-from fusiond.strategy import Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import pairing, partition
+from fusiond_hfuse.analysis import partition
+
+from .conftest import facts_of, gpu
 
 pytestmark = pytest.mark.slow  # many builds
 
 THREE = ("hist", "maxpool", "hist")
 SIZES = {"a.n": 3_500, "b.n": 6_600, "b.bins": 33, "maxpool.channels": 1, "maxpool.height": 150, "maxpool.width": 110}
-FOUR_SIZES = {**SIZES, "tiles.n": 2_000}
 
 
 def together(letters, **values):
@@ -127,17 +123,6 @@ def test_four_in_one_launch(analyse, strategy, same, zoo, config):
     same(program, strategy.unfused(analysis, config))
 
 
-@pytest.mark.parametrize("config", [wide("abcd", (256, 256, 256, 256)), by_blocks("abcd", (256,) * 4, "ticket")],
-                         ids=str)  # fmt: skip
-def test_one_kernel_four_times(analyse, strategy, same, zoo, config):
-    sizes = {f"{letter}.n": 1000 + 777 * number for number, letter in enumerate("abcd")}
-    sizes |= {"b.blocks": 7, "c.blocks": 3}
-    analysis = analyse(*[zoo["sums"]] * 4, sizes=sizes)
-    program = strategy.emit(analysis, config, {})
-    assert isinstance(program, Program), program
-    same(program, strategy.unfused(analysis, config))
-
-
 def test_every_seed_of_three_is_a_program_that_is_right(analyse, strategy, same, measured):
     analysis = analyse(*THREE, sizes=SIZES)
     known = measured(analysis, {"hist,maxpool": 20.0})
@@ -168,11 +153,6 @@ def test_fifteen_share_a_block_and_sixteen_do_not(analyse, strategy, runner):
     levels = next(each for each in strategy.space(sixteen, {}).parameters if each.name == "level")
     assert levels.values == ("block",)
     assert partition.even(sixteen.payload.group, sixteen.payload.target.limits) is None
-
-
-def test_a_job_of_too_many_kernels(parse):
-    with pytest.raises(RequestError, match="expected 1 to 26 kernels; found 27"):
-        parse(*["hist"] * 27)
 
 
 # --- parts and the matching ------------------------------------------------------------------------------
@@ -344,21 +324,12 @@ def test_the_baselines_of_three(analyse, strategy, same):
         same(each, programs[0])
 
 
-def facts(source):
-    used = {"histogram": 13, "max_pool_2d<float>": 40}
-    return {
-        entry: CompileFacts(
-            arch="sm_90", entry=entry, registers=used.get(entry, 32), shared_bytes=0, barriers=1, stack_bytes=0,
-            spill_store_bytes=0, spill_load_bytes=0,
-        )
-        for entry in source.entries
-    }  # fmt: skip
+USED = gpu(facts_of(histogram=13, max_pool=40))
 
 
 def test_r0_of_three(analyse, strategy):
     """b1 = b2 = 65536 / (256 * 13), b3 = 65536 / (256 * 40), threads 2048 / 768; r0 = 65536 / (2 * 768) = 42.6."""
-    target = Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
-    analysis = analyse(*THREE, target=target)
+    analysis = analyse(*THREE, target=USED)
     arena = (
         strategy.emit(analysis, Config.of({**wide("abc", (256, 256, 256)), "cap": "none"}), {}).steps[0].shared_bytes
     )
@@ -373,8 +344,7 @@ def test_r0_of_three(analyse, strategy):
 
 
 def test_a_cap_of_a_pair_in_a_composition_is_resolved(analyse, strategy):
-    target = Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
-    analysis = analyse(*THREE, target=target)
+    analysis = analyse(*THREE, target=USED)
     config = Config.of({
         "groups": "a+c|b", "launch": "sequence", "alone.b": 512, "cap.b": "fit3", "ac.kind": "horizontal",
         "ac.level": "warp", "ac.map": "pad", "ac.order": "ca", "ac.threads.a": 512, "ac.threads.c": 512,
@@ -384,10 +354,3 @@ def test_a_cap_of_a_pair_in_a_composition_is_resolved(analyse, strategy):
     assert isinstance(program, Program), program
     assert [(each.name, each.register_cap) for each in program.sources] == [("fused_ac", 32), ("b_hist", 40)]
     assert strategy.resolved(analysis, config, {})["ac.cap"] == 32  # 65536 / (2 * 1024)
-
-
-def test_all_pairs_of_letters_come_up(analyse):
-    group = analyse("hist", "maxpool", "hist", "maxpool").payload.group
-    assert {frozenset(pair) for pair in pairing.pairs(group)} == {
-        frozenset(pair) for pair in itertools.combinations("abcd", 2)
-    }

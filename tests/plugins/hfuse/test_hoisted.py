@@ -8,7 +8,6 @@ import pytest
 
 from fusiond.build.cpu import commands
 from fusiond.build.cpu.lowering import lower
-from fusiond.model.errors import RequestError
 from fusiond_hfuse.frontend.includes import HOISTED
 
 TEXT = (
@@ -34,18 +33,3 @@ def test_nvcc_takes_all_headers(tmp_path):
     command = ["nvcc", "-arch=sm_90", "-ptx", str(source), "-o", str(tmp_path / "out.ptx")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_host_code_is_not_read(analyse, kernel_file):
-    yaml = (
-        "kernel: k\nsource: k.cu\nentry: k\narguments: [{name: p, dtype: int32, elements: 32, role: output}]\n"
-        "block: {shape: [32]}\ngrid: [1]\n"
-    )
-    kernel = "#include <vector>\n#include <iostream>\n__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
-    assert analyse(kernel_file("k", kernel, yaml), "hist").rejections == ()
-    host = kernel + "std::vector<int> made() { return {}; }\n"
-    assert analyse(kernel_file("k", host, yaml), "hist").rejections == ()
-    needed = kernel.replace("{", "{ std::vector<int> v;")
-    with pytest.raises(RequestError, match=r"k\.cu:3: not CUDA C\+\+ .*no member named 'vector'"):
-        analyse(kernel_file("k", needed, yaml), "hist")

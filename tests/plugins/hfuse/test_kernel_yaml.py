@@ -124,26 +124,18 @@ WRONG = [
     ("entry: scale", "entry: scale\ninstance: scale<int>", "scale is not a template"),
     ("entry: scale", "entry: scale\ninstance: many<int>", "is not an instance of scale"),
     ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be from 1 to 1099511627776"),
-    ("{n: 100}", "{n: many}", "scale.yaml:5: sizes.n: is 'many'; a whole number is wanted"),
     ("{n: 100}", "{n: 100, block: 3}", "'block' cannot be the name of a size"),
     ("{n: 77}", "{m: 77}", "scale.yaml:6: odd: 'm' is not a size of this kernel"),
     ("elements: 4 * n", "elements: 4 * m", "scale.yaml:8: arguments[0]: elements: '4 * m': 'm' has no value"),
-    ("elements: 4 * n", "elements: 4 / n", "4 / 100 is not a whole number; use // to round down, ceil_div up"),
     ("elements: 4 * n", "elements: n - 100", "out has 0 elements at the sizes n=100"),
     ("role: output", "role: outptu", "arguments[0].role: is 'outptu'; it can be"),
     ("role: output", "role: output, fill: zeros", "starts with poison; one that is filled is inout"),
-    ("rtol: 1.0e-5", "rtol: -1", "must be from 0"),
-    ("rtol: 1.0e-5", "rotl: 1", "unknown key 'rotl'; did you mean 'rtol'?"),
     ("dtype: float32, value", "dtype: float99, value", "arguments[2].dtype: is 'float99'; it can be"),
     ("dtype: float32, value", "dtype: float64, value", "factor is float64, but the kernel's parameter 'float' is"),
     ("value: 1.5", "value: [1]", "arguments[2].value"),
-    ("value: 1.5", "value: .nan", "must be a finite number"),
     ('value: "min(n, 9)"', "value: 70000", "tag: 70000 does not fit uint16"),
     ('value: "min(n, 9)"', "value: 1.5", "uint16 takes whole numbers"),
-    ("{normal: [0, 2.5]}", "{normal: [0, -1]}", "is -1; a standard deviation is not negative"),
-    ("{normal: [0, 2.5]}", "{uniform: [1, 0]}", "the first number is above the second: 1 > 0"),
     ("{normal: [0, 2.5]}", "{file: no.npy}", "scale.yaml:9: arguments[1].fill.file: there is no file"),
-    ("{normal: [0, 2.5]}", "ones", "is 'ones'; it can be zeros, iota"),
     (", fill: {normal: [0, 2.5]}", "", "arguments[1]: the key 'fill' is missing"),
     ("  - {name: n, dtype: int32, value: n}\n", "", "5 arguments for 6 parameters"),
     ("name: tag", "name: use", "two arguments are called 'use'"),
@@ -156,9 +148,7 @@ WRONG = [
     ('["ceil_div(n, block.x)"]', "[n - 100]", "a grid of [0] blocks"),
     ('["ceil_div(n, block.x)"]', "[grid.x]", "'grid.x' has no value"),
     ('["ceil_div(n, block.x)"]', "[1, 1, 1, 1]", "has 4 lengths; expected one to three"),
-    ('["ceil_div(n, block.x)"]', "[n // (n - 100)]", "division by zero"),
     ("grid:", "flags: [--maxrregcount=32]\ngrid:", "flags[0]: is '--maxrregcount=32'; expected one of"),
-    ("grid:", "defines: {SCALE: block.x // 0}\ngrid:", "division by zero"),
 ]  # fmt: skip
 
 
@@ -198,12 +188,6 @@ def test_sources_are_checked_too(analyse, strategy, scale, before, problem):
     with pytest.raises(RequestError) as caught:
         analyse(name, "hist")
     assert problem in str(caught.value)
-
-
-def test_a_struct_by_value_needs_its_numbers(analyse, scale):
-    source = SOURCE.replace("float factor", "int2 factor").replace("* factor", "* factor.x")
-    with pytest.raises(RequestError, match="a struct, with `struct:` or `bytes:`"):
-        analyse(scale(source=source), "hist")
 
 
 def test_headers_that_include_each_other(analyse, scale, tmp_path):

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fusiond.devices.cpu import native
 from fusiond.model.gpu.limits import limits
 from fusiond.model.nouns import Config, Rejection
 from fusiond.model.program import FillStep, Program
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
-from tests.plugins.hfuse.conftest import outputs
 
 NUMBERED = ("sequential", "interleaved", "ticket")
 """Ways in which a number says whose a block is."""
@@ -80,63 +78,37 @@ def test_a_block_outside_the_grid_is_nobodys():
         partition.whose("ticket", (3, 4), 7)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_hist_beside_maxpool(analyse, strategy, same, config):
-    sizes = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
-    analysis = analyse("hist", "maxpool", sizes=sizes)
-    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+PAIRS = {
+    ("hist", "maxpool"): {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150},
+    # 7 and 13 blocks of 512 threads, 27 and 7 at 128 and 1024; both sides have dynamic shared memory.
+    ("hist", "hist"): {"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33},
+    # Grids of 12 and 15 blocks that the kernels read (gridDim), static arrays, early returns of whole blocks.
+    ("tiles", "reverse"): {},
+    # Threads and whole blocks that leave early come to the next block of a strided side all the same.
+    ("early", "hist"): {"hist.n": 5_000},
+    # Helpers that see the block.
+    ("sums", "sums"): {"a.n": 4001, "b.n": 2999, "b.blocks": 7},
+}
+WAYS = [
+    *((("hist", "maxpool"), config) for config in CONFIGS[::2]),
+    *((("hist", "hist"), config) for config in CONFIGS[1::2]),
+    *((("tiles", "reverse"), config) for config in (
+        *(block_level(64, 128, assign) for assign in ASSIGNS), strided(64, 128, 1), strided(64, 512, 4, "ba"),
+        block_level(64, 128, "multiprocessor", virtual=(4, 1)), block_level(64, 128, "sequential", "ba", (8, 1)))),
+    *((("early", "hist"), config) for config in (
+        *(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2),
+        block_level(128, 256, "interleaved", virtual=(8, 4)))),
+    *((("sums", "sums"), config) for config in (
+        *(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1),
+        block_level(256, 128, "ticket", virtual=(2, 4)))),
+]  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
-    """7 and 13 blocks of 512 threads, 27 and 7 at 128 and 1024; both sides have dynamic shared memory."""
-    analysis = analyse("hist", "hist", sizes={"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33})
-    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    "config",
-    [
-        *(block_level(64, 128, assign) for assign in ASSIGNS),
-        strided(64, 128, 1),
-        strided(64, 512, 4, "ba"),
-        block_level(64, 128, "multiprocessor", virtual=(4, 1)),
-        block_level(64, 128, "sequential", "ba", (8, 1)),
-    ],
-    ids=str,
-)
-def test_two_and_three_dimensions_and_static_shared_memory(analyse, strategy, same, zoo, config):
-    """Grids of 12 and 15 blocks that the kernels read (gridDim), static arrays, early returns of whole blocks."""
-    analysis = analyse(zoo["tiles"], zoo["reverse"])
-    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [*(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2),
-               block_level(128, 256, "interleaved", virtual=(8, 4))],
-    ids=str,
-)  # fmt: skip
-def test_early_returns(analyse, strategy, same, zoo, config):
-    """Threads and whole blocks that leave early come to the next block of a strided side all the same."""
-    analysis = analyse(zoo["early"], "hist", sizes={"hist.n": 5_000})
-    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [*(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1),
-               block_level(256, 128, "ticket", virtual=(2, 4))],
-    ids=str,
-)  # fmt: skip
-def test_helpers_that_see_the_block(analyse, strategy, same, zoo, config):
-    analysis = analyse(zoo["sums"], zoo["sums"], sizes={"a.n": 4001, "b.n": 2999, "b.blocks": 7})
+@pytest.mark.parametrize(("pair", "config"), WAYS, ids=str)
+def test_a_pair_at_every_level_gives_what_it_gives_unfused(analyse, strategy, same, zoo, pair, config):
+    analysis = analyse(*(zoo.get(name, name) for name in pair), sizes=PAIRS[pair])
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
 
 
@@ -327,29 +299,3 @@ def test_static_arrays_of_both_sides_lie_over_each_other(analyse, strategy, kern
     assert "__shared__ int tile" not in program.sources[0].text
     several = strategy.emit(analysis, block_level(64, 64, "interleaved", virtual=(2, 4)), {})
     assert several.steps[0].shared_bytes == 4 * 20480
-
-
-VIRTUAL_MUTANTS = [
-    ("case 0: FUSIOND_BARRIER(1, 128)", "case 0: FUSIOND_BARRIER(2, 128)"),  # two virtual blocks share a barrier
-    ("virtual_a * fusiond_a_slice", "0 * fusiond_a_slice"),  # or a part of the arena
-    ("block_a = before_a * 4 + virtual_a", "block_a = before_a * 4 + 3 - virtual_a % 2"),
-    ("__umulhi(block + 1, fusiond_a_ratio)", "__umulhi(block + 2, fusiond_a_ratio)"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutant", range(len(VIRTUAL_MUTANTS)))
-def test_broken_virtual_blocks_are_seen(analyse, strategy, runner, mutant):
-    analysis = analyse("hist", "hist", sizes={"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33})
-    config = block_level(128, 256, "interleaved", virtual=(4, 2))
-    program = strategy.emit(analysis, config, {})
-    text = program.sources[0].text
-    whole, broken = VIRTUAL_MUTANTS[mutant]
-    assert whole in text
-    source = dataclasses.replace(program.sources[0], text=text.replace(whole, broken))
-    wanted = outputs(program, runner.run(strategy.unfused(analysis, config)))
-    seen = []
-    for order in (0, 7, 8):
-        got = runner.run(dataclasses.replace(program, sources=(source,)), order=order)
-        seen.append(isinstance(got, native.Fault) or any((got[name] != wanted[name]).any() for name in wanted))
-    assert any(seen)

@@ -1,4 +1,4 @@
-"""An address in another buffer's memory, by itself and in a struct."""
+"""An address in another buffer's memory, by itself and in a struct; and a pointer parameter that is handed nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import pytest
 
 from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Config
-from fusiond.model.program import Bytes, Pointer, problems
+from fusiond.model.program import Bytes, Pointer, Scalar, problems
 
 SOURCE = """\
 struct Rows { float* data; int n; float* other; };
-__global__ void shifted(Rows r, const float* x, float* out)
+__global__ void shifted(Rows r, const float* x, float* out, int* count)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < r.n) { r.data[i] = x[i] + 1; out[i] = r.other ? r.other[i] : 0; }
+    if (count) atomicAdd(count, 1);
 }
 """
 YAML = """\
@@ -28,6 +29,7 @@ arguments:
     struct: {"0": {part_of: x, offset: 8 * n}, n: n, "16": {part_of: x, offset: 4 * n}}
   - {name: x, dtype: float32, elements: 3 * n, role: inout, fill: iota}
   - {name: out, dtype: float32, elements: n, role: output}
+  - {name: count, dtype: int32, value: 0}
 block: {shape: [64]}
 grid: [2]
 """
@@ -68,8 +70,8 @@ def test_null_in_the_bytes_needs_no_word(analyse, strategy, kernel_file, runner)
 def test_an_argument_of_its_own(analyse, strategy, kernel_file):
     out = "{name: out, dtype: float32, elements: n, role: output}"
     _, program = fused(analyse, strategy, kernel_file, YAML.replace(out, "{name: out, part_of: x}"))
-    kinds = [type(each) for each in program.steps[0].arguments[:3]]
-    assert kinds == [Bytes, Pointer, Pointer]
+    kinds = [type(each) for each in program.steps[0].arguments[:4]]
+    assert kinds == [Bytes, Pointer, Pointer, Scalar]
     assert problems(program) == ()
 
 
@@ -83,6 +85,7 @@ def test_an_argument_of_its_own(analyse, strategy, kernel_file):
         ("offset: 8 * n", "role: input", "unknown key 'role'"),
         ("00 00000000 00000000 ", "00 00000000 ", "r has 20 bytes, but 'Rows' has 24"),
         (', "16": {part_of: x, offset: 4 * n}', ', "12": 3', "unknown member '12'"),
+        ("count, dtype: int32, value: 0", "count, dtype: int32, value: 1", "a buffer, with elements, or 0"),
         ('00000000 0000000000000000"', '00000000 0100000000000000"', ""),
     ],
 )  # fmt: skip

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 
 from fusiond.model.errors import RequestError, UnknownName
-from fusiond.model.nouns import CompileFacts, Config, Rejection
+from fusiond.model.nouns import Config, Rejection
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program
-from fusiond.strategy import Target
+
+from .conftest import facts_of, gpu
 
 HEAD = "__global__ void k(int* out, int n)\n{\n"
 YAML = """\
@@ -166,25 +167,6 @@ def test_dynamic_shared_memory_beyond_the_block(analyse, strategy, kernel_file):
     assert refused.rule == "shared_memory"
 
 
-def gpu(facts) -> Target:
-    from fusiond.model.gpu.limits import limits
-
-    return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
-
-
-def facts_of(registers: int, shared_bytes: int = 0):
-    def facts(source):
-        return {
-            entry: CompileFacts(
-                arch="sm_90", entry=entry, registers=registers, shared_bytes=shared_bytes, barriers=1, stack_bytes=0,
-                spill_store_bytes=0, spill_load_bytes=0,
-            )
-            for entry in source.entries
-        }  # fmt: skip
-
-    return facts
-
-
 def test_more_registers_than_a_block_can_have(analyse, strategy):
     analysis = analyse("hist", "maxpool", target=gpu(facts_of(80)))
     config = {"kind": "horizontal", "threads.a": 512, "threads.b": 512, "order": "ab", "cap": "none"}
@@ -214,6 +196,7 @@ def test_a_kernel_that_does_not_build(analyse):
         ("pair: [hist]", "job.yaml:2: pair: a pair is two kernels; found 1"),
         ("pair: [hist, hist, maxpool]", "found 3; more go under 'kernels'"),
         ("kernels: []", "job.yaml:2: kernels: expected 1 to 26 kernels; found 0"),
+        (f"kernels: [{', '.join(['hist'] * 27)}]", "expected 1 to 26 kernels; found 27"),
         ("pair: [hist, 3]", "job.yaml:2: pair: expected a list of two names"),
         ("pair: hist", "job.yaml:2: pair: expected a list of two names"),
         ("pair: [hist, maxpol]", "job.yaml:2: pair: unknown kernel 'maxpol'; did you mean 'maxpool'?"),

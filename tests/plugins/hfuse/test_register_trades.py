@@ -9,11 +9,13 @@ import pytest
 
 from fusiond.build import nvcc
 from fusiond.model.gpu.limits import limits
-from fusiond.model.nouns import CompileFacts, Config
+from fusiond.model.nouns import Config
 from fusiond.model.program import Program
 from fusiond.requests.planning import target_for_arch
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.codegen import verify
+
+from .conftest import facts_of
 
 TRADING = """\
 __global__ void heavy(float* p, int n)
@@ -46,6 +48,7 @@ arguments:
 block: {{shape: [128], tune: x}}
 grid: ["ceil_div(n, block.x)"]
 """
+TRADED = facts_of(128, heavy=168, light=14)
 
 
 @pytest.fixture
@@ -57,24 +60,10 @@ def trading(analyse, kernel_file):
     return trading
 
 
-def used(heavy: int, light: int, fused: int):
-    def facts(source):
-        found = {"heavy": heavy, "light": light}
-        return {
-            entry: CompileFacts(
-                arch="sm_90", entry=entry, registers=found.get(entry, fused), shared_bytes=0, barriers=1, stack_bytes=0,
-                spill_store_bytes=0, spill_load_bytes=0,
-            )
-            for entry in source.entries
-        }  # fmt: skip
-
-    return facts
-
-
 @pytest.mark.slow
 def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
     """Of batchnorm beside hist, two thirds of what was offered were refused when they were emitted."""
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     offered = [each for each in strategy.space(analysis, {}).points() if each.get("taker", "none") != "none"]
     assert len(offered) > 1000
     for config in offered[::97]:
@@ -83,17 +72,12 @@ def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
 
 
 def test_a_light_side_gives_registers(trading, strategy, h100):
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     found = strategy.space(analysis, {})
     seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
     assert (seed["taker"], seed["kept"], seed["cap"]) == ("a", 24, "fit2")
-    program = strategy.emit(analysis, seed, {})
-    text = program.sources[0].text
-    assert "__launch_bounds__(256, 2)" in text
-    assert text.index("setmaxnreg.inc.sync.aligned.u32 232;") < text.index("setmaxnreg.dec.sync.aligned.u32 24;")
-    turned = strategy.emit(analysis, Config.of({**seed, "order": "ba"}), {}).sources[0].text
-    assert turned.index("setmaxnreg.dec.sync.aligned.u32 24;") < turned.index("setmaxnreg.inc.sync.aligned.u32 232;")
-    fewer = trading(h100, facts=used(168, 14, 96))
+    assert "__launch_bounds__(256, 2)" in strategy.emit(analysis, seed, {}).sources[0].text
+    fewer = trading(h100, facts=facts_of(96, heavy=168, light=14))
     assert strategy.emit(fewer, seed, {}).rule == "registers"  # who takes would wait for ever
     none = Config.of({**seed, "kept": 96, "cap": "fit6"})
     assert strategy.emit(analysis, none, {}).rule == "not_in_space"  # there are none to give
@@ -122,7 +106,7 @@ def test_who_may_not_trade(trading, strategy, h100, cpu_target):
     ],
 )
 def test_trades_are_verified(trading, strategy, h100, changes, said):
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
     schedule = partition.schedule(analysis.payload.group, seed, 1)
     own = {"a": {"registers": 232}, "b": {"registers": 24}}
@@ -145,7 +129,7 @@ TRADE = re.compile(
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_each_side_trades_before_its_own_work(trading, strategy, h100, order):
     """No device here has registers to trade: whoever takes what it should give would run with the other's."""
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
     text = strategy.emit(analysis, Config.of({**seed, "order": order}), {}).sources[0].text
     assert text.count("setmaxnreg.") == 2
@@ -156,7 +140,7 @@ def test_each_side_trades_before_its_own_work(trading, strategy, h100, order):
 @pytest.mark.parametrize("taker", ["a", "b"])
 def test_sides_trade_however_blocks_are_mapped(trading, strategy, h100, more, taker):
     """Strided ones were refused as faults of our own: the loop stands between the trade and the work."""
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     found = strategy.space(analysis, {})
     seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
     config = Config.of({**seed, **more, "taker": taker})
@@ -185,6 +169,6 @@ def test_ptxas_gives_what_was_traded(trading, strategy):
 
 @pytest.mark.slow
 def test_the_processor_has_no_registers_to_trade(trading, strategy, same, h100):
-    analysis = trading(h100, facts=used(168, 14, 128))
+    analysis = trading(h100, facts=TRADED)
     seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
     same(strategy.emit(analysis, seed, {}), strategy.unfused(analysis, seed))

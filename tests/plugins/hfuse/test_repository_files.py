@@ -90,21 +90,6 @@ def test_what_only_nvcc_takes_is_read(beside_hist, name):
     assert beside_hist(NVCC[name]).rejections == ()
 
 
-REFUSED = {
-    "a name of a header that is not there": ('#include "names.h"\n' + HEAD + "    int value = named(i);\n" + TAIL,
-        r"undeclared identifier 'named' \(not read: names\.h\)"),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_said(beside_hist, name):
-    source, said = REFUSED[name]
-    with pytest.raises(RequestError, match=said):
-        beside_hist(source)
-
-
 def test_a_guarded_header_is_read_once(analyse, kernel_file, strategy, tmp_path):
     """Hundreds of headers that include each other would be read hundreds of times."""
     for at in range(16):

@@ -114,22 +114,6 @@ def test_shapes_templates_headers_macros_and_static_shared_memory(analyse, strat
 
 
 @pytest.mark.slow
-def test_a_two_dimensional_kernel_beside_a_catalogue_one(analyse, strategy, same, zoo):
-    analysis = analyse(zoo["tiles"], "hist", sizes={"hist.n": 9_999})
-    for config in (horizontal(384, 256), vertical(512)):
-        same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
-
-
-@pytest.mark.slow
-def test_early_returns_that_harm_nobody(analyse, strategy, same, zoo):
-    """A whole block returns before the barrier, single threads behind it; the other side goes on."""
-    analysis = analyse(zoo["early"], "hist", sizes={"hist.n": 5_000})
-    assert analysis.rejections == ()
-    for config in (horizontal(256, 384), horizontal(512, 128, "ba"), vertical(128)):
-        same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("config", [horizontal(256, 384), horizontal(768, 128, "ba"), vertical(640)], ids=str)
 def test_helpers_that_see_the_block_are_handed_the_shadows(analyse, strategy, same, runner, zoo, config):
     """A reduction in helper functions, with a barrier, a file-wide dynamic array, and a forward declaration, twice."""

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,8 @@ from fusiond.model.nouns import Config
 from fusiond.model.program import Program
 from fusiond_hfuse.frontend import cursors, directives, kernel_parser, slicing
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
+
+from .conftest import assembled
 
 YAML = """\
 kernel: k
@@ -151,10 +152,7 @@ def test_a_file_is_taken_as_it_stands(beside_hist, strategy, same, name):
 @pytest.mark.sampled(4)
 def test_nvcc_takes_what_is_left(beside_hist, strategy, tmp_path, name):
     program = strategy.emit(beside_hist(FILES[name]), Config.of(EVEN), {})
-    (tmp_path / "fused.cu").write_text(program.sources[0].text)
-    command = ["nvcc", "-arch=sm_90", "-ptx", str(tmp_path / "fused.cu"), "-o", str(tmp_path / "fused.ptx")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assembled(program.sources[0], tmp_path)
 
 
 def unit_of(text: str, missing: tuple[str, ...] = ()) -> TranslationUnit:

@@ -65,13 +65,6 @@ def test_the_space_on_the_processor(analyse, strategy):
     ]
 
 
-def test_a_finer_granularity(analyse, strategy):
-    found = strategy.space(analyse("hist", "maxpool", granularity=32), {})
-    counts = next(each for each in found.parameters if each.name == "threads.a").values
-    assert counts[0] == 512
-    assert sorted(counts) == list(range(32, 1025, 32))
-
-
 def fits(limits, config):
     """How many of the caps that ask for so many blocks a multiprocessor can have."""
     sides = [
@@ -290,11 +283,6 @@ def test_a_config_from_elsewhere_is_refused(analyse, strategy):
         assert strategy.emit(analysis, Config.of(values), {}).rule == "not_in_space"
 
 
-def test_seeds_of_an_empty_space(analyse):
-    analysis = analyse("hist", "maxpool")
-    assert space.seeds(analysis.payload.group, analysis.payload.target.limits, space.EMPTY, {}) == ()
-
-
 @pytest.mark.slow
 def test_block_sizes_that_come_to_no_launch_are_left_out(analyse, strategy, kernel_file):
     from fusiond_hfuse.plugin import KERNELS
@@ -307,24 +295,16 @@ def test_block_sizes_that_come_to_no_launch_are_left_out(analyse, strategy, kern
     assert strategy.baselines(analysis)[0].space.parameters[0].values == (512, 128, 256, 384)
 
 
-@pytest.mark.parametrize("job", ["hist-maxpool", "hist-maxpool-paper"])
-def test_the_jobs_that_come_with_it(registry, strategy, cpu_target, job):
+@pytest.mark.parametrize(
+    ("job", "name", "parts"),  # of four: hist twice, maxpool twice, and either hist beside a maxpool
+    [("hist-maxpool", "hist,maxpool", 0), ("hist-maxpool-paper", "hist,maxpool", 0),
+     ("four-kernels", "hist,hist,maxpool,maxpool", 4)],
+)  # fmt: skip
+def test_the_jobs_that_come_with_it(registry, strategy, cpu_target, job, name, parts):
     (found,) = jobs.read(JOBS / f"{job}.yaml")
     jobs.check_keys(found, strategy.job_keys)
     analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
-    assert analysis.workload.name == "hist,maxpool"
-    assert analysis.rejections == ()
-    for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
-        assert isinstance(strategy.emit(analysis, config, {}), Program)
-
-
-def test_the_job_of_four_that_comes_with_it(registry, strategy, cpu_target):
-    (found,) = jobs.read(JOBS / "four-kernels.yaml")
-    jobs.check_keys(found, strategy.job_keys)
-    analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
-    assert analysis.workload.name == "hist,hist,maxpool,maxpool"
-    assert analysis.rejections == ()
-    assert len(strategy.parts(analysis)) == 4  # hist twice, maxpool twice, and either hist beside a maxpool
+    assert (analysis.workload.name, analysis.rejections, len(strategy.parts(analysis))) == (name, (), parts)
     for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
         assert isinstance(strategy.emit(analysis, config, {}), Program)
 

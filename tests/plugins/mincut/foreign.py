@@ -268,7 +268,65 @@ def isp(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"shown": np.clip(colour + ((light - soft) * 2)[..., None], 0, 255).astype(np.uint8)}
 
 
-# --- ten more -------------------------------------------------------------------------------------------
+# --- those that nobody here wrote -----------------------------------------------------------------------
+
+
+def _median_of_nine() -> str:
+    """By exchanges (Smith's network), as names of `let`."""
+    network = [(1, 2), (4, 5), (7, 8), (0, 1), (3, 4), (6, 7), (1, 2), (4, 5), (7, 8), (0, 3), (5, 8), (4, 7), (3, 6),
+               (1, 4), (2, 5), (4, 7), (4, 2), (6, 4), (4, 2)]  # fmt: skip
+    names, lines = [f"src[{i % 3 - 1}, {i // 3 - 1}]" for i in range(9)], []
+    for number, (low, high) in enumerate(network):
+        both = f"({names[low]}, {names[high]})"
+        lines += [f'      l{number}: "min{both}"', f'      h{number}: "max{both}"']
+        names[low], names[high] = f"l{number}", f"h{number}"
+    return "\n".join([*lines, f'    body: "{names[4]}"'])
+
+
+@foreign(f"""\
+image: {{width: 97, height: 61, dtype: uint8}}
+inputs: [src]
+outputs: [median]
+kernels:
+  median:
+    pattern: local
+    mask: [3, 3]
+    border: clamp
+    reads: [src]
+    let:
+{_median_of_nine()}
+""")
+def median(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {"median": cv2.medianBlur(images["src"], 3)}
+
+
+_PRODUCTS = {"xx": "ix * ix", "yy": "iy * iy", "xy": "ix * iy", "xt": "ix * it", "yt": "iy * it"}
+
+
+@foreign(f"""\
+image: {{width: 97, height: 61, dtype: float32}}
+inputs: [before, after]
+outputs: [u, v]
+masks: {{gx: {SOBEL_X}, gy: {SOBEL_Y}, box: {_ones(5, 5)}}}
+kernels:
+  ix: {{pattern: local, mask: [3, 3], border: clamp, reads: [before], body: "sum(gx, before) * 0.125f"}}
+  iy: {{pattern: local, mask: [3, 3], border: clamp, reads: [before], body: "sum(gy, before) * 0.125f"}}
+  it: {{pattern: point, reads: [before, after], body: "after - before"}}
+{"".join(f"  {name}: {{pattern: point, reads: {sorted({text[:2], text[-2:]})}, body: '{text}'}}" + chr(10)
+         for name, text in _PRODUCTS.items())}{_means({f"s{name}": name for name in _PRODUCTS}, 2)}
+  det: {{pattern: point, reads: [sxx, syy, sxy], body: "sxx * syy - sxy * sxy + 0.0001f"}}
+  u: {{pattern: point, reads: [sxt, syt, sxy, syy, det], body: "(sxy * syt - syy * sxt) / det"}}
+  v: {{pattern: point, reads: [sxt, syt, sxy, sxx, det], body: "(sxy * sxt - sxx * syt) / det"}}
+""", tolerance=2e-3)  # fmt: skip
+def lucas_kanade(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    before, after = images["before"].astype(np.float64), images["after"].astype(np.float64)
+    ix, iy, it = _correlate(before, SOBEL_X) / 8, _correlate(before, SOBEL_Y) / 8, after - before
+    xx, yy, xy, xt, yt = (
+        np.asarray(cv2.blur(each, (5, 5), borderType=cv2.BORDER_REFLECT))
+        for each in (ix * ix, iy * iy, ix * iy, ix * it, iy * it)
+    )
+    det = xx * yy - xy * xy + 0.0001
+    return {"u": ((xy * yt - yy * xt) / det).astype(np.float32), "v": ((xy * xt - xx * yt) / det).astype(np.float32)}
 
 
 @foreign(f"""\

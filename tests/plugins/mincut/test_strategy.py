@@ -143,21 +143,6 @@ def test_the_report_says_edges_cuts_and_blocks(registry: Registry) -> None:
     assert analysed(registry, "pipeline: sobel\n").report["optimum"]["gap"] == 652
 
 
-def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
-    analysis = analysed(registry, "pipeline: harris\n")
-    picture = analysis.report["dot"]
-    assert picture.count("{") == picture.count("}")
-    assert picture.count("subgraph cluster_") == 3
-    assert '"sx" -> "gx" [label="328"];' in picture
-    assert '"dx" -> "sx" [label="1", style=dashed];' in picture
-    assert '"hc" [shape=ellipse, peripheries=2];' in picture
-    lines = STRATEGY.describe(analysis).splitlines()
-    assert "  sx -> gx         328  point-to-local" in lines
-    assert "  1. {dx, dy, sx, gx, sxy, gxy, hc} | {sy, gy}  along 2  (shared_memory)" in lines
-    at = lines.index("blocks, 912 saved:")
-    assert lines[at + 1 : at + 7] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
-
-
 @pytest.mark.parametrize(
     ("registers", "spilled", "rule"), [(40, 0, None), (255, 64, "spills"), (255, 0, None), (300, 0, "launch")]
 )

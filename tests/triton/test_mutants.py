@@ -29,7 +29,14 @@ def all_alike(*arguments: Any) -> Any:
 
 
 def drafted(real: Registry, _: Path) -> None:
-    members.test_what_a_draft_tells_of_memory(ATTENTION, real)
+    """Which parameters of a draft are addresses, and which of them are written, is as the member says."""
+    arguments = members.drafted(real, members.HERE / "kernels.py", ATTENTION.kernel)["arguments"]
+    found = {each["name"]: each.get("role") for each in arguments}
+    for given in ATTENTION.document["arguments"]:
+        role = found[given["name"]]
+        assert (role is None) == ("value" in given), given["name"]
+        assert (role in ("output", "inout")) == (given.get("role") in ("output", "inout")), given["name"]
+    assert len(found) == len(ATTENTION.document["arguments"])
 
 
 EACH_WAY = members.test_each_way_is_compiled_by_itself

@@ -152,10 +152,7 @@ def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) ->
 def _page(made: CaptureReport, folder: Path, file: Path, arguments: argparse.Namespace) -> int:
     from fusiond.service.web import pages  # Jinja2 and starlette, for this alone
 
-    try:
-        file.write_text(pages.capture(made.as_json(), folder.resolve().name), encoding="utf-8")
-    except OSError as problem:
-        raise RequestError(f"{file} cannot be written: {problem.strerror}", where="--html") from None
+    options.write(file, pages.capture(made.as_json(), folder.resolve().name), where="--html")
     return _wrote([file], arguments)
 
 

@@ -89,26 +89,16 @@ def _machine() -> Iterator[Diagnosis]:
         said = f"{each.path}: CUDA {cuda}, V{each.version}; takes PTX up to .version {isa}"
         yield Diagnosis(name="ptxas", state="ok", detail=said)
     if not there:
-        yield Diagnosis(
-            name="ptxas",
-            state="missing",
-            detail="not found; PTX becomes cubins, registers and spills become known",
-            remedy=assemblers.MISSING.partition(": ")[2],
-        )
-    yield _program(
-        "nvdisasm",
-        nvdisasm.find(),
-        "SASS is read with it, instructions that a GPU executes become known",
-        (nvdisasm.missing() or "").removeprefix("no nvdisasm: "),
-    )
-    version = driver.version()
-    loads = _loads("libcuda.so.1")
-    yield Diagnosis(
-        name="libcuda",
-        state="ok" if loads else "missing",
-        detail=f"loads, driver {version or 'of unknown version'}" if loads else "libcuda.so.1 does not load",
-        remedy="" if loads else "install the NVIDIA driver; without it only the cpu device works",
-    )
+        use = "PTX becomes cubins, registers and spills become known"
+        yield _program("ptxas", None, use, assemblers.MISSING.partition(": ")[2])
+    use, remedy = "SASS is read with it, instructions that a GPU executes become known", nvdisasm.missing() or ""
+    yield _program("nvdisasm", nvdisasm.find(), use, remedy.removeprefix("no nvdisasm: "))
+    if _loads("libcuda.so.1"):
+        detail = f"loads, driver {driver.version() or 'of unknown version'}"
+        yield Diagnosis(name="libcuda", state="ok", detail=detail)
+    else:
+        remedy = "install the NVIDIA driver; without it only the cpu device works"
+        yield Diagnosis(name="libcuda", state="missing", detail="libcuda.so.1 does not load", remedy=remedy)
     yield _module("triton", "kernels in Triton are compiled with it", "pip install 'fusiond[triton]'")
     yield _module("pycuda", "GPUs are driven with it", "pip install 'fusiond[cuda]', with nvcc on PATH")
     nvml = _module("pynvml", "clocks, temperature and other users of a GPU", "pip install nvidia-ml-py")

@@ -82,10 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _page(store: Store, row: JobRow, path: Path, *, json: bool) -> int:
     from fusiond.service.web import pages  # Jinja2 and starlette, for this alone
 
-    try:
-        path.write_text(pages.standing_alone(store, row.id), encoding="utf-8")
-    except OSError as problem:
-        raise RequestError(f"{path} cannot be written: {problem.strerror}", where="--html") from None
+    options.write(path, pages.standing_alone(store, row.id), where="--html")
     return _wrote([path], json=json)
 
 

@@ -79,11 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if target == "-":
         output.say(*text.rstrip("\n").split("\n"))
     else:
-        path = Path(target).expanduser()
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as problem:
-            raise RequestError(f"{path} cannot be written: {problem.strerror}", where="FILE") from None
+        options.write(Path(target).expanduser(), text, where="FILE")
         if arguments.json:
             options.say_json({"written": target, f"{noun}s": count})
         else:

@@ -73,10 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = _seen_from(text, root.mapping(), here, there)
     if target.exists() and not arguments.force:
         raise RequestError(f"{target} is there already; --force overwrites it", where="--output")
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise RequestError(f"cannot write {target}: {problem.strerror}", where="--output") from None
+    options.write(target, text, where="--output")
     if arguments.json:
         options.say_json({"wrote": str(target), "strategy": strategy.name, "unknown": [each.key for each in unknown]})
         return 0

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from fusiond.cli.answer import microseconds
 from fusiond.service.progress import Progress
 
-UNCUT = 10_000
-"""Columns of a table that goes into a pipe."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOf:
@@ -45,15 +42,6 @@ def phase(progress: Progress) -> str:
 def quiet(progress: Progress) -> bool:
     """What moves a bar, and is not a line: the processes of the finals one by one, what a search will cost."""
     return not progress.detail and (progress.number is not None or progress.then_secs is not None)
-
-
-def duration(secs: float | None) -> str:
-    """`2 min`, `40 s`: about how long; nothing where that is not known."""
-    if secs is None:
-        return ""
-    if secs >= 5400:
-        return f"{secs / 3600:.1f} h"
-    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
 
 
 def line(progress: Progress) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fusiond.cli import job_texts, render
-from fusiond.model.english import counted, shortened
+from fusiond.model.english import counted, duration, shortened
 from fusiond.model.errors import NothingKnown
 from fusiond.model.outcomes import JobState
 from fusiond.service.client.client import Client
@@ -92,7 +92,7 @@ def _device(each: Mapping[str, Any]) -> tuple[object, ...]:
     now = f"final {found['final']} of {found['finals']}" if found["final"] else found["phase"]
     if each["waiting"]:
         now = f"waits: {shortened(each['waiting'], 60)}"
-    left = job_texts.duration(found["left_secs"])
+    left = None if found["left_secs"] is None else duration(found["left_secs"])
     best = job_texts.ratio(found["best"])
     trials = job_texts.bar(found["done"], found["budget"])
     return each["device"], each["job"], shortened(found["workload"], 32), part, now, trials, best, left

@@ -159,6 +159,14 @@ def settings(pairs: list[str], *, where: str) -> Mapping[str, str]:
     return found
 
 
+def write(path: Path, text: str, *, where: str) -> None:
+    """RequestError where a file that an option names cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"{path} cannot be written: {problem.strerror}", where=where) from None
+
+
 def say_json(document: Any) -> None:
     """The one JSON document of a command, on standard output; in ASCII, so that it does nothing to a terminal."""
     json.dump(document, sys.stdout, indent=2)

@@ -6,7 +6,6 @@ Where the output is not a terminal, progress is one plain line an event, and tab
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 import textwrap
@@ -18,70 +17,42 @@ from typing import Protocol
 from rich.cells import cell_len
 
 from fusiond.cli import output
-from fusiond.cli.job_texts import UNCUT, TableOf, line
+from fusiond.cli.job_texts import TableOf, line
 from fusiond.model.english import shown
 from fusiond.service.progress import Progress
 
-LONGEST_WORD = 24
-"""Words up to this length are never broken in a table."""
+UNCUT = 10_000
+"""Columns of a table that goes into a pipe."""
 _BETWEEN, _AROUND = 3, 2
-"""What rich puts between two columns, and around all."""
+"""Columns of blanks between two cells, and around a line."""
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; None is shown as nothing. Where the terminal is too narrow for it, each row is a paragraph."""
     cells = [["" if each is None else shown(str(each)) for each in row] for row in rows]
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
-    widths = _widths([columns, *cells], wide)
-    if widths is None:  # what is empty throughout is the first to go
+    widths = _widths([columns, *cells])
+    if _width(widths) > wide:  # what is empty throughout is the first to go
         used = [at for at in range(len(columns)) if any(row[at] for row in cells)]
         columns, cells = [columns[at] for at in used], [[row[at] for at in used] for row in cells]
-        widths = _widths([columns, *cells], wide)
-    if widths is None:
+        widths = _widths([columns, *cells])
+    if _width(widths) > wide:
         _paragraphs(title, columns, cells, wide)
         return
-    if not plainly(title, widths, wide):
-        from fusiond.cli import rich_output  # rich, which takes a tenth of a second
-
-        rich_output.table(title, columns, widths, cells, wide)
-        return
-    rule, gap = "\u2500" * (sum(widths) + _BETWEEN * (len(widths) - 1)), " " * _BETWEEN
     heads, *lines = (
-        gap.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        (" " * _BETWEEN).join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         for row in (columns, *cells)
     )
-    blank = " " * len(rule)
+    rule, blank = "\u2500" * len(heads), " " * len(heads)
     output.say(*([title] if title else []), *(f" {each} " for each in (blank, heads, rule, *lines, blank)))
 
 
-def plainly(title: str, widths: Sequence[int], wide: int) -> bool:
-    """Whether rich would write a table without colours, in the same characters, and its title on a line."""
-    forced = wide != UNCUT or any(map(os.environ.get, ("FORCE_COLOR", "TTY_COMPATIBLE")))
-    whole = _BETWEEN * (len(widths) - 1) + sum(widths)
-    return (
-        not forced
-        and (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-        and cell_len(title) <= whole + _AROUND
-    )
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(cell_len, each)) for each in zip(*lines, strict=True)]
 
 
-def _widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
-    """The columns' widths: what each needs, or at least its longest word; None where that does not fit."""
-    columns = list(zip(*lines, strict=True))
-    wanted = [max(map(cell_len, each)) for each in columns]
-    widths = [
-        min(most, max(min(LONGEST_WORD, cell_len(word)) for cell in each for word in cell.split() or [""]))
-        for each, most in zip(columns, wanted, strict=True)
-    ]
-    left = wide - _AROUND - _BETWEEN * (len(widths) - 1) - sum(widths)
-    if left < 0:
-        return None
-    order = sorted(range(len(widths)), key=lambda at: wanted[at] - widths[at])
-    for done, at in enumerate(order):  # those that need little get it, the others share the rest
-        more = min(wanted[at] - widths[at], left // (len(order) - done))
-        widths[at] += more
-        left -= more
-    return widths
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + _BETWEEN * (len(widths) - 1) + _AROUND
 
 
 def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:

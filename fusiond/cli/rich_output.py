@@ -1,4 +1,4 @@
-"""Draws tables and progress on a terminal. The only module that imports rich."""
+"""Draws progress on a terminal, and tables again and again. The only module that imports rich."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from fusiond.cli.job_texts import UNCUT, TableOf, duration, line, phase, quiet
-from fusiond.model.english import shortened, shown
+from fusiond.cli.job_texts import TableOf, line, phase, quiet
+from fusiond.model.english import duration, shortened, shown
 from fusiond.service.progress import Progress
 from fusiond.service.remaining import Standing, Standings
 
@@ -25,17 +25,6 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Whoever read the output is gone; `fusiond.cli.main` knows what to do then, and rich would exit with 1."""
         raise BrokenPipeError
-
-
-def table(title: str, columns: Sequence[str], widths: Sequence[int], rows: Sequence[Sequence[str]], wide: int) -> None:
-    """`wide`: columns; UNCUT: lines of any length."""
-    console = _Console(width=wide, emoji=False, highlight=False, soft_wrap=wide == UNCUT)
-    grid = Table(box=box.SIMPLE_HEAD, title=escape(title) or None, title_justify="left", pad_edge=False)
-    for name, width in zip(columns, widths, strict=True):
-        grid.add_column(name, overflow="fold", width=width)
-    for row in rows:
-        grid.add_row(*map(Text, row))  # `escape` doubles a backslash at the end
-    console.print(grid)
 
 
 class _About(ProgressColumn):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import stat
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-
-from fusiond.service.client.client import LOST
 
 pytestmark = pytest.mark.slow
 End = Callable[[subprocess.Popen[str], signal.Signals], int]
@@ -76,24 +73,6 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
         assert machine.fusiond("watch", id).status == 0
 
 
-@pytest.mark.campaign
-def test_kill_9_and_restart(machine: Any, end: End) -> None:
-    with machine.serving() as daemon:
-        job = machine.fusiond("submit", machine.job(trials=60, side=40), "--json").json["id"]
-        machine.wait_for(lambda: machine.trials(job) >= 2, about="the second trial")
-        daemon.kill()
-        daemon.wait()
-    before = machine.show(job)
-    assert (before["state"], before["problem"]) == ("queued", LOST)
-    assert (machine.folder / "fusiond.sqlite.run" / "socket").exists()
-    with machine.serving() as daemon:  # the stale socket is replaced, the job taken up again
-        assert machine.fusiond("watch", job).status == 0
-        assert end(daemon, signal.SIGTERM) == 0
-    after = machine.fusiond("explain", job, "--json").json
-    assert len(after["trials"]) == 60
-    assert len({each["sequence"] for each in after["trials"]}) == 60
-
-
 def test_a_bad_job_is_refused_and_not_stored(machine: Any) -> None:
     with machine.serving():
         for text, says in (
@@ -118,13 +97,6 @@ def test_two_daemons_on_one_store(machine: Any) -> None:
         assert second.status == 1
         assert f"another daemon serves this store already (pid {daemon.pid}" in second.err
         assert daemon.poll() is None
-
-
-def test_the_socket_is_private(machine: Any) -> None:
-    with machine.serving():
-        socket = machine.folder / "fusiond.sqlite.run" / "socket"
-        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
-        assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
 
 
 def test_a_socket_path_too_long_is_one_line(machine: Any) -> None:
@@ -152,13 +124,6 @@ def test_cancelling(machine: Any) -> None:
         assert machine.fusiond("cancel", job).status == 0
         watched = machine.fusiond("watch", job, "--json")
         assert (watched.status, watched.json["state"]) == (1, "cancelled")
-
-
-def test_submit_without_a_daemon(machine: Any) -> None:
-    said = machine.fusiond("submit", machine.job())
-    assert said.status == 1
-    assert "start one with `fusiond serve`" in said.err
-    assert not machine.database.exists()
 
 
 def test_the_configuration_is_read_again(machine: Any, end: End) -> None:

@@ -1,17 +1,13 @@
-"""Tables at any width: no word is broken that needs not be, and what does not fit is told in paragraphs."""
+"""Tables at any width: what does not fit is told in paragraphs."""
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from unittest import mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fusiond.cli import render, rich_output
 from fusiond.service.progress import Progress
@@ -58,25 +54,6 @@ def test_an_empty_column_goes_first(shown: Shown, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "problem" not in out
     assert re.search("a{20} +b{20}", out)
-
-
-@given(
-    st.sampled_from(["", "facts", "what the compiler says (not measured)", "[b]bold[/b] :smile:"]),
-    st.integers(1, 4).flatmap(
-        lambda many: st.lists(st.tuples(*[st.none() | st.text(max_size=30)] * many), min_size=1, max_size=5)
-    ),
-)
-def test_a_pipe_gets_what_rich_would_write(title: str, rows: list[tuple[str | None, ...]]) -> None:
-    """Also wide characters, brackets and empty cells."""
-    columns = ("name", "values", "x", "y")[: len(rows[0])]
-    said = []
-    for plain in (render.plainly, mock.Mock(return_value=False)):
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        with mock.patch.object(sys, "stdout", out), mock.patch.object(render, "plainly", plain):
-            render.table(title, columns, rows)
-            out.seek(0)
-            said.append(out.read())
-    assert said[0] == said[1]
 
 
 def test_rich_is_not_imported_for_a_pipe() -> None:

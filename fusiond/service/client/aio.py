@@ -10,21 +10,34 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fusiond.service.client.client import Client
 
 if TYPE_CHECKING:
-    from fusiond.model.outcomes import JobState
-    from fusiond.service.client.answers import Answer, Judgement
     from fusiond.service.progress import Progress
-    from fusiond.store.job_rows import JobRow
 
+Given = ParamSpec("Given")
 Made = TypeVar("Made")
+
+
+def _awaited(
+    method: Callable[Concatenate[Client, Given], Made], *, beside_others: bool = False
+) -> Callable[Concatenate[AsyncClient, Given], Coroutine[Any, Any, Made]]:
+    """A method of `Client`. `beside_others`: in a thread and with a client of its own, since it takes long."""
+
+    @functools.wraps(method)
+    async def called(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Made:
+        client = Client(self._client._socket, self._client.db) if beside_others else self._client
+        thread = None if beside_others else self._thread
+        call = functools.partial(method, client, *given, **named)
+        return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+    return called
 
 
 class AsyncClient:
@@ -43,44 +56,19 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        await self._call(self._client.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._client.close)
         self._thread.shutdown(wait=False)
 
-    async def health(self) -> Mapping[str, Any]:
-        return await self._call(self._client.health)
-
-    async def submit(
-        self,
-        path: Path | str,
-        text: str | None = None,
-        *,
-        device: str | None = None,
-        trials: int | None = None,
-        seed: int | None = None,
-        priority: int = 0,
-    ) -> tuple[str, ...]:
-        asked = functools.partial(self._client.submit, device=device, trials=trials, seed=seed, priority=priority)
-        return await self._call(asked, path, text)
-
-    async def judge(
-        self,
-        reference: Path | str | Mapping[str, Any],
-        candidate: Path | str | Mapping[str, Any],
-        *,
-        device: str = "auto",
-        trials: int | None = None,
-        timeout_secs: float | None = None,
-    ) -> Judgement:
-        """Several may be asked for at once, and other calls go on meanwhile."""
-        given = {"device": device, "trials": trials, "timeout_secs": timeout_secs}
-        own = Client(self._client._socket, self._client.db)  # each in a thread of its own
-        return await asyncio.to_thread(functools.partial(own.judge, reference, candidate, **given))  # type: ignore[arg-type]
-
-    async def cancel(self, job: str) -> JobRow:
-        return await self._call(self._client.cancel, job)
-
-    async def finish(self, job: str) -> JobRow:
-        return await self._call(self._client.finish, job)
+    health = _awaited(Client.health)
+    submit = _awaited(Client.submit)
+    judge = _awaited(Client.judge, beside_others=True)
+    cancel = _awaited(Client.cancel)
+    finish = _awaited(Client.finish)
+    count_jobs = _awaited(Client.count_jobs)
+    jobs = _awaited(Client.jobs)
+    show = _awaited(Client.show)
+    best = _awaited(Client.best)
+    best_of_job = _awaited(Client.best_of_job)
 
     async def watch(self, job: str) -> AsyncIterator[Progress]:
         """How the job stands, then what happens, until it ends. Other calls go on meanwhile."""
@@ -111,40 +99,3 @@ class AsyncClient:
                 yield event
         finally:
             left.set()
-
-    async def count_jobs(self, states: Sequence[JobState] = ()) -> int:
-        return await self._call(self._client.count_jobs, states)
-
-    async def jobs(
-        self, states: Sequence[JobState] = (), limit: int = 100, *, before: str | None = None
-    ) -> tuple[JobRow, ...]:
-        return await self._call(functools.partial(self._client.jobs, before=before), states, limit)
-
-    async def show(self, job: str) -> JobRow:
-        return await self._call(self._client.show, job)
-
-    async def best(
-        self,
-        name: str | None = None,
-        *,
-        job: Path | str | None = None,
-        device: str | None = None,
-        sizes: Mapping[str, int] | None = None,
-        cache: str | None = None,
-    ) -> Answer | None:
-        asked = functools.partial(self._client.best, job=job, device=device, sizes=sizes, cache=cache)
-        return await self._call(asked, name)
-
-    async def best_of_job(
-        self,
-        job: Path | str,
-        *,
-        device: str | None = None,
-        sizes: Mapping[str, int] | None = None,
-        cache: str | None = None,
-    ) -> tuple[Answer | None, ...]:
-        asked = functools.partial(self._client.best_of_job, device=device, sizes=sizes, cache=cache)
-        return await self._call(asked, job)
-
-    async def _call(self, method: Callable[..., Made], *arguments: object) -> Made:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(method, *arguments))

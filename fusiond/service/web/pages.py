@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from fusiond.model.english import duration
 from fusiond.model.errors import FusiondError, NothingKnown, RequestError
 from fusiond.model.outcomes import JobState
 from fusiond.service.remaining import Standing
@@ -41,7 +42,7 @@ def environment() -> Environment:
         loader=PackageLoader("fusiond.service.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     found.filters["when"] = lambda text: text[:16].replace("T", " ") if text else ""
-    found.filters["duration"] = views.duration
+    found.filters["duration"] = duration
     found.filters["way"] = lambda role: role.partition(":")[2] or role
     found.filters["ratio"] = lambda value: "" if value is None else f"{value:.3f}x"
     found.globals["answer_path"] = views.answer_path

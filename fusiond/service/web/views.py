@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fusiond.model.english import shortened
+from fusiond.model.english import duration, shortened
 from fusiond.model.errors import NothingKnown, StoreError
 from fusiond.model.nouns import COUNTED
 from fusiond.model.outcomes import JobState, Outcome, Record, Verdict
@@ -299,13 +299,6 @@ def left(row: JobRow) -> str | None:
     if row.state is not JobState.RUNNING or not row.trials or not row.wall_secs or row.trials >= row.budget:
         return None
     return f"about {duration(row.wall_secs / row.trials * (row.budget - row.trials))}"
-
-
-def duration(secs: float) -> str:
-    """`40 s`, `12 min`, `3.2 h`."""
-    if secs >= 5400:
-        return f"{secs / 3600:.1f} h"
-    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
 
 
 def _rows(trials: Iterable[TrialLine], knobs: Sequence[str], best: TrialLine | None) -> Markup:

@@ -43,9 +43,7 @@ class Graph:
 
 class Driver:
     def __init__(self, library: Path, *, eager: bool = False, turns: bool = False) -> None:
-        self.stack: list[int] = [CONTEXT]
-        self.owners: dict[int, int] = {}
-        """Handle of a stream, an event, a module or a kernel, or address of device memory -> its context."""
+        self.context: int | None = CONTEXT
         self.runtime = native.Runtime(library)
         self.eager, self.turns = eager, turns
         self.log: list[str] = []
@@ -71,28 +69,13 @@ class Driver:
 
     # --- context ---
 
-    @property
-    def current(self) -> int | None:
-        """The context of device 0 is CONTEXT, that of 1 the next number."""
-        return self.stack[-1] if self.stack else None
-
     def cuCtxGetCurrent(self, into: Any) -> int:
-        into._obj.value = self.current
+        into._obj.value = self.context
         return 0
 
     def cuCtxGetDevice(self, into: Any) -> int:
-        into._obj.value = (self.current or CONTEXT) - CONTEXT
+        into._obj.value = 0
         return 0
-
-    def _foreign(self, *things: int) -> bool:
-        """Whether something belongs to another context than the current one."""
-        return any(self.owner(each) not in (None, self.current) for each in things)
-
-    def owner(self, thing: int) -> int | None:
-        if thing in self.owners:
-            return self.owners[thing]
-        inside = (begin for begin, memory in self.memory.items() if begin <= thing < begin + memory.size - 256)
-        return self.owners.get(next(inside, 0))
 
     def cuCtxSynchronize(self) -> int:
         self.drain()
@@ -117,7 +100,6 @@ class Driver:
 
     def _make(self, into: Any) -> int:
         into._obj.value = next(self._handles)
-        self.owners[into._obj.value] = self.current or 0
         return 0
 
     def cuStreamCreate(self, into: Any, flags: Any) -> int:
@@ -136,8 +118,6 @@ class Driver:
         return 0
 
     def cuEventRecord(self, event: Any, stream: Any) -> int:
-        if self.owner(stream.value or 0) not in (None, self.owner(event.value)):
-            return 400
         op = Op(stream.value or 0)
         self.enqueue(op)
         self.records[event.value] = op
@@ -221,14 +201,11 @@ class Driver:
 
     def release(self, address: int) -> int:
         self.memory.pop(address)[:] = 0xDD
-        self.owners.pop(address, None)
         self.managed.pop(address, None)
         return 0
 
     def cuMemAlloc_v2(self, into: Any, size: Any) -> int:
-        self.allocate(size.value, into)
-        self.owners[into._obj.value] = self.current or 0
-        return 0
+        return self.allocate(size.value, into)
 
     def cuMemFree_v2(self, address: Any) -> int:
         self.drain()
@@ -262,8 +239,6 @@ class Driver:
 
     def cuMemcpyAsync(self, target: Any, source: Any, size: Any, stream: Any) -> int:
         to, of, length = target.value, source.value, size.value
-        if self._foreign(stream.value or 0, to, of):
-            return 400
         self.enqueue(Op(stream.value or 0, lambda: ctypes.memmove(to, of, length) and None))
         return 0
 
@@ -326,8 +301,6 @@ class Driver:
         if shape[6] > self.opted.get(function, 0):  # as if the kernel had 48 KiB of its own
             return 1
         arguments = [ctypes.string_at(places[i], size) for i, size in enumerate(entry.argument_bytes)]
-        if self._foreign(function, stream, *(int.from_bytes(each, "little") for each in arguments if len(each) == 8)):
-            return 400
         launch = native.NativeLaunch(
             grid=(shape[0], shape[1], shape[2]), block=(shape[3], shape[4], shape[5]), shared_bytes=shape[6],
             cooperative=cooperative, checked=True,

@@ -20,7 +20,7 @@ from fusiond.build.exporting.cxx import CxxNames, element
 from fusiond.build.exporting.files import export, file_stem
 from fusiond.build.exporting.header import caller_arenas
 from fusiond.build.exporting.layout import Giver
-from fusiond.model.program import Buffer, Memory, Program, Role, Source, SourceKind
+from fusiond.model.program import Buffer, Memory, Program, Role, Source, SourceKind, homes
 from tests.exporting import programs
 from tests.exporting.programs import CASES, Case
 
@@ -118,7 +118,7 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     lines.append("    cudaStream_t stream = std::atoi(argv[at++]) ? new stub::Stream{-1} : nullptr; void* p = nullptr;")
     for home in caller_arenas(program):
         name = names.arenas[home]
-        call = allocation(layout.homes(program)[home][0])
+        call = allocation(homes(program)[home][0])
         lines.append(f"    {call}(&p, {name}_bytes(sizes)); place_{name}(buffers, p, sizes);")
     for each in given:
         name, kind = names.buffers[each.name], element(each.dtype)

@@ -15,7 +15,7 @@ import pytest
 from fusiond.build.exporting.files import export
 from fusiond.model.program import Launch, Memory, Program, Role
 from tests.exporting import programs
-from tests.exporting.driver import CONTEXT, ByDlpack, Driver, OnDevice, Op, built
+from tests.exporting.driver import ByDlpack, Driver, OnDevice, Op, built
 from tests.exporting.programs import CASES, Case
 
 
@@ -135,7 +135,6 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
     assert not here.driver.memory
     assert not here.driver.modules
     assert not here.driver.graphs
-    assert here.driver.stack == [CONTEXT]
 
 
 def test_the_carve_out_is_the_one_that_was_measured(exported: Callable[..., Exported]) -> None:
@@ -288,7 +287,7 @@ def test_sizes_that_cannot_be(exported: Callable[..., Exported], sizes: dict[str
 
 def test_no_context_is_made(exported: Callable[..., Exported]) -> None:
     here = exported(programs.one().program)
-    here.driver.stack.clear()
+    here.driver.context = None
     with pytest.raises(here.error, match="no CUDA context is current in this thread; make one first"):
         here.launcher.launch({})
     assert set(here.driver.log) == {"cuCtxGetCurrent"}

@@ -12,7 +12,7 @@ from fusiond.build.exporting.adapters import space
 from fusiond.build.exporting.header import header
 from fusiond.build.exporting.implementation import implementation
 from fusiond.build.exporting.readme import compile_options, readme
-from fusiond.model.program import Program, SourceKind, encode, host_steps
+from fusiond.model.program import Program, SourceKind, encode, homes, host_steps
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 
@@ -26,7 +26,7 @@ def export(
     `binaries`: source name -> what was built of it, for `arch`; there may be none. ValueError, in one line, for a
     program that cannot be called from outside.
     """
-    for home in layout.homes(program):
+    for home in homes(program):
         layout.giver(program, home)
     name = file_stem(program)
     texts = {

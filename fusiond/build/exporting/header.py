@@ -10,7 +10,7 @@ from fusiond.build.exporting.layout import Giver
 from fusiond.model.codegen.statements import Statements
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.language.extents import text_of
-from fusiond.model.program import Buffer, Memory, Program, Role, pitches
+from fusiond.model.program import Buffer, Memory, Program, Role, homes, pitches
 
 _PLACES = {
     Memory.DEVICE: "device",
@@ -90,7 +90,7 @@ def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
     for each in program.buffers:
         if layout.is_argument(each) and each.symbol is None:
             note = f"{each.role}, {_PLACES[each.memory]}: {text_of(each.elements)} elements"
-            if each.arena is not None and len(layout.wholes(layout.homes(program)[each.arena])) > 1:
+            if each.arena is not None and len(layout.wholes(homes(program)[each.arena])) > 1:
                 note += f", at byte {text_of(each.offset_bytes)} of {each.arena}"
             note += "; null: in the workspace" if each.name in free else ""
             struct.line(f"{pointer(each, free)} {names.buffers[each.name]} = nullptr;  ///< {note}")
@@ -148,7 +148,7 @@ def caller_arenas(program: Program) -> tuple[str, ...]:
     """The arenas of several buffers that the caller gives."""
     return tuple(
         home
-        for home, members in layout.homes(program).items()
+        for home, members in homes(program).items()
         if len(layout.wholes(members)) > 1 and layout.giver(program, home) is Giver.CALLER
     )
 

@@ -9,7 +9,7 @@ from fusiond.build.exporting.header import caller_arenas, signature
 from fusiond.build.exporting.layout import Giver
 from fusiond.build.exporting.steps import StepWriter, refuse
 from fusiond.model.codegen.statements import Statements
-from fusiond.model.program import Program
+from fusiond.model.program import Program, homes
 
 
 def implementation(program: Program, header: str) -> str:
@@ -65,7 +65,7 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
             "    [[maybe_unused]] Places& at)"
         )
         body.line("long long end = 0;")
-        for home, members in layout.homes(program).items():
+        for home, members in homes(program).items():
             if _lies_in(program, home, where):
                 for each in members:
                     offset = cxx.number(each.offset_bytes, names)
@@ -77,7 +77,7 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
 
 def _lies_in(program: Program, home: str, where: Giver) -> bool:
     """Whether an allocation has a place in a workspace; what the caller may leave out has one too."""
-    buffer = layout.homes(program)[home][0]
+    buffer = homes(program)[home][0]
     if layout.giver(program, home) is where:
         return True
     return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
@@ -95,7 +95,7 @@ def _check(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
         if layout.is_argument(each) and each.symbol is None and each.name not in free:
             refuse(body, f"!buffers.{names.buffers[each.name]}", f"the {each.role} {each.name} is null")
     for home in caller_arenas(program):
-        first, *others = (each for each in layout.homes(program)[home] if layout.is_argument(each))
+        first, *others = (each for each in homes(program)[home] if layout.is_argument(each))
         for each in others:
             distance = f"{cxx.number(each.offset_bytes, names)} - {cxx.number(first.offset_bytes, names)}"
             places = (f"reinterpret_cast<const char*>(buffers.{names.buffers[one.name]})" for one in (each, first))
@@ -124,7 +124,7 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
         *(f"lay_out_{kind}(sizes, static_cast<char*>(buffers.{kind}), at);" for kind in layout.workspaces(program))
     )
     free = layout.optional(program)
-    for home, members in layout.homes(program).items():
+    for home, members in homes(program).items():
         if layout.giver(program, home) is not Giver.CALLER:
             continue
         first = next(each for each in members if layout.is_argument(each))
@@ -210,7 +210,7 @@ def _arena(text: Statements, program: Program, names: cxx.CxxNames, writer: Step
     body.line(f"return static_cast<std::size_t>({writer.home_bytes(home)});")
     text.line("")
     body = text.block(f"void place_{name}(Buffers& buffers, void* base, [[maybe_unused]] const Sizes& sizes)")
-    for each in layout.homes(program)[home]:
+    for each in homes(program)[home]:
         if layout.is_argument(each):
             start = f"static_cast<char*>(base) + {cxx.number(each.offset_bytes, names)}"
             member = f"buffers.{names.buffers[each.name]}"

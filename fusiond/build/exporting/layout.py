@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 
-from fusiond.model.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps
+from fusiond.model.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps, homes
 
 
 class Giver(enum.Enum):
@@ -21,15 +21,6 @@ class Giver(enum.Enum):
     """The same in managed memory."""
     PLAN = enum.auto()
     """A step allocates it."""
-
-
-def homes(program: Program) -> Mapping[str, tuple[Buffer, ...]]:
-    """Allocation -> its buffers by offset; a buffer without an arena is one of its own. Variables have none."""
-    found: dict[str, list[Buffer]] = {}
-    for each in program.buffers:
-        if each.symbol is None:
-            found.setdefault(each.arena or each.name, []).append(each)
-    return {home: tuple(sorted(members, key=lambda each: each.offset_bytes)) for home, members in found.items()}
 
 
 def wholes(members: Iterable[Buffer]) -> tuple[Buffer, ...]:

@@ -31,6 +31,7 @@ from fusiond.model.program import (
     Scalar,
     Seam,
     Step,
+    homes,
     host_steps,
     pitches,
 )
@@ -88,7 +89,7 @@ class StepWriter:
 
     def home_bytes(self, home: str) -> str:
         """The length of an allocation, as long long."""
-        ends = [self._number(each.offset_bytes + each.size_bytes) for each in layout.homes(self._program)[home]]
+        ends = [self._number(each.offset_bytes + each.size_bytes) for each in homes(self._program)[home]]
         return f"most({{{', '.join(dict.fromkeys(ends))}}})" if len(set(ends)) > 1 else ends[0]
 
     def _number(self, value: int) -> Code:
@@ -250,7 +251,7 @@ class StepWriter:
         return f"cudaMemcpy{sides[0]}To{sides[1]}"
 
     def _allocate(self, body: Statements, step: Alloc, stream: str) -> None:
-        members = layout.homes(self._program)[step.arena]
+        members = homes(self._program)[step.arena]
         size = f"static_cast<std::size_t>({self.home_bytes(step.arena)})"
         call = {
             Memory.DEVICE: f"cudaMallocAsync(&base, {size}, {stream})" if step.pooled else f"cudaMalloc(&base, {size})",
@@ -265,7 +266,7 @@ class StepWriter:
             body.line(f"{self._at(each.name)} = static_cast<char*>(base) + {self._number(each.offset_bytes)};")
 
     def _release(self, body: Statements, arena: str, stream: str, *, pooled: bool) -> None:
-        first = layout.homes(self._program)[arena][0]
+        first = homes(self._program)[arena][0]
         base = f"{self._at(first.name)} - {self._number(first.offset_bytes)}"
         if first.memory is Memory.DEVICE:
             body.line(f"TRY(cudaFreeAsync({base}, {stream}));" if pooled else f"TRY(cudaFree({base}));")
@@ -320,7 +321,7 @@ class StepWriter:
                 if text_of(one) != text_of(other):
                     wrong = f"{self._number(one)} != {self._number(other)}"
                     refuse(body, wrong, f"step {step.name} would copy {source} to {target}, which has another length")
-        for home, members in layout.homes(self._program).items():
+        for home, members in homes(self._program).items():
             for left, right in itertools.pairwise(layout.wholes(members)):
                 end = left.offset_bytes + left.size_bytes
                 if isinstance(end, Extent) or isinstance(right.offset_bytes, Extent):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,8 @@ from fusiond.model.program import (
     SourceKind,
     SourceLanguage,
     Step,
+    home_bytes,
+    homes,
 )
 from fusiond.model.ptx.flat import PtxKernel
 from fusiond.model.ptx.tree import PtxError
@@ -265,12 +266,7 @@ class _Run:
         return Counted(rows=tuple(rows), outputs=outputs, bound_us=bound_us, lines=lines, broke=broke)
 
     def _allocate(self, symbols: Mapping[str, Mapping[str, str]]) -> None:
-        arenas: dict[str, int] = defaultdict(int)
-        for each in self._program.buffers:
-            if each.symbol is None:
-                arena = each.arena or each.name
-                arenas[arena] = max(arenas[arena], each.offset_bytes + each.size_bytes)
-        blocks = {name: layout.aligned(size) for name, size in arenas.items()}
+        blocks = {name: layout.aligned(home_bytes(members)) for name, members in homes(self._program).items()}
         self._memory = list(blocks.values())
         for each in self._program.buffers:
             if each.symbol is None:

@@ -42,6 +42,7 @@ from fusiond.model.program import (
     Role,
     SourceKind,
     Step,
+    homes,
     timeline,
 )
 from fusiond.model.system import faults
@@ -91,7 +92,7 @@ class CpuProgram:
             if (fault := faults.of_text(str(problem), program.name)) is not None:  # dlopen has no number for it
                 raise fault from None
             raise ExecutionError(Outcome.BUILD_FAILED, f"cannot load: {problem}") from None
-        self._blocks = self._allocated()
+        self._blocks = {name: HostAllocation(name, members) for name, members in homes(program).items()}
         self._of = {name: block for block in self._blocks.values() for name in block.views}
         self._symbols = self._found_symbols()
         self._pristine: dict[str, Array] = {}
@@ -129,16 +130,6 @@ class CpuProgram:
     def close(self) -> None:
         for module in self._modules.values():
             module.close()
-
-    def _allocated(self) -> dict[str, HostAllocation]:
-        groups: dict[str, list[int]] = {}
-        for index, buffer in enumerate(self.program.buffers):
-            if buffer.symbol is None:
-                groups.setdefault(buffer.arena or buffer.name, []).append(index)
-        return {
-            name: HostAllocation(name, [self.program.buffers[index] for index in members])
-            for name, members in groups.items()
-        }
 
     def _found_symbols(self) -> dict[str, np.ndarray]:
         found = {}

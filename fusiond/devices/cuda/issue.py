@@ -16,7 +16,7 @@ import numpy as np
 from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory, arenas
+from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory
 from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.host import HostLibrary
 from fusiond.model.gpu.entry_table import EntryName
@@ -31,6 +31,7 @@ from fusiond.model.program import (
     Prefetch,
     Program,
     Step,
+    homes,
     host_steps,
 )
 
@@ -101,7 +102,6 @@ class Issuer:
         self._streams = streams
         self._kernels = kernels
         self._hosts = hosts
-        self._arenas = arenas(program)
         self._program = program
         self._on_host = host_steps(program)
         self._waits: dict[str, list[str]] = {}
@@ -216,8 +216,7 @@ class Issuer:
         if step.pooled:
             made: DeviceAllocation = PooledBlock(self._cuda, self._driver, static.size_bytes, stream.handle)
         else:
-            memory = (self._arenas.get(step.arena) or [self._program.buffer(step.arena)])[0].memory
-            made = DeviceAllocation(self._cuda, memory, static.size_bytes)
+            made = DeviceAllocation(self._cuda, homes(self._program)[step.arena][0].memory, static.size_bytes)
         self._memory.blocks[step.arena] = made
         self._packed.clear()  # addresses have changed
 

@@ -18,11 +18,10 @@ from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.loop_code import HostFunctions
-from fusiond.devices.cuda.memory import ProgramMemory, arenas
+from fusiond.devices.cuda.memory import ProgramMemory
 from fusiond.model.program import (
     Alloc,
     Argument,
-    Buffer,
     Copy,
     CopyBatch,
     FillStep,
@@ -34,6 +33,8 @@ from fusiond.model.program import (
     Prefetch,
     Program,
     Step,
+    home_bytes,
+    homes,
     pooled_frees,
 )
 
@@ -119,7 +120,7 @@ class TimedLoop:
         self._pooled = pooled_frees(program)
         self._in_pool = {step.arena for step in program.steps if isinstance(step, Alloc) and step.pooled}
         self._slots = {each.name: c_uint64(memory.address(each.name)) for each in program.buffers}
-        self._arenas = arenas(program)
+        self._homes = homes(program)
         self._bases = {step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)}
         counted = [index for index, step in enumerate(program.steps) if step.counted]
         self._first, self._last = counted[0], counted[-1]
@@ -159,7 +160,7 @@ class TimedLoop:
         for arena, base in self._bases.items():
             if base.value == 0:
                 continue
-            memory = self._members(arena)[0].memory
+            memory = self._homes[arena][0].memory
             if arena in self._in_pool:
                 self._driver.free(base.value, self._streams[0] or 0)
             elif memory in (Memory.DEVICE, Memory.MANAGED):
@@ -169,10 +170,6 @@ class TimedLoop:
             else:
                 libc.free(c_void_p(base.value))
             base.value = 0
-
-    def _members(self, arena: str) -> list[Buffer]:
-        """The buffers that an Alloc or Free of this name is about."""
-        return self._arenas.get(arena) or [self._program.buffer(arena)]
 
     def _step(
         self,
@@ -230,11 +227,11 @@ class TimedLoop:
         self._keep += [made.offset, made.work]
 
     def _allocation(self, made: _Step, step: Alloc | Free) -> None:
-        members = self._members(step.arena)
+        members = self._homes[step.arena]
         made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
         pooled = step.pooled if isinstance(step, Alloc) else step.name in self._pooled
         made.where = _POOL if pooled else _WHERE[members[0].memory]
-        made.bytes = max(each.offset_bytes + each.size_bytes for each in members)
+        made.bytes = home_bytes(members)
         made.target = ctypes.pointer(self._bases[step.arena])
         made.slots = len(members)
         made.slot = self._array([ctypes.addressof(self._slots[each.name]) for each in members])

@@ -17,7 +17,7 @@ from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda.driver import Driver
 from fusiond.model.language.narrow import numpy_dtype
 from fusiond.model.outcomes import Outcome
-from fusiond.model.program import Buffer, Memory, Program, Role
+from fusiond.model.program import Memory, Program, Role, home_bytes, homes
 
 GUARD_BYTES = 4096
 GUARD_BYTE = 0xDB
@@ -148,11 +148,8 @@ class ProgramMemory:
                             f"buffer {buffer.name!r} has {buffer.size_bytes} bytes, {buffer.symbol} has {size}",
                         )
                     self.blocks[buffer.name] = DeviceAllocation(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
-                elif buffer.arena is None:
-                    self.blocks[buffer.name] = DeviceAllocation(cuda, buffer.memory, buffer.size_bytes)
-            for arena, members in arenas(program).items():
-                size = max(each.offset_bytes + each.size_bytes for each in members)
-                self.blocks[arena] = DeviceAllocation(cuda, members[0].memory, size)
+            for home, members in homes(program).items():
+                self.blocks[home] = DeviceAllocation(cuda, members[0].memory, home_bytes(members))
         except BaseException:
             self.free()
             raise
@@ -255,26 +252,21 @@ def device_bytes(program: Program) -> int:
     are reset for each run, the guard zones, and on top the most that the plan's own allocations hold at once: what
     they stand in for is kept. A module's variables themselves come with the module."""
     there = [each for each in program.buffers if each.symbol is not None or each.memory in _ON_DEVICE]
-    sizes = [each.size_bytes for each in there if each.arena is None and each.symbol is None]
-    sizes += [
-        max(each.offset_bytes + each.size_bytes for each in members)
-        for members in arenas(program).values()
-        if members[0].memory in _ON_DEVICE
-    ]
+    sizes = [home_bytes(members) for members in homes(program).values() if members[0].memory in _ON_DEVICE]
     copies = sum(each.size_bytes for each in there if each.role is Role.INOUT and each.reset == "each_run")
     return sum(sizes) + 2 * GUARD_BYTES * len(sizes) + copies + _allocated_bytes(program)
 
 
 def _allocated_bytes(program: Program) -> int:
     """The most that a Program's own allocations of device memory hold at once, in the order of its steps."""
-    of_arenas = arenas(program)
+    members = homes(program)
     held: dict[str, int] = {}
     most = 0
     for step in program.steps:
         if step.allocates is not None:
-            members = of_arenas.get(step.allocates) or [program.buffer(step.allocates)]
-            if members[0].memory in _ON_DEVICE:
-                held[step.allocates] = max(each.offset_bytes + each.size_bytes for each in members) + 2 * GUARD_BYTES
+            own = members[step.allocates]
+            if own[0].memory in _ON_DEVICE:
+                held[step.allocates] = home_bytes(own) + 2 * GUARD_BYTES
         elif step.frees is not None:
             held.pop(step.frees, None)
         most = max(most, sum(held.values()))
@@ -293,12 +285,3 @@ def refuse_too_much(cuda: Any, program: Program) -> None:
 
 def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.3g}"
-
-
-def arenas(program: Program) -> dict[str, list[Buffer]]:
-    """Arena -> its buffers."""
-    found: dict[str, list[Buffer]] = {}
-    for buffer in program.buffers:
-        if buffer.arena is not None and buffer.symbol is None:
-            found.setdefault(buffer.arena, []).append(buffer)
-    return found

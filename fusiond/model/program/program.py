@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,20 @@ class Program:
             if each.name == name:
                 return each
         raise KeyError(name)
+
+
+def homes(program: Program) -> dict[str, tuple[Buffer, ...]]:
+    """Allocation -> its buffers by offset; a buffer without an arena is one of its own. Variables have none."""
+    found: dict[str, list[Buffer]] = {}
+    for each in program.buffers:
+        if each.symbol is None:
+            found.setdefault(each.arena or each.name, []).append(each)
+    return {home: tuple(sorted(members, key=lambda each: each.offset_bytes)) for home, members in found.items()}
+
+
+def home_bytes(members: Iterable[Buffer]) -> int:
+    """The length of an allocation with these buffers."""
+    return max(each.offset_bytes + each.size_bytes for each in members)
 
 
 def pooled_frees(program: Program) -> frozenset[str]:

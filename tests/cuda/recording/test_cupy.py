@@ -4,7 +4,7 @@ for the driver: kernels run where streams say so, and nothing before somebody wa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -137,21 +137,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     assert not any(made.driver.queues.values()), "a test leaves work whose arrays are gone"
 
 
-@pytest.fixture
-def on_gpu(answered: Callable[..., Any]) -> list[Any]:
-    """Answers of the processor's first candidate, as if a GPU had measured them."""
-    import dataclasses
-
-    from ...jax.conftest import emitted
-
-    def find(question: Any) -> Any:
-        assert question.device == "cuda:0"
-        here = dataclasses.replace(question, device="cpu")
-        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
-
-    return answered(find)
-
-
 SCALE = RawKernel(SOURCE, "scale")
 HISTOGRAM = RawKernel(SOURCE, "histogram", ("-std=c++14",))
 
@@ -256,7 +241,7 @@ def test_kernels_of_ones_own_on_a_gpu(gpu: Gpu, on_gpu: list[Any], db: Path, mon
         scale.launch(4, 256, (data.x, data.y.array, np.float32(3), np.int32(N)))
     with pytest.raises(TypeError, match="stream is a str"):
         scale.launch(4, 256, (data.x, data.y, np.float32(3), np.int32(N)), stream="x")
-    gpu.driver.stack.clear()
+    gpu.driver.context = None
     with pytest.raises(fusiond.cuda.LaunchFailed, match="no CUDA context is current"):
         both(7)
 

@@ -105,14 +105,6 @@ def module(path: str) -> Any:
         def __init__(self, handle: int) -> None:
             self._handle = c_void_p(handle)
 
-        def get_attribute(self, attribute: int) -> int:
-            value = c_int()
-            call("cuFuncGetAttribute", byref(value), attribute, self._handle)
-            return value.value
-
-        def set_attribute(self, attribute: int, value: int) -> None:
-            call("cuFuncSetAttribute", self._handle, attribute, value)
-
         def __call__(
             self, *arguments: Any, grid: Any, block: Any, stream: Stream | None = None, shared: int = 0
         ) -> None:
@@ -135,11 +127,6 @@ def module(path: str) -> Any:
 
         def get_function(self, name: str) -> Function:
             return Function(made("cuModuleGetFunction", c_void_p(self._handle), name.encode()))
-
-        def get_global(self, name: str) -> tuple[int, int]:
-            address, size = c_uint64(), c_size_t()
-            call("cuModuleGetGlobal_v2", byref(address), byref(size), c_void_p(self._handle), name.encode())
-            return address.value, size.value
 
     class HostAllocation(np.ndarray):
         """Stands for the `base` of a page-locked array."""

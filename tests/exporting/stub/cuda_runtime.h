@@ -25,8 +25,7 @@
 #endif
 
 enum cudaError_t {
-    cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidResourceHandle = 400,
-    cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorStreamCapture = 900
+    cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorStreamCapture = 900
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
@@ -47,8 +46,7 @@ struct dim3 {
 };
 
 namespace stub {
-inline int current = 0;  // device
-struct Stream { int number; int device = current; };
+struct Stream { int number; };
 struct Op {
     int stream;
     std::function<void()> work;
@@ -56,7 +54,7 @@ struct Op {
     bool done = false;
 };
 using Queue = std::vector<std::shared_ptr<Op>>;
-struct Event { std::shared_ptr<Op> record; int device = current; };
+struct Event { std::shared_ptr<Op> record; };
 struct Graph { Queue ops; };
 // Dynamic shared memory must be asked for: as if each kernel had 48 KiB of its own.
 struct Kernel { const fusiond_entry* entry; std::size_t shared = 0; int carveout_pct = -1; };
@@ -65,7 +63,6 @@ inline std::map<const void*, Kernel>& kernels() { static std::map<const void*, K
 inline std::map<const void*, fusiond_symbol>& symbols() { static std::map<const void*, fusiond_symbol> all; return all; }
 inline std::map<void*, std::size_t> live;
 inline std::set<void*> managed;
-inline std::map<void*, int> owners;  // of device memory: the device
 inline std::map<int, Queue> queues;
 inline std::set<int> capturing;
 inline Queue captured;
@@ -74,20 +71,6 @@ inline int prefetches = 0;
 
 inline void fail(const char* what) { std::fprintf(stderr, "stub: %s\n", what); std::exit(9); }
 inline int number(Stream* stream) { return reinterpret_cast<std::size_t>(stream) <= 2 ? 0 : stream->number; }
-inline int device_of(Stream* stream) { return reinterpret_cast<std::size_t>(stream) <= 2 ? current : stream->device; }
-inline int owner(const void* of) {  // -1: not device memory
-    for (auto& each : owners) {
-        const char* begin = static_cast<char*>(each.first);
-        if (begin <= of && of < begin + live[each.first]) return each.second;
-    }
-    return -1;
-}
-/// What is enqueued for a device is enqueued while that is current, for its own memory.
-inline void belongs(Stream* stream, const void* memory = nullptr) {
-    if (device_of(stream) != current) fail("enqueued on a stream of another device than the current one");
-    const int of = owner(memory);
-    if (of >= 0 && of != current) fail("memory of another device than the current one");
-}
 inline void enqueue(Stream* stream, std::function<void()> work, std::shared_ptr<Op> waits_for = nullptr) {
     auto op = std::make_shared<Op>(Op{number(stream), std::move(work), std::move(waits_for)});
     if (capturing.count(op->stream)) captured.push_back(op);
@@ -126,7 +109,6 @@ inline void release(void* of) {
     std::memset(of, 0xDD, live[of]);  // kept, so that whoever still reads it sees this
     live.erase(of);
     managed.erase(of);
-    owners.erase(of);
 }
 inline cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared, Stream* stream,
                           std::uint32_t flags) {
@@ -137,7 +119,6 @@ inline cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void** argu
     for (std::uint32_t i = 0; i < of.entry->argument_count; ++i) {
         values->emplace_back(of.entry->argument_bytes[i] / sizeof(std::max_align_t) + 1);
         std::memcpy(values->back().data(), arguments[i], of.entry->argument_bytes[i]);
-        if (of.entry->argument_bytes[i] == 8) belongs(stream, *static_cast<void**>(arguments[i]));
     }
     ++launches;
     carved += of.carveout_pct == 29;
@@ -164,13 +145,8 @@ using cudaGraphExec_t = stub::Graph*;
 
 inline const char* cudaGetErrorString(cudaError_t) { return "refused by the stub"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaGetDevice(int* device) { *device = stub::current; return cudaSuccess; }
-inline cudaError_t cudaSetDevice(int device) { stub::current = device; return cudaSuccess; }
-inline cudaError_t cudaMalloc(void** to, std::size_t size) {
-    stub::allocate(to, size);
-    stub::owners[*to] = stub::current;
-    return cudaSuccess;
-}
+inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+inline cudaError_t cudaMalloc(void** to, std::size_t size) { return stub::allocate(to, size); }
 inline cudaError_t cudaMallocHost(void** to, std::size_t size) { return stub::allocate(to, size); }
 inline cudaError_t cudaMallocManaged(void** to, std::size_t size) {
     stub::allocate(to, size);
@@ -210,8 +186,6 @@ inline cudaError_t cudaFreeAsync(void* of, cudaStream_t stream) {
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* of, std::size_t size, cudaMemcpyKind, cudaStream_t stream) {
     ++stub::copies;
-    stub::belongs(stream, to);
-    stub::belongs(stream, of);
     stub::enqueue(stream, [=] { std::memcpy(to, of, size); });
     return cudaSuccess;
 }
@@ -227,7 +201,6 @@ inline cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* of, 
 }
 #endif
 inline cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t size, cudaStream_t stream) {
-    stub::belongs(stream, to);
     stub::enqueue(stream, [=] { std::memset(to, byte, size); });
     return cudaSuccess;
 }
@@ -280,7 +253,6 @@ inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t of) { delete of; return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    if (event->device != stub::device_of(stream)) return cudaErrorInvalidResourceHandle;
     stub::enqueue(stream, nullptr);
     const bool is_captured = stub::capturing.count(stub::number(stream)) != 0;
     event->record = is_captured ? stub::captured.back() : stub::queues[stub::number(stream)].back();

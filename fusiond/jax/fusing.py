@@ -15,12 +15,10 @@ import jax
 from jax.extend import core
 
 from fusiond.service.frameworks import region_answers
-from fusiond.service.frameworks.region_answers import Asker, Found, Question
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question
 
 log = logging.getLogger("fusiond.jax")
 
-USED = ("fuse", "measured")
-"""The verdict and the evidence of answers that are used unasked."""
 MOST_SHAPES = 64
 """Of a function, that are compiled before an answer is taken up; others are when they come again."""
 
@@ -62,19 +60,10 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    block: bool
-    always: bool
-    search: Mapping[str, Any] | None
-    device: str | None
-    db: Path | str | None
-
-
 class Fused:
     """A function in the place of `jax.jit(f)`. What a call costs more than that is the call of this object."""
 
-    def __init__(self, function: Callable[..., Any], options: _Options, jit: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: FusionOptions, jit: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function, self._options, self._jit = function, options, dict(jit)
         self._lock = threading.Lock()
@@ -217,14 +206,12 @@ class Fused:
         self, region: Callable[..., Region], question: Question, segment: Any, platform: str, *, ask: bool
     ) -> tuple[Region, Any]:
         asker = region_answers.of(self._options.db)
-        found = asker.look(question)
-        if found.state == "unknown" and self._options.block and ask:
-            found = asker.tune(question, self._options.search)
+        found = asker.found(question, self._options) if ask else asker.look(question)
         if found.state == "unknown":
             if ask:
                 self._want(asker, question)
             return region("unknown", found.reason or asker.standing(question)), None
-        if self._now(asker) or not self._usable(found):
+        if self._now(asker) or not found.usable(self._options):
             return self._taken(region, found, segment, platform)
         from fusiond.build import compiler
 
@@ -240,19 +227,12 @@ class Fused:
         """Whether this thread may compile: nobody waits for it, or whoever waits has asked for that."""
         return self._options.block or self._options.always or asker.in_background
 
-    def _usable(self, found: Found) -> bool:
-        return found.program is not None and (self._options.always or (found.state, found.evidence) == USED)
-
     def _taken(self, region: Callable[..., Region], found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
         from fusiond.service.frameworks.launching import Unusable
 
-        if found.state == "refused":
-            return region("refused", found.reason), None
-        if found.program is None:
-            return region("kept", "there is no fused program"), None
-        if not self._usable(found):
-            reason = "XLA's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
-            return region("kept", reason), None
+        if not found.usable(self._options):
+            return region(*found.why_not(self._options, "XLA's is")), None
+        assert found.program is not None
         try:
             from fusiond.jax import ffi
 
@@ -303,7 +283,7 @@ def fuse(
     ValueError for a `search` or a `device` that a job could not have.
     """
     region_answers.check_options(search, device)
-    options = _Options(block=block, always=always, search=search, device=device, db=db)
+    options = FusionOptions(block=block, always=always, search=search, device=device, db=db)
     if function is None:
         return lambda given: Fused(given, options, jit)
     if isinstance(function, Fused):

@@ -9,15 +9,13 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.launching import Unusable
-from fusiond.service.frameworks.region_answers import Asker, Found, Question
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question
 from fusiond.torch import combining, explaining, importer, loop_products, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
@@ -31,23 +29,13 @@ COMBINE = "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendOptions:
+class BackendOptions(FusionOptions):
     """Of `torch.compile(..., options={...})`."""
 
-    always: bool = False
-    """Run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests."""
-    block: bool = False
-    """Tune here and now, without a daemon, what is unknown."""
-    search: Mapping[str, Any] | None = None
-    """How, as in a job: `{"trials": 20}`."""
     fallback: str | None = None
     """What runs the rest: `inductor` or `eager`; None: Inductor where it is."""
     combine: str | None = None
     """`measured`: launches of Inductor's that do not need each other's results are one where that is faster."""
-    device: str | None = None
-    """As a job names it; else the one on which the tensors are."""
-    db: Path | str | None = None
-    """Another store than the user's."""
 
 
 def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **others: Any) -> Any:
@@ -234,10 +222,7 @@ def _inner(options: BackendOptions, record: CompiledGraphs) -> Callable[..., Any
 
     if options.combine is None:
         return compile_fx_inner  # type: ignore[no-any-return]
-    launched = LaunchOptions(
-        always=options.always, block=options.block, search=options.search, device=options.device, db=options.db
-    )
-    return combining.compiler(launched, record)
+    return combining.compiler(options, record)
 
 
 def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any], compiler: Callable[..., Any]) -> Any:
@@ -379,10 +364,7 @@ class Running:
             return _Part(segment, _region(region, "refused", str(why)))
         question = Question(region.name, text, self._options.device or device, self._options.search)
         part = _Part(segment, region, question)
-        found = self._asker.look(question)
-        if found.state == "unknown" and self._options.block:
-            found = self._asker.tune(question, self._options.search)
-        self.judge(part, found)
+        self.judge(part, self._asker.found(question, self._options))
         return part
 
     def _tensor(self, name: str) -> Tensor:
@@ -392,16 +374,10 @@ class Running:
 
     def judge(self, part: _Part, found: Found) -> None:
         """Sets what is known of a part, with its code where it is to be launched."""
-        options = self._options
-        if found.state in ("unknown", "refused"):
-            part.region = _region(part.region, found.state, found.reason)
-        elif not options.always and (found.state == "keep" or found.evidence != "measured"):
-            why = "torch's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
-            part.region = _region(part.region, "kept", why)
-        elif found.program is None:
-            part.region = _region(part.region, "kept", "there is no fused program")
-        else:
+        if found.usable(self._options):
             self._build(part, found)
+        else:
+            part.region = _region(part.region, *found.why_not(self._options, "torch's is"))
 
     def _build(self, part: _Part, found: Found) -> None:
         from fusiond.torch import code

@@ -26,16 +26,17 @@ from fusiond.cuda.recording import groups
 from fusiond.cuda.recording import triton as recording
 from fusiond.cuda.recording.arguments import NULL
 from fusiond.cuda.recording.fused import LaidOutLaunch
-from fusiond.cuda.recording.groups import LaunchGroup, LaunchOptions
+from fusiond.cuda.recording.groups import LaunchGroup
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.model.ptx.triton import NotTaken
+from fusiond.service.frameworks.region_answers import FusionOptions
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
 
 log = logging.getLogger("fusiond.torch")
 
 
-def compiler(options: LaunchOptions, record: CompiledGraphs) -> Callable[..., Any]:
+def compiler(options: FusionOptions, record: CompiledGraphs) -> Callable[..., Any]:
     """Inductor's compiler of graphs, for graphs whose launches are combined."""
     from torch._inductor.compile_fx import compile_fx_inner
 
@@ -69,7 +70,7 @@ class CombinedGraph:
 
     _boxed_call = True
 
-    def __init__(self, name: str, compiled: Any, options: LaunchOptions, record: CompiledGraphs) -> None:
+    def __init__(self, name: str, compiled: Any, options: FusionOptions, record: CompiledGraphs) -> None:
         self._name, self._compiled, self._options, self._record = name, compiled, options, record
         self._rounds: list[LaunchRound] | None = None
         """None before the first call."""
@@ -129,7 +130,7 @@ class CombinedFunctions(list["LaunchRound"]):
     """The rounds of the functions that Inductor wrote for a graph. These have other code while there is something to
     ask, and where rounds are to be launched as one; else Inductor's."""
 
-    def __init__(self, functions: Sequence[FunctionType], options: LaunchOptions) -> None:
+    def __init__(self, functions: Sequence[FunctionType], options: FusionOptions) -> None:
         scope = functions[0].__globals__
         kernels = {name: made for name, each in scope.items() if (made := kernel(each)) is not None}
         self._uses = {name: each.uses for name, each in kernels.items()}
@@ -174,7 +175,7 @@ class CombinedFunctions(list["LaunchRound"]):
         return any(each.ready and not each.was_one for each in self)
 
 
-def combined(compiled: Any, options: LaunchOptions) -> list[LaunchRound]:
+def combined(compiled: Any, options: FusionOptions) -> list[LaunchRound]:
     """The rounds of a graph; what Inductor wrote for it has them from then on."""
     functions = list(_functions(compiled))
     if not functions:
@@ -278,7 +279,7 @@ def kernel(tuner: Any) -> InductorKernel | None:
 class LaunchRound:
     """Launches that come together, called with what each is handed: (stream, arguments ...)."""
 
-    def __init__(self, kernels: Sequence[InductorKernel], options: LaunchOptions) -> None:
+    def __init__(self, kernels: Sequence[InductorKernel], options: FusionOptions) -> None:
         self._kernels, self._options = kernels, options
         self.was_one = False
         """Whether its launches have been one."""

@@ -16,9 +16,9 @@ from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
-from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.model.ptx.triton import NotTaken
 from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import FusionOptions
 from fusiond.triton import candidates
 from fusiond.triton.keys import ChosenConfig, TunedKey
 
@@ -35,7 +35,7 @@ class Autotuned(Autotuner):  # type: ignore[misc]
     """A kernel whose configs are measured elsewhere, once. All else is Triton's Autotuner, which tunes what fusiond
     cannot measure."""
 
-    def __init__(self, fn: Any, *args: Any, tuning: LaunchOptions, **kwargs: Any) -> None:
+    def __init__(self, fn: Any, *args: Any, tuning: FusionOptions, **kwargs: Any) -> None:
         super().__init__(fn, fn.arg_names, *args, **kwargs)
         self._tuning, self._lock = tuning, threading.RLock()
         self._key = _key_of(fn, self.keys)
@@ -195,7 +195,7 @@ def autotune(
     if not region_answers.enabled():
         return autotuner.autotune(configs, key, **given)  # type: ignore[no-any-return]
     region_answers.check_options(search, device)
-    options = LaunchOptions(always=always, block=block, search=search, device=device, db=db)
+    options = FusionOptions(always=always, block=block, search=search, device=device, db=db)
 
     def decorated(fn: Any) -> Any:
         function = fn

@@ -18,10 +18,9 @@ from typing import Any, TypeAlias
 
 from fusiond import __version__
 from fusiond.cuda.recording import group_job
-from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.model.errors import FusiondError
 from fusiond.service.frameworks import region_answers
-from fusiond.service.frameworks.region_answers import Asker
+from fusiond.service.frameworks.region_answers import Asker, FusionOptions
 from fusiond.store import lookup
 from fusiond.store.format import exchange_file
 from fusiond.triton.candidates import ConfigsQuestion, KeyedConfig
@@ -56,7 +55,7 @@ class TunedKey:
         candidates: Sequence[KeyedConfig],
         sizes: Mapping[str, int],
         device: str,
-        options: LaunchOptions,
+        options: FusionOptions,
         changed: Callable[[ChosenConfig], None],
     ) -> None:
         self.name, self._candidates, self._sizes, self._device = name, tuple(candidates), dict(sizes), device

@@ -410,7 +410,7 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import fusiond.jax as fused
 from fusiond.service.frameworks import region_answers as asking
-from tests.jax.conftest import emitted
+from tests.frameworks.answered import emitted
 asking.Asker.look = lambda self, question: emitted(question)
 function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
 outer = jax.jit(lambda x: function(x) + 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import FusionOptions
 
 Array = np.ndarray[Any, Any]
 
@@ -34,3 +36,8 @@ def nothing_is_handed_in(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     handed: list[Any] = []
     monkeypatch.setattr(region_answers.Asker, "_submit", lambda self, question: handed.append(question))
     return handed
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> FusionOptions:
+    return FusionOptions(always=True, db=tmp_path / "store.sqlite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,16 +13,14 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 
 from fusiond.cuda.recording import groups, machines  # noqa: E402
-from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
 from fusiond.model.ptx import triton  # noqa: E402
-from fusiond.service.frameworks.region_answers import Found  # noqa: E402
+from fusiond.service.frameworks.region_answers import Found, FusionOptions  # noqa: E402
 from fusiond.torch import combining, explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.combining import CombinedGraph, LaunchRound  # noqa: E402
 from fusiond.torch.explaining import CompiledGraphs  # noqa: E402
-from tests.frameworks.answered import answer  # noqa: E402
+from tests.frameworks.answered import answer, measured  # noqa: E402
 
-from ..jax.conftest import emitted  # noqa: E402
 from . import interpreting, without_gpu  # noqa: E402
 from .combined import adam, adams, norms  # noqa: E402
 
@@ -47,14 +44,6 @@ def fresh() -> Iterator[None]:
     interpreting.launched.clear()
     yield
     groups.forget()
-
-
-def measured(question: Any) -> Found:
-    """The first candidate of the processor, as if a GPU had measured it."""
-    assert question.device == "cuda:0"
-    found = emitted(dataclasses.replace(question, device="cpu"))
-    assert found.program is not None, found.reason
-    return dataclasses.replace(found, evidence="measured", arch="sm_90", device="cuda:0")
 
 
 def graph_of(function: Function, inputs: list[Any], folder: Path) -> Any:
@@ -94,7 +83,7 @@ def filled(inputs: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_gives_what_eager_torch_gives(
-    name: str, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    name: str, monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     function, inputs, together = CASES[name]
     asked = answer(monkeypatch, measured)
@@ -156,7 +145,7 @@ def drawn(seed: int) -> tuple[Function, list[Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_launches_that_need_each_other_never_come_together(
-    seed: int, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    seed: int, monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     """To the last bit what Inductor's own order of the same launches gives."""
     in_any_order(monkeypatch, seed)
@@ -173,7 +162,7 @@ def test_launches_that_need_each_other_never_come_together(
 
 @pytest.mark.parametrize("before", [False, True])
 def test_a_captured_graph_takes_up_an_answer(
-    before: bool, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    before: bool, monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     """A graph that replays what it did while it was captured, as a CUDA graph does, in place of running. An answer that
     is known `before`, too: nothing is loaded during a capture."""
@@ -223,7 +212,7 @@ def test_a_captured_graph_takes_up_an_answer(
 
 
 def test_a_fault_of_ours_leaves_the_launches(
-    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     def fails(*given: Any) -> Any:
         raise KeyError("something\nunforeseen")

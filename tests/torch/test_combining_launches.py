@@ -18,18 +18,16 @@ import numpy as np
 import pytest
 
 from fusiond.cuda.recording import groups
-from fusiond.cuda.recording.groups import LaunchOptions
 from fusiond.devices.cpu.native import NativeLaunch
 from fusiond.model.ptx import triton
 from fusiond.service.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
-from fusiond.service.frameworks.region_answers import Found
+from fusiond.service.frameworks.region_answers import Found, FusionOptions
 from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 from fusiond.torch import combining, rounds
 from fusiond.torch.combining import CombinedGraph
 from fusiond.torch.explaining import CompiledGraphs
-from tests.frameworks.answered import answer
+from tests.frameworks.answered import answer, measured
 
-from ..jax.conftest import emitted
 from . import interpreting
 from .interpreting import STREAM
 
@@ -182,17 +180,6 @@ def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     groups.forget()
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> LaunchOptions:
-    return LaunchOptions(always=True, block=False, search=None, device=None, db=tmp_path / "store.sqlite")
-
-
-def measured(question: Any) -> Found:
-    found = emitted(dataclasses.replace(question, device="cpu"))
-    assert found.program is not None, found.reason
-    return dataclasses.replace(found, evidence="measured", arch="sm_90", device="cuda:0")
-
-
 def launches_of(graph: CombinedGraph, seed: int) -> list[str]:
     """The entries of the launches of a call, whose results are right."""
     draw = np.random.default_rng(seed)
@@ -208,7 +195,7 @@ def launches_of(graph: CombinedGraph, seed: int) -> list[str]:
 
 @pytest.mark.parametrize(("kept", "parts"), [(True, False), (False, False), (True, True)])
 def test_launches_are_one_from_the_answer_on(
-    kept: bool, parts: bool, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    kept: bool, parts: bool, monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     """Whether Triton's own object is at hand, or only what it wrote beside the cubin."""
     asked = answer(monkeypatch, measured)
@@ -224,7 +211,7 @@ def test_launches_are_one_from_the_answer_on(
 
 
 def test_what_fails_to_start_is_launched_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     """Also once its arguments are laid out."""
     answer(monkeypatch, measured)
@@ -242,7 +229,7 @@ def test_what_fails_to_start_is_launched_as_it_was(
     assert (region.state, region.reason) == ("refused", "refused by the stand-in")
 
 
-def test_several_threads(monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path) -> None:
+def test_several_threads(monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path) -> None:
     """From the first call on; each has its own results."""
     answer(monkeypatch, measured)
     graph = CombinedGraph("forward", graph_of(tmp_path), options, CompiledGraphs(None))
@@ -254,7 +241,7 @@ def test_several_threads(monkeypatch: pytest.MonkeyPatch, options: LaunchOptions
 
 @pytest.mark.parametrize("state", ["keep", "unknown"])
 def test_without_an_answer_to_fuse_they_stay_apart(
-    state: str, monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    state: str, monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     answer(monkeypatch, lambda question: Found(state=state, evidence="measured"))
     options = dataclasses.replace(options, always=False)
@@ -268,7 +255,7 @@ def test_without_an_answer_to_fuse_they_stay_apart(
 
 
 def test_what_cannot_be_one_after_all_is_captured_again_once(
-    monkeypatch: pytest.MonkeyPatch, options: LaunchOptions, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, options: FusionOptions, tmp_path: Path
 ) -> None:
     answer(monkeypatch, measured)
     monkeypatch.setattr(groups.LaunchGroup, "_conflict", lambda self, launches: "they share memory")
@@ -347,7 +334,7 @@ def test_an_address_within_a_buffer_is_not_laid_out() -> None:
         LaidOutPlan(plan(offset=24), 2, {})
 
 
-def test_the_rounds_of_a_function_are_found_once(options: LaunchOptions, tmp_path: Path) -> None:
+def test_the_rounds_of_a_function_are_found_once(options: FusionOptions, tmp_path: Path) -> None:
     """Whoever compiles the same text gets the same rounds."""
     graph = graph_of(tmp_path)
     first = combining.combined(graph, options)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fusiond[torch]'")
 
 from fusiond.cuda.recording import groups  # noqa: E402
-from fusiond.cuda.recording.groups import LaunchOptions  # noqa: E402
+from fusiond.service.frameworks.region_answers import FusionOptions  # noqa: E402
 from fusiond.torch import combining  # noqa: E402
 from fusiond.torch.explaining import CompiledGraphs  # noqa: E402
 
@@ -30,7 +30,7 @@ def test_values(name: str, captured: bool, tmp_path: Path) -> None:
     function, inputs = {"norms": (norms, [torch.rand(6, 100), torch.rand(4, 33), torch.rand(5, 70)]),
                         "adam": (adam, adams())}[name]  # fmt: skip
     record = CompiledGraphs(None)
-    options = LaunchOptions(always=True, block=True, search={"trials": 4}, device=None, db=tmp_path / "store.sqlite")
+    options = FusionOptions(always=True, block=True, search={"trials": 4}, device=None, db=tmp_path / "store.sqlite")
 
     def backend(graph: Any, examples: Any) -> Any:
         return compile_fx(graph, examples, inner_compile=combining.compiler(options, record))

@@ -22,9 +22,8 @@ from fusiond.service.frameworks.region_answers import Found  # noqa: E402
 from fusiond.torch import explain, importer, recording, regions, rolling  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.graphs import Tensor  # noqa: E402
-from tests.frameworks.answered import answer  # noqa: E402
+from tests.frameworks.answered import answer, emitted  # noqa: E402
 
-from ..jax.conftest import emitted  # noqa: E402
 from .conftest import computed  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-from tests.cuda.recording.conftest import answered, db, nothing_is_known
+from tests.cuda.recording.conftest import answered, db, nothing_is_known, on_gpu
 
-__all__ = ["answered", "db", "nothing_is_known"]
+__all__ = ["answered", "db", "nothing_is_known", "on_gpu"]
 if importlib.util.find_spec("triton") is not None:
     from tests.triton.stand_in import gpu, triton_cache
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 from pathlib import Path
@@ -17,23 +16,10 @@ import fusiond.cuda
 from fusiond.cuda.recording import groups, triton
 from fusiond.model.ptx.triton import NotTaken
 from tests.cuda.recording.test_launch import states
-from tests.jax.conftest import emitted
 from tests.triton import recorded
 from tests.triton.stand_in import DeviceArray, Gpu
 
 N = 3000
-
-
-@pytest.fixture
-def on_gpu(answered: Any) -> list[Any]:
-    """Answers of the first candidate, as if a GPU had measured them."""
-
-    def find(question: Any) -> Any:
-        assert question.device == "cuda:0"
-        here = dataclasses.replace(question, device="cpu")
-        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
-
-    return answered(find)
 
 
 class Data:

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from fusiond.cuda.recording import cupy, cupy_jit, groups, launches, numba, triton
-from fusiond.cuda.recording.groups import Explained, LaunchOptions
+from fusiond.cuda.recording.groups import Explained
 from fusiond.cuda.recording.kernels import Kernel
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.service.frameworks import region_answers
+from fusiond.service.frameworks.region_answers import FusionOptions
 
 _UNNAMED = (triton, numba, cupy_jit)
 """Libraries whose kernels are recorded without being named."""
@@ -20,7 +21,7 @@ _UNNAMED = (triton, numba, cupy_jit)
 class Recorder:
     """The launches of one `with`, which gives what it was handed, to be launched inside: one kernel, or a tuple."""
 
-    def __init__(self, kernels: tuple[Any, ...], options: LaunchOptions) -> None:
+    def __init__(self, kernels: tuple[Any, ...], options: FusionOptions) -> None:
         self._options, self._on = options, region_answers.enabled()
         self._kernels = tuple(cupy.Recording(each) if self._on and cupy.is_raw(each) else each for each in kernels)
         self._launches: list[RecordedLaunch] = []
@@ -96,7 +97,7 @@ def launch(
             problem = _sourceless(each)
             if problem:
                 raise TypeError(problem)
-    return Recorder(kernels, LaunchOptions(always=always, block=block, search=search, device=device, db=db))
+    return Recorder(kernels, FusionOptions(always=always, block=block, search=search, device=device, db=db))
 
 
 def explain() -> Explanation:

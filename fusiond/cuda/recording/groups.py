@@ -13,9 +13,8 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusiond.cuda.recording import arguments, group_job
@@ -26,7 +25,7 @@ from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.launching import Unusable
-from fusiond.service.frameworks.region_answers import Asker, Found
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions
 from fusiond.service.frameworks.running import LaunchFailed
 
 log = logging.getLogger("fusiond.cuda")
@@ -35,17 +34,6 @@ MOST_GROUPS = 256
 """That are asked for in a process; launches beyond them run as they are."""
 VARIES = 3
 """Values of a whole number after which it is no longer asked for by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOptions:
-    """Of `fusiond.cuda.launch`, and of what else puts such questions."""
-
-    always: bool
-    block: bool
-    search: Mapping[str, Any] | None = field(compare=False)
-    device: str | None
-    db: Path | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +61,7 @@ class LaunchGroup:
     """Launches of one key: what is known of them."""
 
     def __init__(
-        self, launches: Sequence[RecordedLaunch], values: Sequence[Sequence[Any]], options: LaunchOptions
+        self, launches: Sequence[RecordedLaunch], values: Sequence[Sequence[Any]], options: FusionOptions
     ) -> None:
         self._launches = [replace(each, run=_nothing) for each in launches]  # what they are handed may be let go
         self._values, self._options = values, options
@@ -195,9 +183,7 @@ class LaunchGroup:
             self._decide("refused", f"the question cannot be written: {problem.strerror}")
             return
         self._writes = [[each.written for each in draft.parameters] for draft in drafts]
-        found = self.asker.look(self._asked)
-        if found.state == "unknown" and options.block:
-            found = self.asker.tune(self._asked, options.search)
+        found = self.asker.found(self._asked, options)
         if found.state == "unknown":
             reason = self.asker.problem(self._asked)
             if reason:
@@ -213,19 +199,14 @@ class LaunchGroup:
         self._take(self.asker.look(self._asked))
 
     def _take(self, found: Found) -> None:
-        always, launches = self._options.always, self._launches
+        launches = self._launches
         assert self._asked is not None
-        if found.state in ("unknown", "refused"):
-            self._decide(found.state, found.reason)
+        if found.state not in ("unknown", "refused"):
+            self._found = found
+        if not found.usable(self._options):
+            self._decide(*found.why_not(self._options, "apart they are"))
             return
-        self._found = found
-        if not always and (found.state, found.evidence) != ("fuse", "measured"):
-            apart = found.state == "keep"
-            self._decide("kept", "apart they are as fast" if apart else f"its answer is {found.evidence}: always=True")
-            return
-        if found.program is None:
-            self._decide("kept", "there is no fused program")
-            return
+        assert found.program is not None
         try:
             self._fused = built(found.program, self._asked, launches, self._values, launches[0].device, found.arch)
         except Unusable as problem:
@@ -274,7 +255,7 @@ def apart(launches: Sequence[RecordedLaunch]) -> bool:
     return bool(why)
 
 
-def of(launches: Sequence[RecordedLaunch], options: LaunchOptions) -> LaunchGroup | None:
+def of(launches: Sequence[RecordedLaunch], options: FusionOptions) -> LaunchGroup | None:
     """The group of these launches; None where there are too many."""
     described = [_described(each) for each in launches]
     key = options, tuple((site, tuple(values)) for site, values in described)

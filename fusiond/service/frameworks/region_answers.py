@@ -135,6 +135,22 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FusionOptions:
+    """Which answers a program uses, and how it asks."""
+
+    always: bool = False
+    """Run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests."""
+    block: bool = False
+    """Tune here and now, without a daemon, what is unknown."""
+    search: Mapping[str, Any] | None = field(default=None, compare=False)
+    """How, as in a job: `{"trials": 20}`."""
+    device: str | None = None
+    """As a job names it; else the one that the program uses."""
+    db: Path | str | None = None
+    """Another store than the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What is known of a question."""
 
@@ -151,6 +167,22 @@ class Found:
     program: Program | None = None
     """Of `fuse`; of `keep` the best fused one, where there is one. Of a question with a loop, where fusing gains
     nothing, the unfused kernels: then without `speedup`."""
+
+    def wanted(self, options: FusionOptions) -> bool:
+        """Whether a program that wants such answers launches this one."""
+        return options.always or (self.state, self.evidence) == ("fuse", "measured")
+
+    def usable(self, options: FusionOptions) -> bool:
+        """Whether its kernels are to be launched."""
+        return self.program is not None and self.wanted(options)
+
+    def why_not(self, options: FusionOptions, without: str) -> tuple[str, str]:
+        """(state, reason) of one that is not usable. `without`: what runs in its place, as in `XLA's is`."""
+        if self.state in ("unknown", "refused"):
+            return self.state, self.reason
+        if self.wanted(options):
+            return "kept", "there is no fused program"
+        return "kept", f"{without} as fast" if self.state == "keep" else f"its answer is {self.evidence}: always=True"
 
 
 class Asker:
@@ -215,6 +247,11 @@ class Asker:
             arch=arch if arch is not None and arch.startswith("sm_") else None,
             program=None if plan is None else decode(plan),
         )
+
+    def found(self, question: Askable, options: FusionOptions) -> Found:
+        """What the store knows, or what comes of tuning here and now where that is wanted."""
+        found = self.look(question)
+        return self.tune(question, options.search) if found.state == "unknown" and options.block else found
 
     def tune(self, question: Askable, search: Mapping[str, Any] | None = None) -> Found:
         """Measures here and now, in this thread, without a daemon; what is then known. Ctrl-C twice and SIGTERM, which

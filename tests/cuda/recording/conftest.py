@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from fusiond.cuda.recording import groups
 from fusiond.service.frameworks import region_answers
-from fusiond.service.frameworks.region_answers import Askable, Found
-from tests.frameworks.answered import answer
+from fusiond.service.frameworks.region_answers import Askable
+from tests.frameworks.answered import answered, db, on_gpu
 
-from ...jax.conftest import emitted
+__all__ = ["answered", "db", "on_gpu"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,18 +34,3 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Askable]]
                 each._woken.set()
             thread.join(0.05)
     groups.forget()
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "store.sqlite"
-
-
-@pytest.fixture
-def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Makes every question one with an answer; the questions."""
-
-    def make(find: Callable[[Any], Found] = emitted) -> list[Any]:
-        return answer(monkeypatch, find)
-
-    return make

@@ -15,6 +15,8 @@ from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
 from tests.exporting.test_ptx import PtxDriver
 
+N = 1000
+
 
 class Array:
     """Of a device: as `DeviceNDArray` shows itself. Also the name of Numba's type."""
@@ -29,6 +31,19 @@ class Array:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         of = self.array.__array_interface__
         return {**of, "version": 3, "stream": None}
+
+
+class KernelData:
+    """Arguments of `scale` and `count`, and what they should give."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        random = np.random.default_rng(0)
+        self.x, self.y = gpu.array(random.random(N, np.float32)), gpu.array(np.zeros(N, np.float32))
+        self.v, self.counts = gpu.array(random.integers(0, 16, N)), gpu.array(np.zeros(16, np.int32))
+
+    def check(self, times: int = 1, by: float = 3.0) -> None:
+        np.testing.assert_array_equal(self.y.array, self.x.array * np.float32(by))
+        np.testing.assert_array_equal(self.counts.array, times * np.bincount(self.v.array, minlength=16))
 
 
 class Gpu(PtxDriver):

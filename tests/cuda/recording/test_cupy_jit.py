@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +23,11 @@ import fusiond.cuda
 from fusiond.cuda.recording import cupy_jit
 from fusiond.cuda.recording.arguments import Struct
 
-from ...jax.conftest import emitted
-from .interpreted import Array, Gpu, installed
+from .interpreted import Array, Gpu, KernelData, N, installed
 from .test_cupy import Stream
 from .test_launch import states
 
 PTX = Path(__file__).parent / "jit"
-N = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,31 +126,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: SimpleNamespac
     assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
 
 
-@pytest.fixture
-def on_gpu(answered: Callable[..., Any]) -> list[Any]:
-    """Answers of the first candidate, as if a GPU had measured them."""
-
-    def find(question: Any) -> Any:
-        here = dataclasses.replace(question, device="cpu")
-        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
-
-    questions: list[Any] = answered(find)
-    return questions
-
-
-class Data:
-    def __init__(self, gpu: Gpu) -> None:
-        random = np.random.default_rng(0)
-        self.x, self.y = gpu.array(random.random(N, np.float32)), gpu.array(np.zeros(N, np.float32))
-        self.v, self.counts = gpu.array(random.integers(0, 16, N)), gpu.array(np.zeros(16, np.int32))
-
+class Data(KernelData):
     def both(self, by: float = 3.0) -> None:
         SCALE((4,), (256,), (self.x, self.y, by, N))
         COUNT((2,), (128,), (self.v, self.counts))
-
-    def check(self, times: int = 1, by: float = 3.0) -> None:
-        np.testing.assert_array_equal(self.y.array, self.x.array * np.float32(by))
-        np.testing.assert_array_equal(self.counts.array, times * np.bincount(self.v.array, minlength=16))
 
 
 def test_they_run_as_one_wherever_their_arrays_lie(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:

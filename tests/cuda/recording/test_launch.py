@@ -21,8 +21,7 @@ import fusiond.cuda
 from fusiond.cuda.recording import group_job, groups
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.region_answers import Found
-
-from ...jax.conftest import emitted
+from tests.frameworks.answered import emitted
 
 SOURCE = r"""
 extern "C" __global__ void scale(const float* x, float* y, float by, int n) {
@@ -258,7 +257,7 @@ def test_what_cannot_be_asked_says_why(name: str, db: Path) -> None:
         kernel.described(1, 64, (x,), 0, None),
         SCALE.described(1, 64, (x, y, np.float32(1), np.int32(9)), 0, None),
     ]
-    always = groups.LaunchOptions(always=True, block=False, search=None, device=None, db=db)
+    always = region_answers.FusionOptions(always=True, block=False, search=None, device=None, db=db)
     assert groups.of(launches, always) is not None
     (explained,) = fusiond.cuda.explain()
     assert explained.state == "refused"

@@ -10,7 +10,6 @@ up in numba-cuda 0.30) above the stand-in for the driver, which runs the PTX tha
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,12 +23,10 @@ import pytest
 import fusiond.cuda
 from fusiond.cuda.recording import compiled, numba
 
-from ...jax.conftest import emitted
-from .interpreted import Array, Gpu, installed
+from .interpreted import Array, Gpu, KernelData, N, installed
 from .test_launch import states
 
 PTX = Path(__file__).parent / "numba"
-N = 1000
 
 
 class Integer:
@@ -130,31 +127,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     assert not any(made.queues.values()), "a test leaves work whose arrays are gone"
 
 
-@pytest.fixture
-def on_gpu(answered: Callable[..., Any]) -> list[Any]:
-    """Answers of the first candidate, as if a GPU had measured them."""
-
-    def find(question: Any) -> Any:
-        here = dataclasses.replace(question, device="cpu")
-        return dataclasses.replace(emitted(here), evidence="measured", arch="sm_90", device="cuda:0")
-
-    questions: list[Any] = answered(find)
-    return questions
-
-
-class Data:
-    def __init__(self, gpu: Gpu) -> None:
-        random = np.random.default_rng(0)
-        self.x, self.y = gpu.array(random.random(N, np.float32)), gpu.array(np.zeros(N, np.float32))
-        self.v, self.counts = gpu.array(random.integers(0, 16, N)), gpu.array(np.zeros(16, np.int32))
-
+class Data(KernelData):
     def both(self, by: float = 3.0, stream: Any = 0) -> None:
         SCALE[4, 256, stream](self.x, self.y, by, N)
         COUNT[(2,), (128,), stream](self.v, self.counts)
-
-    def check(self, times: int = 1, by: float = 3.0) -> None:
-        np.testing.assert_array_equal(self.y.array, self.x.array * np.float32(by))
-        np.testing.assert_array_equal(self.counts.array, times * np.bincount(self.v.array, minlength=16))
 
 
 def test_they_run_as_one_with_the_numbers_of_each_time(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
